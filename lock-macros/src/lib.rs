@@ -1,0 +1,2 @@
+//! The `#[distributed_lock]` attribute of `lock-runtime`.
+#![forbid(unsafe_code)]

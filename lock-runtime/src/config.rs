@@ -1,0 +1,65 @@
+//! The settings of a manager.
+
+use std::time::Duration;
+
+/// How long the fencing counter of a key outlives its last grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenRetention {
+    /// The counter expires this long after the last grant. A counter that is gone is seeded again from the server's
+    /// clock, so tokens still grow as long as that clock is not behind the highest token issued.
+    For(Duration),
+    /// The counter never expires. Required when Java's `RFencedLock` uses the same names: its `INCR` does not refresh
+    /// a time to live and would start at 1 again.
+    Keep,
+}
+
+/// All settings; the defaults are the documented ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Put in front of every key by the store.
+    pub(crate) prefix: String,
+    /// Lease of watchdog holds, renewed every third of it.
+    pub(crate) lease: Duration,
+    /// Wait of a request that names none.
+    pub(crate) default_wait: Duration,
+    /// Time-out of one store call.
+    pub(crate) call_timeout: Duration,
+    /// Time-out of making a connection.
+    pub(crate) connect_timeout: Duration,
+    /// Most callers that may wait for one key in this process.
+    pub(crate) max_waiters_per_key: usize,
+    /// Most callers that may wait in this process.
+    pub(crate) max_waiters: usize,
+    /// Most releases of dropped guards that may be under way at once.
+    pub(crate) max_pending_releases: usize,
+    /// Longest time for which a hold is handed on inside the process before it is released for everybody.
+    pub(crate) cohort_window: Duration,
+    /// How long a release channel stays subscribed after its last waiter left.
+    pub(crate) subscription_linger: Duration,
+    /// Longest time a waiter sleeps without asking the store, when no message comes.
+    pub(crate) fallback_poll: Duration,
+    /// Life of the fencing counter.
+    pub(crate) token_retention: TokenRetention,
+    /// Warnings about the server's configuration are errors.
+    pub(crate) strict: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            prefix: "lock:".to_owned(),
+            lease: Duration::from_secs(30),
+            default_wait: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(5),
+            max_waiters_per_key: 10_000,
+            max_waiters: 100_000,
+            max_pending_releases: 100_000,
+            cohort_window: Duration::from_millis(250),
+            subscription_linger: Duration::from_secs(5),
+            fallback_poll: Duration::from_secs(5),
+            token_retention: TokenRetention::For(Duration::from_secs(24 * 60 * 60)),
+            strict: false,
+        }
+    }
+}

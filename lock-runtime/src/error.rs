@@ -1,0 +1,322 @@
+//! One error type per operation, and [`LockError`], which carries them all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::{InvalidKey, LockKey};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Why a lock was not acquired.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// The lock is held by somebody else and the caller did not want to wait.
+    #[error("lock {key} is busy")]
+    Busy {
+        /// The key.
+        key: LockKey,
+    },
+    /// The wait ended before the lock was free.
+    #[error("lock {key} was still held by somebody else after a wait of {waited:?}")]
+    TimedOut {
+        /// The key.
+        key: LockKey,
+        /// How long the call waited.
+        waited: Duration,
+    },
+    /// Too many callers wait already; the caps are set on the manager's builder.
+    #[error("lock {key}: {waiting} callers wait already, the cap {cap} is reached")]
+    TooManyWaiters {
+        /// The key.
+        key: LockKey,
+        /// How many wait.
+        waiting: usize,
+        /// Which cap: `max_waiters_per_key` or `max_waiters`.
+        cap: &'static str,
+    },
+    /// The store could not be reached, or answered with errors until the wait ended.
+    #[error("lock {key}: the store is unavailable: {source}")]
+    Unavailable {
+        /// The key.
+        key: LockKey,
+        /// The store's last error.
+        source: Arc<StoreError>,
+    },
+    /// The manager was shut down, or its runtime is gone.
+    #[error("lock {key}: the lock manager was shut down")]
+    ShutDown {
+        /// The key.
+        key: LockKey,
+    },
+    /// Something has to be changed in the program or at the store before this can work.
+    #[error("{reason}")]
+    Misconfigured {
+        /// What, and what to do.
+        reason: Arc<str>,
+    },
+    /// The text is not a lock key.
+    #[error(transparent)]
+    InvalidKey(#[from] InvalidKey),
+}
+
+/// Why a release did not confirm that the lock was held until then.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// The lock had been lost before it was released: somebody else may have held it meanwhile.
+    #[error("lock {key} was lost before it was released")]
+    Lost {
+        /// The key.
+        key: LockKey,
+    },
+    /// The grant had ended already.
+    #[error("lock {key} is not held by this grant any more")]
+    NotHeld {
+        /// The key.
+        key: LockKey,
+    },
+    /// The store did not confirm the release. It is re-sent in the background until the lease is over.
+    #[error("lock {key}: the release is not confirmed: {source}")]
+    Unavailable {
+        /// The key.
+        key: LockKey,
+        /// The store's last error.
+        source: Arc<StoreError>,
+    },
+}
+
+/// Why a lease was not extended.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// The lock was lost.
+    #[error("lock {key} was lost")]
+    Lost {
+        /// The key.
+        key: LockKey,
+    },
+    /// The grant has ended.
+    #[error("lock {key} is not held by this grant any more")]
+    NotHeld {
+        /// The key.
+        key: LockKey,
+    },
+    /// The store did not confirm; the lock is held until its old deadline.
+    #[error("lock {key}: the extension is not confirmed: {source}")]
+    Unavailable {
+        /// The key.
+        key: LockKey,
+        /// The store's last error.
+        source: Arc<StoreError>,
+    },
+    /// The lease is renewed by the watchdog, or the duration is out of range.
+    #[error("{reason}")]
+    Misconfigured {
+        /// What, and what to do.
+        reason: Arc<str>,
+    },
+}
+
+/// Why a manager could not be made.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The store did not answer in time or refused the connection.
+    #[error("{source}")]
+    Unavailable {
+        /// The store's error; names host and port, never the password.
+        source: StoreError,
+    },
+    /// The URL, the settings or the server's configuration cannot work.
+    #[error("{reason}")]
+    Misconfigured {
+        /// What, and what to do.
+        reason: Arc<str>,
+    },
+}
+
+/// Everything that can go wrong with a locked body: what `#[distributed_lock]` and
+/// [`with`](crate::Mutex::with) return.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The lock is held by somebody else and the caller did not want to wait.
+    #[error("lock {key} is busy")]
+    Busy {
+        /// The key.
+        key: LockKey,
+    },
+    /// The wait ended before the lock was free.
+    #[error("lock {key} was still held by somebody else after a wait of {waited:?}")]
+    TimedOut {
+        /// The key.
+        key: LockKey,
+        /// How long the call waited.
+        waited: Duration,
+    },
+    /// Too many callers wait already.
+    #[error("lock {key}: {waiting} callers wait already, the cap {cap} is reached")]
+    TooManyWaiters {
+        /// The key.
+        key: LockKey,
+        /// How many wait.
+        waiting: usize,
+        /// Which cap: `max_waiters_per_key` or `max_waiters`.
+        cap: &'static str,
+    },
+    /// The lock was lost while the body ran; the body was dropped at its last await.
+    #[error("lock {key} was lost while its body ran")]
+    Lost {
+        /// The key.
+        key: LockKey,
+    },
+    /// The grant had ended already.
+    #[error("lock {key} is not held by this grant any more")]
+    NotHeld {
+        /// The key.
+        key: LockKey,
+    },
+    /// The store could not be reached.
+    #[error("lock {key}: the store is unavailable: {source}")]
+    Unavailable {
+        /// The key.
+        key: LockKey,
+        /// The store's last error.
+        source: Arc<StoreError>,
+    },
+    /// The manager was shut down, or its runtime is gone.
+    #[error("lock {key}: the lock manager was shut down")]
+    ShutDown {
+        /// The key.
+        key: LockKey,
+    },
+    /// Something has to be changed in the program or at the store before this can work.
+    #[error("{reason}")]
+    Misconfigured {
+        /// What, and what to do.
+        reason: Arc<str>,
+    },
+    /// The text is not a lock key.
+    #[error(transparent)]
+    InvalidKey(#[from] InvalidKey),
+    /// Not enough replicas confirmed the grant, so it was undone.
+    #[error("lock {key}: not enough replicas confirmed the grant")]
+    NotReplicated {
+        /// The key.
+        key: LockKey,
+    },
+}
+
+impl LockError {
+    /// Whether somebody else holds the lock: [`Busy`](Self::Busy), [`TimedOut`](Self::TimedOut) or
+    /// [`TooManyWaiters`](Self::TooManyWaiters). The body never started.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::TimedOut { .. } | Self::TooManyWaiters { .. })
+    }
+
+    /// Whether the same call may succeed a moment later, and may be sent again without harm because its body never
+    /// started.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.is_busy() || matches!(self, Self::Unavailable { .. } | Self::NotReplicated { .. })
+    }
+
+    /// Whether the body had started when this happened. If not, nothing of the body was executed.
+    #[must_use]
+    pub fn body_started(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
+    /// The key, where the error belongs to one.
+    #[must_use]
+    pub fn key(&self) -> Option<&LockKey> {
+        match self {
+            Self::Busy { key }
+            | Self::TimedOut { key, .. }
+            | Self::TooManyWaiters { key, .. }
+            | Self::Lost { key }
+            | Self::NotHeld { key }
+            | Self::Unavailable { key, .. }
+            | Self::ShutDown { key }
+            | Self::NotReplicated { key } => Some(key),
+            Self::Misconfigured { .. } | Self::InvalidKey(_) => None,
+        }
+    }
+}
+
+impl AcquireError {
+    /// Whether somebody else holds the lock.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::TimedOut { .. } | Self::TooManyWaiters { .. })
+    }
+
+    pub(crate) fn misconfigured(reason: impl Into<Arc<str>>) -> Self {
+        Self::Misconfigured { reason: reason.into() }
+    }
+
+    /// What a caller is told about an error that is not, or no longer, retried.
+    pub(crate) fn from_store(key: LockKey, source: Arc<StoreError>) -> Self {
+        if is_misconfiguration(&source) {
+            Self::Misconfigured { reason: format!("lock {key}: {source}").into() }
+        } else {
+            Self::Unavailable { key, source }
+        }
+    }
+}
+
+fn is_misconfiguration(error: &StoreError) -> bool {
+    matches!(error.kind(), StoreErrorKind::Denied | StoreErrorKind::ForeignData | StoreErrorKind::Unsupported)
+}
+
+impl ConnectError {
+    pub(crate) fn misconfigured(reason: impl Into<Arc<str>>) -> Self {
+        Self::Misconfigured { reason: reason.into() }
+    }
+}
+
+impl From<StoreError> for ConnectError {
+    fn from(source: StoreError) -> Self {
+        if is_misconfiguration(&source) {
+            Self::Misconfigured { reason: source.to_string().into() }
+        } else {
+            Self::Unavailable { source }
+        }
+    }
+}
+
+impl From<AcquireError> for LockError {
+    fn from(error: AcquireError) -> Self {
+        match error {
+            AcquireError::Busy { key } => Self::Busy { key },
+            AcquireError::TimedOut { key, waited } => Self::TimedOut { key, waited },
+            AcquireError::TooManyWaiters { key, waiting, cap } => Self::TooManyWaiters { key, waiting, cap },
+            AcquireError::Unavailable { key, source } => Self::Unavailable { key, source },
+            AcquireError::ShutDown { key } => Self::ShutDown { key },
+            AcquireError::Misconfigured { reason } => Self::Misconfigured { reason },
+            AcquireError::InvalidKey(error) => Self::InvalidKey(error),
+        }
+    }
+}
+
+impl From<ReleaseError> for LockError {
+    fn from(error: ReleaseError) -> Self {
+        match error {
+            ReleaseError::Lost { key } => Self::Lost { key },
+            ReleaseError::NotHeld { key } => Self::NotHeld { key },
+            ReleaseError::Unavailable { key, source } => Self::Unavailable { key, source },
+        }
+    }
+}
+
+impl From<ExtendError> for LockError {
+    fn from(error: ExtendError) -> Self {
+        match error {
+            ExtendError::Lost { key } => Self::Lost { key },
+            ExtendError::NotHeld { key } => Self::NotHeld { key },
+            ExtendError::Unavailable { key, source } => Self::Unavailable { key, source },
+            ExtendError::Misconfigured { reason } => Self::Misconfigured { reason },
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! The store: where locks are kept, behind one small object-safe trait.
+//!
+//! A store executes single atomic steps and answers. It never waits for a lock, queues callers or renews on its own
+//! initiative; all of that is the engine's work. Methods take owned requests and return boxed `'static` futures, so
+//! that a call can outlive whoever started it: the engine never drops a call half-way, it hands it to its reaper.
+//!
+//! # Rules for every implementation
+//!
+//! - A call does nothing before its future is first polled, and resolves by itself within about the request's
+//!   time-out, with [`StoreErrorKind::Unanswered`] when it cannot know whether the step was executed.
+//! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
+//!   tokens. It only lengthens a lease.
+//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.
+//! - Every step that takes something (`acquire`) is refused by the store itself when it arrives later than
+//!   [`AcquireRequest::timeout`] after it was sent; see [`AcquireRequest::stamp`].
+//! - Time-to-live and tokens go by the store's clock, never by a client's wall clock.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::key::LockKey;
+use crate::token::{FencingToken, OwnerId};
+
+pub(crate) mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+
+#[cfg(test)]
+mod conformance;
+
+/// What the methods of a [`LockStore`] return.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// The largest number of fencing tokens that one grant may ask for.
+pub const MAX_TOKENS: u32 = 131_072;
+
+/// Microseconds since the Unix epoch by the store's clock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerTime(u64);
+
+impl ServerTime {
+    /// A server time of so many microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for ServerTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerTime({} us)", self.0)
+    }
+}
+
+/// How a key is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// One holder at a time; who is next is a race between processes and first-in first-out inside one.
+    Mutex,
+}
+
+/// One key of a request: what is locked, how, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Item {
+    /// The key.
+    pub key: LockKey,
+    /// How it is locked.
+    pub kind: Kind,
+    /// By whom.
+    pub owner: OwnerId,
+}
+
+/// A wish for one or more keys, all or nothing.
+#[derive(Debug)]
+pub struct AcquireRequest {
+    /// The keys, at least one, no key twice.
+    pub items: Vec<Item>,
+    /// Time to live of the holds, counted by the store from the moment it grants them. Milliseconds count.
+    pub lease: Duration,
+    /// Fencing tokens wanted for each key, 1 to [`MAX_TOKENS`].
+    pub tokens: u32,
+    /// Tokens granted are above this; 0 for no floor.
+    pub token_floor: u64,
+    /// The store refuses to execute the request later than this after it was sent.
+    pub timeout: Duration,
+    latest: AtomicU64,
+}
+
+impl AcquireRequest {
+    /// A request for one token a key, without a floor.
+    #[must_use]
+    pub fn new(items: Vec<Item>, lease: Duration, timeout: Duration) -> Self {
+        Self { items, lease, tokens: 1, token_floor: 0, timeout, latest: AtomicU64::new(0) }
+    }
+
+    /// Asks for `tokens` fencing tokens a key, clamped to 1..=[`MAX_TOKENS`].
+    #[must_use]
+    pub fn tokens(mut self, tokens: u32) -> Self {
+        self.tokens = tokens.clamp(1, MAX_TOKENS);
+        self
+    }
+
+    /// Asks for tokens above `floor`.
+    #[must_use]
+    pub fn token_floor(mut self, floor: u64) -> Self {
+        self.token_floor = floor;
+        self
+    }
+
+    /// Called by a store with its estimate of the server's time at every send: records and returns the server time
+    /// after which the server must refuse the request (estimate + [`timeout`](Self::timeout)). Never moves back.
+    pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
+        let micros = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);
+        let latest = estimate.0.saturating_add(micros);
+        ServerTime(self.latest.fetch_max(latest, Ordering::AcqRel).max(latest))
+    }
+
+    /// The largest server time at which any copy of this request may still be executed; `None` before the first
+    /// [`stamp`](Self::stamp).
+    #[must_use]
+    pub fn latest(&self) -> Option<ServerTime> {
+        Some(self.latest.load(Ordering::Acquire)).filter(|&latest| latest > 0).map(ServerTime)
+    }
+}
+
+/// The answer to an [`AcquireRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// Every key is held by its owner now.
+    Granted(Granted),
+    /// At least one key is held by somebody else; nothing was taken.
+    Busy(Busy),
+}
+
+/// Every key of the request is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The tokens of each item, in the order of the request.
+    pub tokens: Vec<TokenRange>,
+    /// When the store granted it.
+    pub server_time: ServerTime,
+}
+
+/// Consecutive fencing tokens that belong to one grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenRange {
+    /// The smallest.
+    pub first: u64,
+    /// The largest, which is also the highest token of the key ever granted.
+    pub last: u64,
+}
+
+impl TokenRange {
+    /// The `count` tokens that end with `last`.
+    #[must_use]
+    pub const fn ending_at(last: u64, count: u32) -> Self {
+        Self { first: last.saturating_sub(count as u64 - 1), last }
+    }
+
+    /// Takes the smallest token out of the range.
+    pub fn take(&mut self) -> Option<FencingToken> {
+        if self.first > self.last {
+            return None;
+        }
+        let token = FencingToken::new(self.first);
+        self.first += 1;
+        Some(token)
+    }
+}
+
+/// Somebody else holds one of the keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy {
+    /// Index of the first busy item in the request.
+    pub item: usize,
+    /// When the hold ends if nobody renews it.
+    pub remaining: Duration,
+    /// When the store looked.
+    pub server_time: ServerTime,
+}
+
+/// Gives holds back.
+#[derive(Clone, Debug)]
+pub struct ReleaseRequest {
+    /// The holds, as they were acquired.
+    pub items: Vec<Item>,
+    /// Zero: release now. Else: keep the keys taken, but only for this long from now, then let them expire. Never
+    /// lengthens.
+    pub linger: Duration,
+    /// Acquire this in the same atomic step when the release freed every item and nobody but us listens for it
+    /// (see [`Takeover`]). Its items have the same keys and new owners.
+    pub then: Option<Takeover>,
+    /// The call resolves within about this time.
+    pub timeout: Duration,
+}
+
+/// A request that is carried out together with a release when nobody else waits for the key.
+#[derive(Clone, Debug)]
+pub struct Takeover {
+    /// What to acquire.
+    pub request: Arc<AcquireRequest>,
+    /// What to think of listeners.
+    pub listeners: ListenerPolicy,
+}
+
+/// Whether listeners on the release channel stop a [`Takeover`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerPolicy {
+    /// Acquire only when nobody else listens.
+    Respect,
+    /// Acquire in any case: the listeners have turned out to be phantoms.
+    Ignore,
+}
+
+/// The answer to a [`ReleaseRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// For each item: whether its owner still held it.
+    pub held: Vec<bool>,
+    /// How many others listened for the release, a hint. Our own subscription is not counted.
+    pub other_listeners: u64,
+    /// Whether our own watch of these keys will see this release too, and should ignore it.
+    pub echo: bool,
+    /// The grant of [`ReleaseRequest::then`], if it was carried out.
+    pub then: Option<Granted>,
+}
+
+/// A hold to be renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeepItem {
+    /// The hold.
+    pub item: Item,
+    /// Its remaining time becomes at least this.
+    pub lease: Duration,
+}
+
+/// Renews holds, each on its own.
+#[derive(Clone, Debug)]
+pub struct KeepRequest {
+    /// The holds. A store may split them as its topology needs.
+    pub items: Vec<KeepItem>,
+    /// The call resolves within about this time.
+    pub timeout: Duration,
+}
+
+/// What became of one [`KeepItem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Still held; its remaining time is at least what was asked for.
+    Renewed,
+    /// Not held by this owner any more.
+    Gone,
+}
+
+/// The answer to a withdrawal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withdrawn {
+    /// Nothing of the request is held, and no late copy of it can be executed any more.
+    Settled,
+    /// Nothing of the request is held now, but a late copy could still be executed: withdraw again after this time.
+    Pending(Duration),
+}
+
+/// What the store knows about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockStatus {
+    /// The holders and their hold counts; empty when the key is free.
+    pub holders: Vec<(OwnerId, u64)>,
+    /// Time until the hold ends if nobody renews it; `None` when the key is free.
+    pub remaining: Option<Duration>,
+    /// The highest fencing token granted so far, while the counter survives.
+    pub last_token: Option<FencingToken>,
+}
+
+impl LockStatus {
+    /// Whether somebody holds the key.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        !self.holders.is_empty()
+    }
+}
+
+/// What a [`Watch`] hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A key was released, or may have been: try again.
+    Retry,
+    /// The subscription was interrupted and is up again: a message may have been missed, try again.
+    Resubscribed,
+}
+
+/// Notices about the keys of a request, delivered until the value is dropped.
+///
+/// Notices are hints. A full queue drops [`Notice::Retry`], since one is waiting there already.
+pub struct Watch {
+    notices: mpsc::Receiver<Notice>,
+    confirmed: bool,
+    _registration: Box<dyn Send + Sync>,
+}
+
+impl Watch {
+    /// A watch fed through `notices`. `registration` is dropped with it. `confirmed`: whether notices are certain to
+    /// be delivered from now on, as far as the connection lives; if not, the caller polls.
+    #[must_use]
+    pub fn new(notices: mpsc::Receiver<Notice>, confirmed: bool, registration: Box<dyn Send + Sync>) -> Self {
+        Self { notices, confirmed, _registration: registration }
+    }
+
+    /// Whether the subscription was confirmed by the store.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
+    /// The next notice; pending for ever when the store has gone. Cancel safe.
+    pub async fn notice(&mut self) -> Notice {
+        match self.notices.recv().await {
+            Some(notice) => notice,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A notice that has arrived already.
+    pub fn try_notice(&mut self) -> Option<Notice> {
+        self.notices.try_recv().ok()
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("confirmed", &self.confirmed).finish_non_exhaustive()
+    }
+}
+
+/// Where locks are kept. See the [module](self) for the rules.
+pub trait LockStore: Send + Sync + fmt::Debug + 'static {
+    /// Takes every item of the request or none.
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>>;
+
+    /// Gives the items back and wakes whoever waits for them.
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>>;
+
+    /// Renews each item on its own; the answers are in the order of the request.
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>>;
+
+    /// Undoes an acquire whose outcome is unknown.
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>>;
+
+    /// Delivers notices about the request's keys from now on. An `Err` or an unconfirmed watch means that the caller
+    /// has to poll; it is never a reason to fail.
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>>;
+
+    /// What the store knows about `key`.
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>>;
+
+    /// Frees `key` whoever holds it and wakes whoever waits; `false` when it was free. The fencing counter stays.
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>>;
+
+    /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
+    fn check(&self) -> BoxFuture<Result<(), StoreError>>;
+}
+
+/// Why a store could not do what it was asked.
+///
+/// The message has the store's own words and where the store is, never a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: String,
+}
+
+/// What kind of failure a [`StoreError`] is, and so what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// No connection; nothing was executed. Worth a retry.
+    Unreachable,
+    /// No answer, or the connection broke before one: whether the step was executed is unknown. Worth a retry by a
+    /// new owner, after the old one has been withdrawn.
+    Unanswered,
+    /// The server says that it cannot serve just now (loading, a script is running, a slot is moving). Nothing was
+    /// executed. Worth a retry.
+    NotReady,
+    /// The request arrived later than it was allowed to; nothing was executed. Worth a retry.
+    TooLate,
+    /// The server is a replica or otherwise read-only.
+    ReadOnly,
+    /// The server is out of memory and refuses writes.
+    Full,
+    /// The credentials are wrong, or the user may not do this.
+    Denied,
+    /// The key, or its counter, holds somebody's data that is not a lock.
+    ForeignData,
+    /// The server is too old, or this store cannot do this.
+    Unsupported,
+    /// Anything else the server refuses.
+    Refused,
+}
+
+impl StoreError {
+    /// An error of this kind. `message` must not contain a secret.
+    #[must_use]
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed a moment later without anybody changing something.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.kind,
+            StoreErrorKind::Unreachable
+                | StoreErrorKind::Unanswered
+                | StoreErrorKind::NotReady
+                | StoreErrorKind::TooLate
+        )
+    }
+
+    /// Whether the step may have been executed.
+    #[must_use]
+    pub fn outcome_unknown(&self) -> bool {
+        self.kind == StoreErrorKind::Unanswered
+    }
+}
