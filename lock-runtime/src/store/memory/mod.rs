@@ -1,0 +1,228 @@
+//! [`MemoryStore`]: locks inside one process, with the semantics of the Redis store.
+//!
+//! It is for programs that run as one process, for tests, and for trying the library out. Leases expire, tokens
+//! grow, late requests are refused and waiters are woken exactly as on a server; what differs is that the data is
+//! gone with the process, and that no call is ever slow or lost.
+//!
+//! Time is tokio's ([`Clock::Tokio`]), so that `tokio::time::pause` and `advance` work. The server time is the wall
+//! clock, read once when the store is made, plus the time since then.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use self::table::{HandleId, Step, Table, WatchId};
+use super::{
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
+    ServerTime, StoreError, Watch, Withdrawn,
+};
+use crate::clock::{Clock, Tick};
+use crate::config::TokenRetention;
+use crate::key::LockKey;
+
+/// The stores that have a name. Held weakly: a store goes away with the last manager that uses it.
+static NAMED: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+
+/// One manager's handle on a store in memory.
+pub(crate) struct MemoryStore {
+    handle: Handle,
+}
+
+/// What a handle is made of. Calls take a copy, since they may outlive whoever made them.
+#[derive(Clone)]
+struct Handle {
+    shared: Arc<Shared>,
+    id: HandleId,
+    prefix: Arc<str>,
+    retention: TokenRetention,
+}
+
+/// What all handles on one store share.
+struct Shared {
+    clock: Clock,
+    /// The wall clock at the clock's origin, in microseconds since the Unix epoch.
+    epoch: u64,
+    handles: AtomicU64,
+    table: Mutex<Table>,
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Arc::new(Self {
+            clock: Clock::tokio(),
+            epoch: u64::try_from(since_epoch.as_micros()).unwrap_or(0),
+            handles: AtomicU64::new(0),
+            table: Mutex::default(),
+        })
+    }
+
+    fn server_time(&self, tick: Tick) -> ServerTime {
+        ServerTime::from_micros(self.epoch.saturating_add(tick.as_nanos() / 1000))
+    }
+
+    /// No step runs foreign code while the table is locked, so a poisoned table is as good as any.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemoryStore {
+    /// A fresh store that nobody else can reach. `prefix` is put in front of every key.
+    pub(crate) fn new(prefix: &str, retention: TokenRetention) -> Arc<Self> {
+        Self::on(Shared::new(), prefix, retention)
+    }
+
+    /// The store of this name, shared by everybody in the process who asks for it. Prefix and retention belong to
+    /// the handle that is returned, not to the store.
+    pub(crate) fn named(name: &str, prefix: &str, retention: TokenRetention) -> Arc<Self> {
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|_, shared| shared.strong_count() > 0);
+        let shared = match named.get(name).and_then(Weak::upgrade) {
+            Some(shared) => shared,
+            None => {
+                let shared = Shared::new();
+                named.insert(name.to_owned(), Arc::downgrade(&shared));
+                shared
+            }
+        };
+        drop(named);
+        Self::on(shared, prefix, retention)
+    }
+
+    fn on(shared: Arc<Shared>, prefix: &str, retention: TokenRetention) -> Arc<Self> {
+        let id = HandleId(shared.handles.fetch_add(1, Ordering::Relaxed));
+        Arc::new(Self { handle: Handle { shared, id, prefix: Arc::from(prefix), retention } })
+    }
+
+    /// A call that does `work` when it is first polled, and is done then.
+    fn call<T, F>(&self, work: F) -> BoxFuture<Result<T, StoreError>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Handle) -> Result<T, StoreError> + Send + 'static,
+    {
+        let handle = self.handle.clone();
+        Box::pin(async move { work(&handle) })
+    }
+}
+
+impl Handle {
+    /// One atomic step that deals with so many keys. The time is read under the mutex, so that of two steps the
+    /// later one also has the later time.
+    fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> T {
+        let mut table = self.shared.table();
+        let now = self.shared.clock.now();
+        table.purge(now, 2 * keys + 2);
+        step(&mut Step {
+            table: &mut table,
+            prefix: &self.prefix,
+            handle: self.id,
+            retention: self.retention,
+            now,
+            server_time: self.shared.server_time(now),
+        })
+    }
+
+    /// Notes on the request how long it may be executed. Nothing lies between sending and executing here; the rule
+    /// is kept all the same, so that an engine tested on this store meets it.
+    fn stamp(&self, request: &AcquireRequest) -> ServerTime {
+        request.stamp(self.shared.server_time(self.shared.clock.now()))
+    }
+
+    fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
+        self.step(request.items.len(), |step| step.acquire(request, latest))
+    }
+
+    fn release(&self, request: &ReleaseRequest) -> Released {
+        let latest = request.then.as_ref().map(|takeover| self.stamp(&takeover.request));
+        let (mut released, bell) = self.step(request.items.len(), |step| step.release(request, latest));
+        released.echo = bell.ring();
+        released
+    }
+
+    fn withdraw(&self, request: &AcquireRequest) -> Withdrawn {
+        let (withdrawn, bell) = self.step(request.items.len(), |step| step.withdraw(request));
+        bell.ring();
+        withdrawn
+    }
+
+    fn watch(&self, request: &AcquireRequest) -> Watch {
+        let (notices, id, names) = self.step(request.items.len(), |step| step.watch(request));
+        let registration = Registration { shared: Arc::downgrade(&self.shared), id, names };
+        Watch::new(notices, true, Box::new(registration))
+    }
+
+    fn force_release(&self, key: &LockKey) -> bool {
+        let (freed, bell) = self.step(1, |step| step.force_release(key));
+        bell.ring();
+        freed
+    }
+}
+
+/// Takes a watch out of the table when it is dropped. Weak: a forgotten watch does not keep a store alive.
+struct Registration {
+    shared: Weak<Shared>,
+    id: WatchId,
+    names: Vec<Arc<str>>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let watcher = shared.table().unwatch(self.id, &self.names);
+        // Here the table is unlocked again.
+        drop(watcher);
+    }
+}
+
+impl LockStore for MemoryStore {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        self.call(move |handle| handle.acquire(&request, handle.stamp(&request)))
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        self.call(move |handle| Ok(handle.release(&request)))
+    }
+
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call(move |handle| {
+            let items = &request.items;
+            Ok(handle.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()))
+        })
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        self.call(move |handle| Ok(handle.withdraw(&request)))
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        self.call(move |handle| Ok(handle.watch(&request)))
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        self.call(move |handle| Ok(handle.step(1, |step| step.status(&key))))
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        self.call(move |handle| Ok(handle.force_release(&key)))
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        self.call(|_| Ok(()))
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("prefix", &self.handle.prefix)
+            .field("handle", &self.handle.id.0)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,167 @@
+//! What is particular to the memory store; what it has in common with others is in the conformance suite.
+
+use std::time::Duration;
+
+use super::*;
+use crate::store::{Item, Kind, Notice, StoreErrorKind};
+use crate::token::OwnerId;
+
+const SECOND: Duration = Duration::from_secs(1);
+const RETENTION: TokenRetention = TokenRetention::For(Duration::from_secs(60));
+
+fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
+    let items = keys.iter().map(|key| Item {
+        key: LockKey::new(key).unwrap(),
+        kind: Kind::Mutex,
+        owner: OwnerId::new(owner),
+    });
+    Arc::new(AcquireRequest::new(items.collect(), SECOND, SECOND))
+}
+
+fn sizes(store: &MemoryStore) -> (usize, usize, usize) {
+    store.handle.shared.table().sizes()
+}
+
+async fn granted(store: &MemoryStore, keys: &[&str], owner: &str) -> bool {
+    matches!(store.acquire(request(keys, owner)).await.unwrap(), Acquired::Granted(_))
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_for_keys_that_are_long_gone() {
+    let store = MemoryStore::new("", RETENTION);
+    for i in 0..5_000 {
+        assert!(granted(&store, &[&format!("key-{i}")], "a").await);
+    }
+    assert_eq!(sizes(&store).0, 5_000);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    for _ in 0..5_000 {
+        store.check().await.unwrap();
+        store.status(LockKey::new("other").unwrap()).await.unwrap();
+    }
+    assert_eq!(sizes(&store), (0, 0, 0));
+    assert!(store.handle.shared.table().capacity() <= 2 * 1024);
+}
+
+#[tokio::test(start_paused = true)]
+async fn purging_keeps_up_with_a_stream_of_new_keys() {
+    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    for i in 0..20_000 {
+        let key = format!("key-{i}");
+        assert!(granted(&store, &[&key, &format!("{key}/b")], "a").await);
+        tokio::time::advance(Duration::from_millis(10)).await;
+        // A lease is 1 s and so is the retention: about 100 requests' keys are alive.
+        assert!(sizes(&store).0 <= 500, "{:?}", sizes(&store));
+        assert!(sizes(&store).1 <= 500, "{:?}", sizes(&store));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hot_key_takes_no_more_room_than_a_cold_one() {
+    let store = MemoryStore::new("", RETENTION);
+    for _ in 0..1_000 {
+        assert!(granted(&store, &["a"], "a").await);
+        tokio::time::advance(Duration::from_millis(700)).await;
+    }
+    assert_eq!(sizes(&store), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kept_counter_outlives_its_key() {
+    let store = MemoryStore::new("", TokenRetention::Keep);
+    assert!(granted(&store, &["a"], "a").await);
+    tokio::time::advance(Duration::from_secs(1_000_000)).await;
+    let status = store.status(LockKey::new("a").unwrap()).await.unwrap();
+    assert!(!status.is_locked());
+    assert!(status.last_token.is_some());
+    assert_eq!(sizes(&store), (1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_watch_leaves_nothing() {
+    let store = MemoryStore::new("", RETENTION);
+    let watch = store.watch(request(&["a", "b"], "a")).await.unwrap();
+    assert_eq!(sizes(&store), (2, 0, 1));
+    drop(watch);
+    assert_eq!(sizes(&store), (0, 0, 0));
+
+    let watch = store.watch(request(&["a"], "a")).await.unwrap();
+    assert!(granted(&store, &["a"], "a").await);
+    drop(watch);
+    assert_eq!(sizes(&store), (1, 1, 0));
+    tokio::time::advance(Duration::from_secs(61)).await;
+    store.status(LockKey::new("b").unwrap()).await.unwrap();
+    assert_eq!(sizes(&store), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_drops_notices_and_nothing_else() {
+    let store = MemoryStore::new("", RETENTION);
+    let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
+    for _ in 0..100 {
+        assert!(granted(&store, &["a"], "a").await);
+        assert!(store.force_release(LockKey::new("a").unwrap()).await.unwrap());
+    }
+    let mut heard = 0;
+    while watch.try_notice() == Some(Notice::Retry) {
+        heard += 1;
+    }
+    assert!((1..100).contains(&heard), "{heard}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_executed_after_its_time_takes_nothing() {
+    let store = MemoryStore::new("", RETENTION);
+    let request = request(&["a", "b"], "a");
+    let latest = store.handle.stamp(&request);
+    tokio::time::advance(SECOND).await;
+    assert!(store.handle.acquire(&request, latest).is_ok(), "the last microsecond is still in time");
+    store.withdraw(Arc::clone(&request)).await.unwrap();
+    tokio::time::advance(Duration::from_millis(1)).await;
+    let error = store.handle.acquire(&request, latest).unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TooLate);
+    assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
+}
+
+#[tokio::test]
+async fn stores_of_one_name_are_one_store_and_go_with_their_last_handle() {
+    let name = "stores_of_one_name";
+    let one = MemoryStore::named(name, "", RETENTION);
+    let two = MemoryStore::named(name, "", RETENTION);
+    let stranger = MemoryStore::named("another name", "", RETENTION);
+    assert!(granted(&one, &["a"], "a").await);
+    assert!(!granted(&two, &["a"], "b").await);
+    assert!(granted(&stranger, &["a"], "b").await);
+    let watch = two.watch(request(&["a"], "b")).await.unwrap();
+    drop((one, two));
+    let again = MemoryStore::named(name, "", RETENTION);
+    assert!(granted(&again, &["a"], "b").await);
+    drop(watch);
+}
+
+#[tokio::test]
+async fn the_prefix_belongs_to_the_handle_and_not_to_the_store() {
+    let name = "the_prefix_belongs_to_the_handle";
+    let plain = MemoryStore::named(name, "", RETENTION);
+    let prefixed = MemoryStore::named(name, "p:", RETENTION);
+    assert!(granted(&prefixed, &["a"], "a").await);
+    assert!(granted(&plain, &["a"], "b").await);
+    assert!(!granted(&plain, &["p:a"], "b").await);
+}
+
+#[tokio::test]
+async fn requests_without_keys_or_with_a_key_twice_are_refused() {
+    let store = MemoryStore::new("", RETENTION);
+    for keys in [&[][..], &["a", "a"], &["a", "b", "a"]] {
+        let error = store.acquire(request(keys, "a")).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused);
+    }
+    assert_eq!(sizes(&store), (0, 0, 0));
+}
+
+#[test]
+fn a_store_is_made_and_used_outside_a_runtime() {
+    let store = MemoryStore::new("", RETENTION);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert!(runtime.block_on(granted(&store, &["a"], "a")));
+    assert!(!runtime.block_on(granted(&store, &["a"], "b")));
+}
