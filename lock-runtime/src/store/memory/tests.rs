@@ -165,3 +165,40 @@ fn a_store_is_made_and_used_outside_a_runtime() {
     assert!(runtime.block_on(granted(&store, &["a"], "a")));
     assert!(!runtime.block_on(granted(&store, &["a"], "b")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_watch_is_no_listener() {
+    let one = MemoryStore::named("no_listener", "", RETENTION);
+    let two = MemoryStore::named("no_listener", "", RETENTION);
+    let mut watch = Some(two.watch(request(&["a"], "b")).await.unwrap());
+    for listeners in [1, 0] {
+        let wish = request(&["a"], "a");
+        one.acquire(Arc::clone(&wish)).await.unwrap();
+        let items = wish.items.clone();
+        let release = ReleaseRequest { items, linger: Duration::ZERO, then: None, timeout: SECOND };
+        assert_eq!(one.release(Arc::new(release)).await.unwrap().other_listeners, listeners);
+        watch.take();
+    }
+}
+
+mod conformance {
+    use super::*;
+    use crate::store::conformance::{Subject, conformance};
+
+    async fn subject() -> Subject {
+        let shared = Shared::new();
+        let store = MemoryStore::on(Arc::clone(&shared), "p:", RETENTION);
+        let other = MemoryStore::on(shared, "p:", RETENTION);
+        let late = store.handle.clone();
+        Subject::new(store, other).late_through(Box::new(move |request| {
+            let handle = late.clone();
+            Box::pin(async move {
+                let latest = handle.stamp(&request);
+                tokio::time::sleep(request.timeout + Duration::from_millis(1)).await;
+                handle.acquire(&request, latest)
+            })
+        }))
+    }
+
+    conformance!(subject, start_paused = true);
+}
