@@ -7,6 +7,8 @@
 //! Time is tokio's ([`Clock::Tokio`]), so that `tokio::time::pause` and `advance` work. The server time is the wall
 //! clock, read once when the store is made, plus the time since then.
 
+#[cfg(test)]
+mod model;
 mod table;
 #[cfg(test)]
 mod tests;
