@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Item, Kind, Notice, StoreErrorKind};
+use crate::store::{Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover};
 use crate::token::OwnerId;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,6 +16,12 @@ fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
         owner: OwnerId::new(owner),
     });
     Arc::new(AcquireRequest::new(items.collect(), SECOND, SECOND))
+}
+
+fn giving_back(keys: &[&str], owner: &str, next: Option<Arc<AcquireRequest>>) -> Arc<ReleaseRequest> {
+    let items = request(keys, owner).items.clone();
+    let then = next.map(|request| Takeover { request, listeners: ListenerPolicy::Respect });
+    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then, timeout: SECOND })
 }
 
 fn sizes(store: &MemoryStore) -> (usize, usize, usize) {
@@ -135,7 +141,10 @@ async fn stores_of_one_name_are_one_store_and_go_with_their_last_handle() {
     drop((one, two));
     let again = MemoryStore::named(name, "", RETENTION);
     assert!(granted(&again, &["a"], "b").await);
-    drop(watch);
+    drop((watch, again));
+
+    let _stranger = MemoryStore::named("another name", "", RETENTION);
+    assert!(!NAMED.lock().unwrap().contains_key(name), "names of stores that are gone are forgotten");
 }
 
 #[tokio::test]
@@ -172,13 +181,108 @@ async fn a_dropped_watch_is_no_listener() {
     let two = MemoryStore::named("no_listener", "", RETENTION);
     let mut watch = Some(two.watch(request(&["a"], "b")).await.unwrap());
     for listeners in [1, 0] {
-        let wish = request(&["a"], "a");
-        one.acquire(Arc::clone(&wish)).await.unwrap();
-        let items = wish.items.clone();
-        let release = ReleaseRequest { items, linger: Duration::ZERO, then: None, timeout: SECOND };
-        assert_eq!(one.release(Arc::new(release)).await.unwrap().other_listeners, listeners);
+        assert!(granted(&one, &["a"], "a").await);
+        let released = one.release(giving_back(&["a"], "a", None)).await.unwrap();
+        assert_eq!(released.other_listeners, listeners);
         watch.take();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_expires_while_somebody_watches_is_purged_later_too() {
+    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    let watch = store.watch(request(&["a"], "w")).await.unwrap();
+    for _ in 0..3 {
+        assert!(granted(&store, &["a"], "a").await);
+        tokio::time::advance(2 * SECOND).await;
+        store.status(LockKey::new("other").unwrap()).await.unwrap();
+        assert_eq!(sizes(&store), (1, 0, 1));
+    }
+    assert!(granted(&store, &["a"], "a").await);
+    drop(watch);
+    tokio::time::advance(2 * SECOND).await;
+    store.status(LockKey::new("other").unwrap()).await.unwrap();
+    assert_eq!(sizes(&store), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_two_keys_is_told_and_counted_once() {
+    let shared = Shared::new();
+    let one = MemoryStore::on(Arc::clone(&shared), "", RETENTION);
+    let two = MemoryStore::on(shared, "", RETENTION);
+    let mut watch = two.watch(request(&["a", "b"], "w")).await.unwrap();
+    assert!(granted(&one, &["a", "b"], "a").await);
+    let released = one.release(giving_back(&["a", "b"], "a", None)).await.unwrap();
+    assert_eq!(released.other_listeners, 1);
+    assert_eq!(watch.try_notice(), Some(Notice::Retry));
+    assert_eq!(watch.try_notice(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_woken_for_a_key_that_was_taken_over() {
+    let store = MemoryStore::new("", RETENTION);
+    let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
+    assert!(granted(&store, &["a"], "a").await);
+    let released = store.release(giving_back(&["a"], "a", Some(request(&["a"], "b")))).await.unwrap();
+    assert!(released.then.is_some() && !released.echo);
+    assert_eq!(watch.try_notice(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_that_fails_is_no_error_of_the_release() {
+    let store = MemoryStore::new("", RETENTION);
+    let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
+
+    let items = request(&["a"], "b").items.clone();
+    let impossible = AcquireRequest::new(items, SECOND, SECOND).token_floor(u64::MAX);
+    assert!(granted(&store, &["a"], "a").await);
+    let released = store.release(giving_back(&["a"], "a", Some(Arc::new(impossible)))).await.unwrap();
+    assert_eq!((released.held, released.then, released.echo), (vec![true], None, true));
+    assert_eq!(watch.try_notice(), Some(Notice::Retry));
+
+    // Nor does it come late.
+    let late = request(&["a"], "b");
+    let latest = store.handle.stamp(&late);
+    assert!(granted(&store, &["a"], "a").await);
+    tokio::time::advance(SECOND / 2).await;
+    assert!(granted(&store, &["a"], "a").await);
+    tokio::time::advance(SECOND * 3 / 4).await;
+    let request = giving_back(&["a"], "a", Some(late));
+    let (released, bell) = store.handle.step(1, |step| step.release(&request, Some(latest)));
+    assert_eq!((released.held, released.then), (vec![true], None));
+    assert!(bell.ring());
+    assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn holders_on_many_threads_never_overlap() {
+    let store = MemoryStore::new("", RETENTION);
+    let inside = Arc::new(AtomicU64::new(0));
+    let last_token = Arc::new(AtomicU64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..8 {
+        let (store, inside, last_token) = (Arc::clone(&store), Arc::clone(&inside), Arc::clone(&last_token));
+        tasks.spawn(async move {
+            let mut grants = 0;
+            while grants < 200 {
+                let name = format!("{task}:{grants}");
+                let wish = AcquireRequest::new(request(&["a"], &name).items.clone(), 60 * SECOND, SECOND);
+                match store.acquire(Arc::new(wish)).await.unwrap() {
+                    Acquired::Granted(granted) => {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        let token = granted.tokens[0].first;
+                        assert!(last_token.swap(token, Ordering::SeqCst) < token);
+                        tokio::task::yield_now().await;
+                        assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                        store.release(giving_back(&["a"], &name, None)).await.unwrap();
+                        grants += 1;
+                    }
+                    Acquired::Busy(_) => tokio::task::yield_now().await,
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
 }
 
 mod conformance {
