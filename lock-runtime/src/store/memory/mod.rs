@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 mod model;
+mod step;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use self::table::{HandleId, Step, Table, WatchId};
+use self::step::Step;
+use self::table::{HandleId, Table, WatchId};
 use super::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     ServerTime, StoreError, Watch, Withdrawn,
