@@ -1,0 +1,402 @@
+//! [`Acquire`]: the future that a caller polls.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+
+use super::Engine;
+use super::hold::{Lease, MaxHold, drift_margin};
+use super::machine::{Enqueued, Entry, Patience, Polled, Wish};
+use super::registry::Key;
+use crate::clock::Tick;
+use crate::error::{AcquireError, ExtendError};
+use crate::guard::LockGuard;
+use crate::key::LockKey;
+use crate::metrics::{self, Label};
+use crate::scope::Scope;
+
+/// The least time by which a wait that is shorter than a round trip is stretched, so that its one attempt can be
+/// answered.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    No,
+    For(Duration),
+    Forever,
+}
+
+/// What a lock builder has collected.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) key: LockKey,
+    pub(crate) wait: Wait,
+    pub(crate) lease: Lease,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Duration,
+    pub(crate) label: Label,
+}
+
+/// Waits for a lock; made by [`Mutex::acquire`](crate::Mutex::acquire).
+///
+/// Nothing happens before the first poll.
+///
+/// # Cancel safety
+///
+/// Dropping it leaves the queue. If the lock has just been granted to it, the grant goes to the next waiter or is
+/// released in the background; nothing stays behind.
+#[must_use = "futures do nothing unless polled"]
+pub struct Acquire {
+    state: State,
+}
+
+enum State {
+    Refused(AcquireError),
+    New(Box<Request>),
+    Waiting(Box<Waiting>),
+    /// The call is inside an own fixed lease that ends too early: one store call makes it longer.
+    Extending(Box<Extending>),
+    Done,
+}
+
+struct Extending {
+    guard: Option<LockGuard>,
+    outcome: oneshot::Receiver<Result<(), ExtendError>>,
+}
+
+struct Waiting {
+    request: Request,
+    key: Arc<Key>,
+    id: u64,
+    started: Tick,
+    /// Made when the wait turns out to be one.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// The wait is over; what is still awaited is the answer to the first attempt.
+    in_grace: bool,
+    queued: bool,
+    span: tracing::Span,
+}
+
+impl Acquire {
+    pub(crate) fn new(request: Result<Request, AcquireError>) -> Self {
+        Self {
+            state: match request {
+                Ok(request) => State::New(Box::new(request)),
+                Err(error) => State::Refused(error),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Refused(_) => "refused",
+            State::New(_) => "new",
+            State::Waiting(_) => "waiting",
+            State::Extending(_) => "extending",
+            State::Done => "done",
+        };
+        f.debug_struct("Acquire").field("state", &state).finish()
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<LockGuard, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let progress = ready!(tokio::task::coop::poll_proceed(cx));
+        let result = ready!(self.poll_inner(cx));
+        progress.made_progress();
+        Poll::Ready(result)
+    }
+}
+
+impl Acquire {
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, AcquireError>> {
+        loop {
+            match std::mem::replace(&mut self.state, State::Done) {
+                State::Refused(error) => return Poll::Ready(Err(error)),
+                State::New(request) => match start(*request) {
+                    Ok(state) => self.state = state,
+                    Err(error) => return Poll::Ready(Err(error)),
+                },
+                State::Waiting(mut waiting) => match waiting.poll(cx) {
+                    Poll::Ready(Ok(entry)) => match waiting.enter(entry) {
+                        Entered::Guard(guard) => return Poll::Ready(Ok(guard)),
+                        Entered::Extending(extending) => self.state = State::Extending(extending),
+                    },
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => {
+                        self.state = State::Waiting(waiting);
+                        return Poll::Pending;
+                    }
+                },
+                State::Extending(mut extending) => match Pin::new(&mut extending.outcome).poll(cx) {
+                    Poll::Pending => {
+                        self.state = State::Extending(extending);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(outcome) => return Poll::Ready(extending.finish(outcome.ok())),
+                },
+                State::Done => return Poll::Pending,
+            }
+        }
+    }
+}
+
+fn start(request: Request) -> Result<State, AcquireError> {
+    let engine = Arc::clone(&request.engine);
+    if engine.shut_down.load(Ordering::Acquire) {
+        return Err(AcquireError::ShutDown { key: request.key });
+    }
+    if let Some(reason) = refuse_lease(&request, engine.rtt.measured()) {
+        return Err(AcquireError::misconfigured(reason));
+    }
+    let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
+    let started = engine.clock.now();
+    let span = tracing::debug_span!(
+        "lock_acquire",
+        key = %request.key,
+        wait = ?request.wait,
+        token = tracing::field::Empty,
+        outcome = tracing::field::Empty,
+    );
+    if waiting >= engine.config.max_waiters {
+        engine.waiting.fetch_sub(1, Ordering::Relaxed);
+        span.record("outcome", "too_many_waiters");
+        metrics::acquired(&request.label, "too_many_waiters", Duration::ZERO);
+        return Err(AcquireError::TooManyWaiters { key: request.key, waiting, cap: "max_waiters" });
+    }
+    metrics::waiters(1.0);
+    let wish = Wish {
+        lease: request.lease,
+        max_hold: request.max_hold.map(|duration| MaxHold { duration, job: engine.new_id() }),
+        min_hold: request.min_hold,
+        patience: if request.wait == Wait::No { Patience::Try } else { Patience::Wait },
+        scope: Scope::current(),
+        task: tokio::task::try_id(),
+    };
+    let cap = engine.config.max_waiters_per_key;
+    let (key, enqueued) =
+        engine.with_key(&request.key, |machine, now, effects| machine.enqueue(wish, now, cap, effects));
+    let mut waiting =
+        Waiting { request, key, id: 0, started, timer: None, in_grace: false, queued: false, span };
+    match enqueued {
+        Ok(Enqueued::Entered(entry)) => match waiting.enter(entry) {
+            Entered::Guard(guard) => Ok(State::Extending(Box::new(Extending::ready(guard)))),
+            Entered::Extending(extending) => Ok(State::Extending(extending)),
+        },
+        Ok(Enqueued::Waiting { id, own_task }) => {
+            if own_task {
+                tracing::warn!(
+                    key = %waiting.request.key,
+                    "this task waits for a lock that it holds already; enter it again with `guard.reenter()` or \
+                     inside `guard.scope(…)`"
+                );
+            }
+            waiting.id = id;
+            waiting.queued = true;
+            Ok(State::Waiting(Box::new(waiting)))
+        }
+        Err(error) => {
+            waiting.record(Err(&error));
+            Err(error)
+        }
+    }
+}
+
+/// Leases that cannot be kept up are refused (design rule: 100 ms and 4 round trips at least).
+fn refuse_lease(request: &Request, round_trip: Option<Duration>) -> Option<String> {
+    let lease = request.lease.duration();
+    if lease < super::SHORTEST_LEASE {
+        return Some(format!(
+            "lock {}: a lease of {lease:?} is too short; use {:?} or more",
+            request.key,
+            super::SHORTEST_LEASE
+        ));
+    }
+    let round_trip = round_trip?;
+    (lease < round_trip * 4).then(|| {
+        format!(
+            "lock {}: a lease of {lease:?} is shorter than 4 round trips to the store ({round_trip:?} each); \
+             use a longer one",
+            request.key
+        )
+    })
+}
+
+enum Entered {
+    Guard(LockGuard),
+    Extending(Box<Extending>),
+}
+
+impl Waiting {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, AcquireError>> {
+        let id = self.id;
+        let engine = Arc::clone(&self.request.engine);
+        let polled =
+            engine.act(&self.key, |machine, now, effects| machine.poll_waiter(id, now, cx.waker(), effects));
+        match polled {
+            Polled::Granted(entry) => {
+                self.queued = false;
+                return Poll::Ready(Ok(entry));
+            }
+            Polled::Failed(error) => {
+                self.queued = false;
+                self.record(Err(&error));
+                return Poll::Ready(Err(error));
+            }
+            Polled::Pending => {}
+        }
+        let Wait::For(wait) = self.request.wait else { return Poll::Pending };
+        loop {
+            let now = self.request.engine.clock.now();
+            let over = self.started + wait;
+            if now >= over {
+                let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(engine.config.call_timeout);
+                let awaited = engine.act(&self.key, |machine, _, _| machine.awaits_first_answer(id));
+                if !awaited || now >= over + grace {
+                    let error = self.give_up(now);
+                    self.record(Err(&error));
+                    return Poll::Ready(Err(error));
+                }
+                if !self.in_grace {
+                    self.in_grace = true;
+                    self.timer = None;
+                }
+                ready!(self.poll_timer(cx, (over + grace).since(now)));
+            } else {
+                ready!(self.poll_timer(cx, over.since(now)));
+            }
+            // The timer is through; it may have been early by the clock, which counts differently.
+            self.timer = None;
+        }
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>, left: Duration) -> Poll<()> {
+        let engine = &self.request.engine;
+        let timer = self.timer.get_or_insert_with(|| {
+            // A waiter may be polled by another executor than tokio: then the manager's runtime keeps its time.
+            let _runtime = tokio::runtime::Handle::try_current().is_err().then(|| engine.runtime.enter());
+            Box::pin(tokio::time::sleep(left))
+        });
+        timer.as_mut().poll(cx)
+    }
+
+    /// The wait is over.
+    fn give_up(&mut self, now: Tick) -> AcquireError {
+        self.queued = false;
+        let id = self.id;
+        let last_error = self.request.engine.act(&self.key, |machine, now, effects| {
+            machine.leave(id, now, effects);
+            machine.pace.last_error.clone()
+        });
+        let key = self.request.key.clone();
+        match last_error {
+            Some(source) => AcquireError::from_store(key, source),
+            None => AcquireError::TimedOut { key, waited: now.since(self.started) },
+        }
+    }
+
+    fn record(&self, outcome: Result<&Entry, &AcquireError>) {
+        let outcome = match outcome {
+            Ok(entry) => {
+                self.span.record("token", entry.grant.token.get());
+                if entry.handed_on {
+                    "handed_on"
+                } else if entry.reentrant {
+                    "reentered"
+                } else {
+                    "granted"
+                }
+            }
+            Err(AcquireError::Busy { .. }) => "busy",
+            Err(AcquireError::TimedOut { .. }) => "timed_out",
+            Err(AcquireError::TooManyWaiters { .. }) => "too_many_waiters",
+            Err(AcquireError::Unavailable { .. }) => "unavailable",
+            Err(AcquireError::ShutDown { .. }) => "shut_down",
+            Err(AcquireError::Misconfigured { .. } | AcquireError::InvalidKey(_)) => "misconfigured",
+        };
+        self.span.record("outcome", outcome);
+        let _entered = self.span.enter();
+        let took = self.request.engine.clock.now().since(self.started);
+        tracing::debug!(outcome, ?took, "acquire");
+        metrics::acquired(&self.request.label, outcome, took);
+        if outcome == "handed_on" {
+            metrics::handed_on();
+        }
+    }
+
+    /// Makes the guard; a longer fixed lease inside a shorter one takes one store call first.
+    fn enter(&mut self, entry: Entry) -> Entered {
+        self.record(Ok(&entry));
+        let engine = Arc::clone(&self.request.engine);
+        engine.watch_max_hold(&entry.grant);
+        let hold = Arc::clone(&entry.grant.hold);
+        let reentrant = entry.reentrant;
+        let guard = LockGuard::new(
+            engine,
+            Arc::clone(&self.key),
+            entry,
+            self.request.lease,
+            self.request.label.clone(),
+        );
+        if let (true, Lease::Fixed(lease)) = (reentrant, self.request.lease) {
+            let engine = &self.request.engine;
+            let wanted = (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
+            if !hold.is_renewing() && hold.deadline() < wanted {
+                let outcome = engine.extend(&hold, lease);
+                return Entered::Extending(Box::new(Extending { guard: Some(guard), outcome }));
+            }
+        }
+        Entered::Guard(guard)
+    }
+}
+
+impl Extending {
+    /// Nothing to be extended.
+    fn ready(guard: LockGuard) -> Self {
+        let (report, outcome) = oneshot::channel();
+        let _ = report.send(Ok(()));
+        Self { guard: Some(guard), outcome }
+    }
+
+    fn finish(&mut self, outcome: Option<Result<(), ExtendError>>) -> Result<LockGuard, AcquireError> {
+        let Some(guard) = self.guard.take() else {
+            return Err(AcquireError::misconfigured("an acquire future was polled after it had finished"));
+        };
+        match outcome {
+            Some(Ok(())) => Ok(guard),
+            Some(Err(ExtendError::Unavailable { key, source })) => {
+                Err(AcquireError::Unavailable { key, source })
+            }
+            Some(Err(ExtendError::Misconfigured { reason })) => Err(AcquireError::Misconfigured { reason }),
+            // The outer hold is gone: as if the call had come a moment later, it has to stand in line.
+            Some(Err(ExtendError::Lost { key } | ExtendError::NotHeld { key })) => {
+                Err(AcquireError::Busy { key })
+            }
+            None => Err(AcquireError::ShutDown { key: guard.key().clone() }),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.request.engine.waiting.fetch_sub(1, Ordering::Relaxed);
+        metrics::waiters(-1.0);
+        if self.queued {
+            let id = self.id;
+            self.request.engine.act(&self.key, |machine, now, effects| machine.leave(id, now, effects));
+        }
+    }
+}

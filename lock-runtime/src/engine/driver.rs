@@ -1,0 +1,221 @@
+//! The driver of a key: the one task that carries out its machine's steps.
+//!
+//! It is the contender for the remote lock and the releaser of the remote hold, one call at a time, so the next
+//! local asker queues behind a release. It is never part of a waiter's future: waiters come and go, its calls end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Engine;
+use super::hold::{Hold, Lease};
+use super::machine::{Again, Effects, Report, Rivals, Step};
+use super::registry::Key;
+use super::release::{self, Sent};
+use crate::clock::Tick;
+use crate::store::{AcquireRequest, Acquired, Granted, Takeover, TokenRange, Watch};
+use crate::sync::lock;
+
+/// A subscription that was refused is asked for again after this.
+const RESUBSCRIBE: Duration = Duration::from_secs(1);
+
+/// Says so when the driver ends without having been told to: with its runtime, or by a panic in the store.
+struct Alive {
+    engine: Arc<Engine>,
+    key: Arc<Key>,
+    done: bool,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if !self.done {
+            self.engine.act(&self.key, |machine, _, effects| machine.on_driver_gone(effects));
+        }
+    }
+}
+
+pub(crate) async fn run(engine: Arc<Engine>, key: Arc<Key>) {
+    let mut alive = Alive { engine: Arc::clone(&engine), key: Arc::clone(&key), done: false };
+    let watch = lock(&key.watch).take();
+    let mut driver = Driver { watch, engine, key, subscribe_after: Tick::default() };
+    loop {
+        let step = driver.act(|machine, now, _| machine.next_step(now));
+        match step {
+            Step::Exit => break,
+            Step::Acquire { lease, tokens } => driver.acquire(lease, tokens).await,
+            Step::Release { hold, report, then } => driver.release(hold, report, then).await,
+            Step::Linger { hold, rest } => release::linger(&driver.engine, &hold, rest).await,
+            Step::Park { until } => driver.park(until).await,
+        }
+    }
+    alive.done = true;
+    let waits = lock(&driver.key.machine).waiting() > 0;
+    if let (true, Some(watch)) = (waits, driver.watch.take()) {
+        *lock(&driver.key.watch) = Some(watch);
+    }
+}
+
+struct Driver {
+    engine: Arc<Engine>,
+    key: Arc<Key>,
+    watch: Option<Watch>,
+    subscribe_after: Tick,
+}
+
+impl Driver {
+    fn act<R>(&self, f: impl FnOnce(&mut super::machine::Machine, Tick, &mut Effects) -> R) -> R {
+        self.engine.act(&self.key, f)
+    }
+
+    fn request(&self, lease: Lease, tokens: u32) -> Arc<AcquireRequest> {
+        let items = vec![self.engine.item(&self.key.name)];
+        let timeout = self.engine.config.call_timeout;
+        Arc::new(AcquireRequest::new(items, lease.duration(), timeout).tokens(tokens))
+    }
+
+    async fn acquire(&mut self, lease: Lease, tokens: u32) {
+        let engine = Arc::clone(&self.engine);
+        // Whatever was published before the request is sent says nothing about what it will find.
+        while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
+        let request = self.request(lease, tokens);
+        let sent = engine.clock.now();
+        match engine.bounded(engine.store.acquire(Arc::clone(&request))).await {
+            Ok(Ok(Acquired::Granted(granted))) => {
+                engine.rtt.record(sent, engine.clock.now());
+                self.granted(&request, lease, sent, &granted);
+            }
+            Ok(Ok(Acquired::Busy(busy))) => {
+                engine.rtt.record(sent, engine.clock.now());
+                let listening = self.watch.as_ref().is_some_and(Watch::is_confirmed);
+                let longest = engine.config.fallback_poll;
+                let random = rand::random();
+                self.act(|machine, now, effects| {
+                    machine.on_busy(now, busy.remaining, listening, longest, random, effects);
+                });
+                self.subscribe(request).await;
+            }
+            Ok(Err(error)) => {
+                if error.outcome_unknown() {
+                    engine.reap(request, None);
+                }
+                self.failed(error);
+            }
+            Err(call) => {
+                engine.reap(request, Some(call));
+                self.failed(engine.overdue());
+            }
+        }
+    }
+
+    fn failed(&self, error: crate::store::StoreError) {
+        tracing::debug!(key = %self.key.name, %error, "acquire attempt failed");
+        let error = Arc::new(error);
+        let random = rand::random();
+        self.act(|machine, now, effects| machine.on_error(&error, now, random, effects));
+    }
+
+    /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
+    fn granted(&self, request: &Arc<AcquireRequest>, lease: Lease, sent: Tick, granted: &Granted) {
+        let engine = &self.engine;
+        let (Some(item), Some(&tokens)) = (request.items.first(), granted.tokens.first()) else {
+            self.failed(engine.overdue());
+            return;
+        };
+        let hold = Arc::new(Hold::new(engine.new_id(), item.clone(), lease, sent));
+        if !hold.is_valid(engine.clock.now()) {
+            engine.reap(Arc::clone(request), None);
+            self.failed(engine.overdue());
+            return;
+        }
+        self.hold_granted(&hold, tokens, granted);
+    }
+
+    fn hold_granted(&self, hold: &Arc<Hold>, tokens: TokenRange, granted: &Granted) {
+        let window = self.engine.window(hold.lease);
+        let server_time = granted.server_time;
+        self.act(|machine, now, effects| {
+            machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
+        });
+        self.engine.watch_again(hold);
+    }
+
+    async fn release(&mut self, hold: Arc<Hold>, report: Option<Report>, then: Option<Again>) {
+        let engine = Arc::clone(&self.engine);
+        let takeover = then.map(|again| Takeover {
+            request: self.request(again.lease, again.tokens),
+            listeners: again.listeners,
+        });
+        engine.release_started();
+        let sent = release::send(&engine, &hold, takeover.clone(), report, |error| {
+            let random = rand::random();
+            self.act(|machine, now, effects| machine.note_error(error, now, random, effects));
+        })
+        .await;
+        engine.release_done();
+        match (sent, takeover, then) {
+            (Sent::Answered { sent, released }, Some(takeover), Some(again)) if released.then.is_some() => {
+                if let Some(granted) = &released.then {
+                    self.act(|machine, _, _| machine.on_taken_over());
+                    self.granted(&takeover.request, again.lease, sent, granted);
+                }
+            }
+            (Sent::Answered { released, .. }, ..) => {
+                let rivals = Rivals {
+                    listeners: released.other_listeners,
+                    echo: released.echo && self.watch.is_some(),
+                    round_trip: engine.rtt.lowest(),
+                };
+                self.act(|machine, now, _| machine.on_released(now, Some(rivals)));
+            }
+            (Sent::GivenUp, ..) => self.act(|machine, now, _| machine.on_released(now, None)),
+        }
+    }
+
+    /// Sees to it that messages about the key arrive; a fresh subscription is followed by an attempt at once.
+    async fn subscribe(&mut self, request: Arc<AcquireRequest>) {
+        let engine = Arc::clone(&self.engine);
+        let now = engine.clock.now();
+        let listening = self.watch.as_ref().is_some_and(Watch::is_confirmed);
+        if listening || now < self.subscribe_after || lock(&self.key.machine).waiting() == 0 {
+            return;
+        }
+        self.subscribe_after = now + RESUBSCRIBE;
+        match engine.bounded(engine.store.watch(request)).await {
+            Ok(Ok(watch)) => {
+                let confirmed = watch.is_confirmed();
+                self.watch = Some(watch);
+                if confirmed {
+                    self.act(|machine, now, _| machine.pace.now(now));
+                }
+            }
+            // Without messages it polls.
+            Ok(Err(error)) => tracing::debug!(key = %self.key.name, %error, "no subscription"),
+            Err(_) => tracing::debug!(key = %self.key.name, "no subscription in time"),
+        }
+    }
+
+    /// Waits for a message, a change of the machine, or `until`.
+    async fn park(&mut self, until: Tick) {
+        let engine = Arc::clone(&self.engine);
+        let key = Arc::clone(&self.key);
+        loop {
+            let left = until.since(engine.clock.now());
+            tokio::select! {
+                () = key.changed.notified() => return,
+                notice = next_notice(self.watch.as_mut()) => {
+                    tracing::trace!(key = %key.name, ?notice, "notice");
+                    if self.act(|machine, now, _| machine.on_message(now)) {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep(left) => return,
+            }
+        }
+    }
+}
+
+async fn next_notice(watch: Option<&mut Watch>) -> crate::store::Notice {
+    match watch {
+        Some(watch) => watch.notice().await,
+        None => std::future::pending().await,
+    }
+}

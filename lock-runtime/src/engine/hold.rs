@@ -1,0 +1,353 @@
+//! [`Hold`] and [`Grant`]: what this process has at the store, and which local generation may use it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Clock, Tick};
+use crate::store::Item;
+use crate::token::FencingToken;
+
+/// What is taken off a lease for clocks that run at different rates: a hundredth of it and 2 ms.
+pub(crate) fn drift_margin(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// How a hold ends if nobody releases it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    /// Renewed to this every third of it for as long as a guard lives.
+    Watchdog(Duration),
+    /// Ends by itself after this.
+    Fixed(Duration),
+}
+
+impl Lease {
+    pub(crate) const fn duration(self) -> Duration {
+        match self {
+            Self::Watchdog(lease) | Self::Fixed(lease) => lease,
+        }
+    }
+
+    pub(crate) const fn is_renewed(self) -> bool {
+        matches!(self, Self::Watchdog(_))
+    }
+}
+
+/// One remote hold: (key, owner) at the store, with the time until which it is certain.
+///
+/// The deadline only grows, and once the hold is lost it stays lost: a late renewal does not revive it.
+pub(crate) struct Hold {
+    pub(crate) id: u64,
+    pub(crate) item: Item,
+    /// As it was asked for.
+    pub(crate) lease: Lease,
+    deadline: AtomicU64,
+    lost: AtomicBool,
+    renewing: AtomicBool,
+    /// What renewals ask for, in nanoseconds.
+    renewal_lease: AtomicU64,
+    /// Failed renewals since the last success.
+    failures: AtomicU64,
+}
+
+impl Hold {
+    /// A hold whose request was sent at `sent`.
+    pub(crate) fn new(id: u64, item: Item, lease: Lease, sent: Tick) -> Self {
+        let duration = lease.duration();
+        let deadline = (sent + duration).saturating_sub(drift_margin(duration));
+        Self {
+            id,
+            item,
+            lease,
+            deadline: AtomicU64::new(deadline.as_nanos()),
+            lost: AtomicBool::new(false),
+            renewing: AtomicBool::new(lease.is_renewed()),
+            renewal_lease: AtomicU64::new(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Until when the hold is certain.
+    pub(crate) fn deadline(&self) -> Tick {
+        Tick::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_valid(&self, now: Tick) -> bool {
+        !self.lost.load(Ordering::Acquire) && now < self.deadline()
+    }
+
+    /// Whether it was declared lost (its deadline may be over without anybody having noticed yet).
+    pub(crate) fn is_marked_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Declares it lost; `true` for the first caller.
+    pub(crate) fn mark_lost(&self) -> bool {
+        !self.lost.swap(true, Ordering::AcqRel)
+    }
+
+    /// A renewal to `lease` that was sent at `sent` succeeded.
+    pub(crate) fn renewed(&self, sent: Tick, lease: Duration) {
+        let deadline = (sent + lease).saturating_sub(drift_margin(lease));
+        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+        self.failures.store(0, Ordering::Release);
+    }
+
+    /// A renewal failed; returns how many have in a row.
+    pub(crate) fn renewal_failed(&self) -> u64 {
+        self.failures.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Whether the last renewal failed; such a hold is not handed on.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.failures.load(Ordering::Acquire) > 0
+    }
+
+    /// What a renewal asks for.
+    pub(crate) fn renewal_lease(&self) -> Duration {
+        Duration::from_nanos(self.renewal_lease.load(Ordering::Acquire))
+    }
+
+    /// Renewals ask for this from now on: a renewed call was made inside a fixed lease.
+    pub(crate) fn renew_to(&self, lease: Duration) {
+        let nanos = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        self.renewal_lease.store(nanos, Ordering::Release);
+    }
+
+    /// Whether the watchdog renews it at present.
+    pub(crate) fn is_renewing(&self) -> bool {
+        self.renewing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_renewing(&self, renewing: bool) {
+        self.renewing.store(renewing, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("key", &self.item.key)
+            .field("owner", &self.item.owner)
+            .field("lease", &self.lease)
+            .field("deadline", &self.deadline())
+            .field("lost", &self.is_marked_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The longest life of a grant, and the number of the timer job that ends it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaxHold {
+    pub(crate) duration: Duration,
+    pub(crate) job: u64,
+}
+
+/// One generation of a hold: what guards, scope nodes and views name.
+///
+/// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal, on the same hold.
+pub(crate) struct Grant {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) token: FencingToken,
+    clock: Clock,
+    /// End of `max_hold`, [`Tick::MAX`] without one.
+    pub(crate) max_hold_end: Tick,
+    /// Number of the timer job that fires then.
+    pub(crate) max_hold_job: u64,
+    pub(crate) granted_at: Tick,
+    lost: CancellationToken,
+    ended: AtomicBool,
+}
+
+impl Grant {
+    pub(crate) fn new(
+        hold: Arc<Hold>,
+        token: FencingToken,
+        clock: Clock,
+        now: Tick,
+        max_hold: Option<MaxHold>,
+    ) -> Self {
+        Self {
+            hold,
+            token,
+            clock,
+            max_hold_end: max_hold.map_or(Tick::MAX, |max_hold| now + max_hold.duration),
+            max_hold_job: max_hold.map_or(0, |max_hold| max_hold.job),
+            granted_at: now,
+            lost: CancellationToken::new(),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// Until when this grant may be used, if nothing is renewed.
+    pub(crate) fn deadline(&self) -> Tick {
+        self.hold.deadline().min(self.max_hold_end)
+    }
+
+    /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task and no store.
+    pub(crate) fn is_lost(&self) -> bool {
+        if self.lost.is_cancelled() {
+            return true;
+        }
+        if self.ended.load(Ordering::Acquire) {
+            return false;
+        }
+        let now = self.clock.now();
+        !self.hold.is_valid(now) || now >= self.max_hold_end
+    }
+
+    /// Whether the grant lasts and is not lost.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.has_ended() && !self.is_lost()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// The last entry was released. The clock decides now, once and for all, whether the lock was lost before.
+    pub(crate) fn end(&self) {
+        if self.is_lost() {
+            self.lost.cancel();
+        }
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Fires the lost signal.
+    pub(crate) fn signal_lost(&self) {
+        self.lost.cancel();
+    }
+
+    /// Cancelled when the lock is lost.
+    pub(crate) fn cancellation_token(&self) -> CancellationToken {
+        if self.is_lost() {
+            self.lost.cancel();
+        }
+        self.lost.child_token()
+    }
+
+    /// Time for which the grant is certain, if nothing is renewed.
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.has_ended() || self.lost.is_cancelled() || self.hold.is_marked_lost() {
+            return Duration::ZERO;
+        }
+        self.deadline().since(self.clock.now())
+    }
+
+    /// Resolves when the lock is lost, at the local deadline at the latest, without help from the store.
+    ///
+    /// Pending for ever after the grant ended in good order. Cancel safe.
+    pub(crate) async fn lost(&self) {
+        loop {
+            if self.is_lost() {
+                // Whoever learns it first tells the others.
+                self.lost.cancel();
+                return;
+            }
+            if self.has_ended() {
+                return std::future::pending().await;
+            }
+            let left = self.deadline().since(self.clock.now());
+            tokio::select! {
+                () = self.lost.cancelled() => return,
+                () = tokio::time::sleep(left) => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("hold", &self.hold)
+            .field("token", &self.token)
+            .field("lost", &self.is_lost())
+            .field("ended", &self.has_ended())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::LockKey;
+    use crate::store::Kind;
+    use crate::token::OwnerId;
+
+    fn hold(clock: Clock, lease: Lease) -> Arc<Hold> {
+        let item = Item { key: LockKey::new("k").unwrap(), kind: Kind::Mutex, owner: OwnerId::new("o:1") };
+        Arc::new(Hold::new(1, item, lease, clock.now()))
+    }
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_ends_before_its_lease_by_the_margin() {
+        let clock = Clock::tokio();
+        let hold = hold(clock, Lease::Fixed(LEASE));
+        tokio::time::advance(LEASE - drift_margin(LEASE) - Duration::from_millis(1)).await;
+        assert!(hold.is_valid(clock.now()));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!hold.is_valid(clock.now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_renewal_does_not_revive_a_lost_hold() {
+        let clock = Clock::tokio();
+        let hold = hold(clock, Lease::Watchdog(LEASE));
+        assert!(hold.mark_lost());
+        assert!(!hold.mark_lost());
+        hold.renewed(clock.now(), LEASE);
+        assert!(!hold.is_valid(clock.now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_never_shortens() {
+        let clock = Clock::tokio();
+        let hold = hold(clock, Lease::Watchdog(LEASE));
+        let before = hold.deadline();
+        hold.renewed(clock.now(), Duration::from_secs(1));
+        assert_eq!(hold.deadline(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_fires_at_the_deadline_without_a_task() {
+        let clock = Clock::tokio();
+        let grant =
+            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), None);
+        let start = clock.now();
+        grant.lost().await;
+        assert!(grant.is_lost());
+        assert!(clock.now().since(start) <= LEASE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_ended_in_time_is_never_lost() {
+        let clock = Clock::tokio();
+        let grant =
+            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), None);
+        grant.end();
+        tokio::time::advance(LEASE * 2).await;
+        assert!(!grant.is_lost());
+        assert_eq!(grant.remaining(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn max_hold_ends_a_grant_although_the_hold_is_renewed() {
+        let clock = Clock::tokio();
+        let hold = hold(clock, Lease::Watchdog(LEASE));
+        let max_hold = Some(MaxHold { duration: Duration::from_secs(3), job: 1 });
+        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), max_hold);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert!(grant.is_lost());
+        assert!(hold.is_valid(clock.now()));
+    }
+}

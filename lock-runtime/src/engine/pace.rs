@@ -1,0 +1,235 @@
+//! [`Pace`]: when a contender tries again. No I/O and no clock of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::store::StoreError;
+
+/// First poll interval when the store cannot deliver messages, and its cap.
+const POLL_FIRST: Duration = Duration::from_millis(20);
+const POLL_LONGEST: Duration = Duration::from_millis(250);
+/// First interval of the fallback that covers lost messages; it doubles up to the configured one.
+const FALLBACK_FIRST: Duration = Duration::from_millis(250);
+/// Back-off after a store error.
+const ERROR_FIRST: Duration = Duration::from_millis(10);
+const ERROR_LONGEST: Duration = Duration::from_secs(1);
+/// Bounds of a step-back.
+const STEP_BACK_SHORTEST: Duration = Duration::from_millis(2);
+const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
+/// So many step-backs without an answer make the listeners phantoms for so long.
+const UNANSWERED_STEP_BACKS: u32 = 3;
+const PHANTOM_TIME: Duration = Duration::from_secs(1);
+
+/// What a contender knows about its rivals, and the earliest time of its next attempt.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    not_before: Tick,
+    interval: Duration,
+    errors: u32,
+    step_back: Option<StepBack>,
+    unanswered: u32,
+    phantoms_until: Tick,
+    pub(crate) last_error: Option<Arc<StoreError>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct StepBack {
+    /// Our own release is still to be heard by our own subscription.
+    echo: bool,
+    answered: bool,
+}
+
+impl Pace {
+    /// The earliest time of the next attempt.
+    pub(crate) fn not_before(&self) -> Tick {
+        self.not_before
+    }
+
+    /// Try at once: a new contender, a fresh subscription.
+    pub(crate) fn now(&mut self, now: Tick) {
+        self.not_before = now;
+        self.step_back = None;
+    }
+
+    /// Somebody else holds the key for `remaining` more, unless they renew it.
+    ///
+    /// `random` is uniform in 0..1 and spreads the polls of many processes.
+    pub(crate) fn busy(
+        &mut self,
+        now: Tick,
+        remaining: Duration,
+        listening: bool,
+        longest: Duration,
+        random: f64,
+    ) {
+        self.errors = 0;
+        self.last_error = None;
+        if self.step_back.take().is_some() {
+            self.unanswered = 0;
+        }
+        let (first, longest) = if listening {
+            (FALLBACK_FIRST.min(longest), longest)
+        } else {
+            (POLL_FIRST, POLL_LONGEST.min(longest))
+        };
+        self.interval =
+            if self.interval.is_zero() { first } else { (self.interval * 2).clamp(first, longest) };
+        let jittered = self.interval.mul_f64(0.75 + random / 4.0);
+        // A millisecond more than the store said, since its reply is rounded down.
+        self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
+    }
+
+    /// A message arrived: the key may be free. `true` when it is worth an attempt.
+    pub(crate) fn message(&mut self, now: Tick) -> bool {
+        if let Some(step_back) = &mut self.step_back {
+            if step_back.echo {
+                step_back.echo = false;
+                return false;
+            }
+            step_back.answered = true;
+        }
+        self.interval = Duration::ZERO;
+        self.not_before = now;
+        true
+    }
+
+    /// The store failed; returns how long to hold back.
+    pub(crate) fn failed(&mut self, now: Tick, error: Arc<StoreError>, random: f64) {
+        self.last_error = Some(error);
+        self.step_back = None;
+        let backoff = (ERROR_FIRST * 2u32.saturating_pow(self.errors.min(10))).min(ERROR_LONGEST);
+        self.errors = self.errors.saturating_add(1);
+        self.not_before = now + backoff.mul_f64(0.5 + random / 2.0);
+    }
+
+    /// The key was granted to us.
+    pub(crate) fn granted(&mut self, now: Tick) {
+        self.errors = 0;
+        self.last_error = None;
+        self.interval = Duration::ZERO;
+        if let Some(step_back) = self.step_back.take() {
+            if step_back.answered {
+                self.unanswered = 0;
+            } else {
+                self.unanswered += 1;
+                if self.unanswered >= UNANSWERED_STEP_BACKS {
+                    self.unanswered = 0;
+                    self.phantoms_until = now + PHANTOM_TIME;
+                }
+            }
+        }
+    }
+
+    /// The key was released for everybody and others listen: they go first, for a moment.
+    pub(crate) fn step_back(&mut self, now: Tick, round_trip: Duration, echo: bool) {
+        self.step_back = Some(StepBack { echo, answered: false });
+        self.not_before = now + (round_trip * 2).clamp(STEP_BACK_SHORTEST, STEP_BACK_LONGEST);
+    }
+
+    /// Whether listeners are to be ignored, because they let the last step-backs pass.
+    pub(crate) fn listeners_are_phantoms(&self, now: Tick) -> bool {
+        now < self.phantoms_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreErrorKind;
+
+    const MS: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn at(ms: u64) -> Tick {
+        Tick::default() + MS * u32::try_from(ms).unwrap()
+    }
+
+    #[test]
+    fn a_busy_contender_waits_for_the_hold_to_end_at_most() {
+        let mut pace = Pace::default();
+        pace.busy(at(0), 40 * MS, true, Duration::from_secs(5), 1.0);
+        assert_eq!(pace.not_before(), at(41));
+    }
+
+    #[test]
+    fn the_fallback_grows_to_its_cap_and_starts_again_after_a_message() {
+        let mut pace = Pace::default();
+        let mut last = Duration::ZERO;
+        for _ in 0..12 {
+            pace.busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+            let wait = pace.not_before().since(at(0));
+            assert!(wait >= last && wait <= Duration::from_secs(5));
+            last = wait;
+        }
+        assert_eq!(last, Duration::from_secs(5));
+        assert!(pace.message(at(7)));
+        assert_eq!(pace.not_before(), at(7));
+        pace.busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+        assert_eq!(pace.not_before(), Tick::default() + FALLBACK_FIRST);
+    }
+
+    #[test]
+    fn without_messages_it_polls() {
+        let mut pace = Pace::default();
+        for _ in 0..20 {
+            pace.busy(at(0), LONG, false, Duration::from_secs(5), 1.0);
+            assert!(pace.not_before() <= Tick::default() + POLL_LONGEST);
+        }
+    }
+
+    #[test]
+    fn our_own_release_does_not_end_a_step_back() {
+        let mut pace = Pace::default();
+        pace.step_back(at(0), MS, true);
+        assert!(!pace.message(at(1)), "the echo");
+        assert_eq!(pace.not_before(), at(2));
+        assert!(pace.message(at(1)), "somebody else's release");
+        assert_eq!(pace.not_before(), at(1));
+    }
+
+    #[test]
+    fn a_step_back_is_short_whatever_the_round_trip() {
+        let mut pace = Pace::default();
+        pace.step_back(at(0), Duration::from_micros(50), false);
+        assert_eq!(pace.not_before(), at(2));
+        pace.step_back(at(0), Duration::from_secs(1), false);
+        assert_eq!(pace.not_before(), at(10));
+    }
+
+    #[test]
+    fn three_unanswered_step_backs_make_phantoms_for_a_second() {
+        let mut pace = Pace::default();
+        for _ in 0..3 {
+            assert!(!pace.listeners_are_phantoms(at(10)));
+            pace.step_back(at(0), MS, false);
+            pace.granted(at(10));
+        }
+        assert!(pace.listeners_are_phantoms(at(11)));
+        assert!(!pace.listeners_are_phantoms(at(1011)));
+    }
+
+    #[test]
+    fn a_rival_that_takes_the_key_is_no_phantom() {
+        let mut pace = Pace::default();
+        for _ in 0..6 {
+            pace.step_back(at(0), MS, false);
+            pace.busy(at(5), LONG, true, LONG, 0.0);
+            pace.message(at(6));
+            pace.granted(at(7));
+        }
+        assert!(!pace.listeners_are_phantoms(at(8)));
+    }
+
+    #[test]
+    fn errors_back_off_to_a_second() {
+        let mut pace = Pace::default();
+        let error = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "down"));
+        for _ in 0..20 {
+            pace.failed(at(0), Arc::clone(&error), 1.0);
+            assert!(pace.not_before() <= at(1000));
+        }
+        assert_eq!(pace.not_before(), at(1000));
+        assert_eq!(pace.last_error, Some(error));
+    }
+}

@@ -1,0 +1,120 @@
+//! Releases: sent by engine tasks only, re-sent until they are answered or the lease is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Engine;
+use super::hold::{Hold, drift_margin};
+use super::machine::Report;
+use crate::clock::Tick;
+use crate::error::ReleaseError;
+use crate::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
+
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_LONGEST: Duration = Duration::from_secs(1);
+/// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in time.
+const LINGER_SLACK: Duration = Duration::from_millis(500);
+
+/// How a release ended.
+pub(crate) enum Sent {
+    /// The store answered the call that was sent at `sent`.
+    Answered { sent: Tick, released: Released },
+    /// No answer while the hold could still be there.
+    GivenUp,
+}
+
+fn request(engine: &Engine, hold: &Hold, linger: Duration, then: Option<Takeover>) -> Arc<ReleaseRequest> {
+    let timeout = engine.config.call_timeout;
+    Arc::new(ReleaseRequest { items: vec![hold.item.clone()], linger, then, timeout })
+}
+
+/// Releases `hold`, re-sending on failure until the store must have dropped it by itself.
+///
+/// `report` hears the first outcome: a failure is told at once, although the release goes on being re-sent.
+pub(crate) async fn send(
+    engine: &Arc<Engine>,
+    hold: &Arc<Hold>,
+    mut then: Option<Takeover>,
+    mut report: Option<Report>,
+    on_error: impl Fn(&Arc<StoreError>),
+) -> Sent {
+    let key = &hold.item.key;
+    let mut pause = RETRY_FIRST;
+    let mut unanswered = false;
+    loop {
+        let sent = engine.clock.now();
+        let call = engine.store.release(request(engine, hold, Duration::ZERO, then.clone()));
+        let (result, overdue) = match engine.bounded(call).await {
+            Ok(result) => (result, None),
+            Err(call) => (Err(engine.overdue()), Some(call)),
+        };
+        let error = match result {
+            Ok(released) => {
+                engine.rtt.record(sent, engine.clock.now());
+                let held = released.held.first().copied().unwrap_or(false);
+                // An earlier copy whose answer never came may have released it, while it was certainly ours.
+                let outcome = if held || (unanswered && engine.clock.now() < hold.deadline()) {
+                    Ok(())
+                } else {
+                    Err(ReleaseError::Lost { key: key.clone() })
+                };
+                if let Some(report) = report.take() {
+                    let _ = report.send(outcome);
+                }
+                return Sent::Answered { sent, released };
+            }
+            Err(error) => Arc::new(error),
+        };
+        unanswered |= error.outcome_unknown();
+        if let Some(takeover) = then.take() {
+            if error.outcome_unknown() {
+                engine.reap(takeover.request, None);
+            }
+        }
+        if let Some(call) = overdue {
+            engine.drive(call);
+        }
+        tracing::debug!(%key, %error, "release failed");
+        on_error(&error);
+        if let Some(report) = report.take() {
+            let source = Arc::clone(&error);
+            let _ = report.send(Err(ReleaseError::Unavailable { key: key.clone(), source }));
+        }
+        // The margin was taken off the lease for us; the store's own clock ends the hold that much later.
+        let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;
+        let now = engine.clock.now();
+        if now >= over || is_final(&error) || engine.runtime_is_gone() {
+            engine.release_failed(key, &error);
+            return Sent::GivenUp;
+        }
+        tokio::time::sleep(pause.min(over.since(now))).await;
+        pause = (pause * 2).min(RETRY_LONGEST);
+    }
+}
+
+/// Whether sending it again is pointless.
+fn is_final(error: &StoreError) -> bool {
+    matches!(
+        error.kind(),
+        StoreErrorKind::ForeignData
+            | StoreErrorKind::Denied
+            | StoreErrorKind::Unsupported
+            | StoreErrorKind::Refused
+    )
+}
+
+/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others.
+pub(crate) async fn abandon(engine: Arc<Engine>, hold: Arc<Hold>) {
+    send(&engine, &hold, None, None, |_| ()).await;
+}
+
+/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.
+pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) {
+    let call = engine.store.release(request(engine, hold, rest + LINGER_SLACK, None));
+    match engine.bounded(call).await {
+        Ok(Ok(_)) => {}
+        // The hold ends with its lease, which is at least `min_hold` long.
+        Ok(Err(error)) => tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened"),
+        Err(call) => engine.drive(call),
+    }
+}

@@ -1,0 +1,95 @@
+//! [`Timers`]: the one timer structure of a manager.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::Notify;
+
+use super::hold::{Grant, Hold};
+use super::registry::Key;
+use crate::clock::Tick;
+use crate::sync::lock;
+
+/// Something that is due.
+#[derive(Clone, Debug)]
+pub(crate) enum Job {
+    /// Renew the hold, or find that its deadline is over.
+    Hold(Arc<Hold>),
+    /// The grant's `max_hold` ends.
+    MaxHold(Weak<Grant>),
+    /// Take back an unclaimed offer.
+    Sweep(Weak<Key>),
+}
+
+/// Jobs in the order in which they are due; each has a number by which it is moved or removed.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    inner: Mutex<Inner>,
+    /// An earlier job than the one slept for was put in.
+    earlier: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    queue: BTreeMap<(Tick, u64), Job>,
+    due: HashMap<u64, Tick>,
+    /// What the timekeeper sleeps for.
+    sleeping_until: Option<Tick>,
+}
+
+impl Timers {
+    /// Puts the job in, in place of an earlier one with its number.
+    pub(crate) fn set(&self, id: u64, due: Tick, job: Job) {
+        let mut inner = lock(&self.inner);
+        if let Some(old) = inner.due.insert(id, due) {
+            inner.queue.remove(&(old, id));
+        }
+        inner.queue.insert((due, id), job);
+        let wake = inner.sleeping_until.is_some_and(|until| due < until);
+        drop(inner);
+        if wake {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Takes the job out.
+    pub(crate) fn remove(&self, id: u64) {
+        let mut inner = lock(&self.inner);
+        if let Some(due) = inner.due.remove(&id) {
+            inner.queue.remove(&(due, id));
+        }
+    }
+
+    /// Takes out everything that is due.
+    pub(crate) fn due(&self, now: Tick) -> Vec<Job> {
+        let mut inner = lock(&self.inner);
+        let mut jobs = Vec::new();
+        while let Some(first) = inner.queue.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let ((_, id), job) = first.remove_entry();
+            inner.due.remove(&id);
+            jobs.push(job);
+        }
+        jobs
+    }
+
+    /// When the next job is due; the timekeeper sleeps until then, or until [`earlier`](Self::earlier).
+    pub(crate) fn sleep_until(&self) -> Tick {
+        let mut inner = lock(&self.inner);
+        let next = inner.queue.first_key_value().map_or(Tick::MAX, |((due, _), _)| *due);
+        inner.sleeping_until = Some(next);
+        next
+    }
+
+    pub(crate) async fn earlier(&self) {
+        self.earlier.notified().await;
+    }
+
+    /// Jobs set, for tests that look for leaks.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.inner).queue.len()
+    }
+}

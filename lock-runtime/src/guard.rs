@@ -1,0 +1,295 @@
+//! [`LockGuard`], which holds a lock, and [`HeldLock`], a view of one that is held.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+use crate::engine::hold::{Grant, Lease};
+use crate::engine::machine::{Ended, Entry};
+use crate::engine::registry::Key;
+use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::key::LockKey;
+use crate::metrics::{self, Label};
+use crate::scope::{Scope, Scoped};
+use crate::token::FencingToken;
+
+/// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) awaits the outcome.
+///
+/// A guard is owned and `'static`: it can be stored, sent to another task, and dropped anywhere, also outside of a
+/// runtime. Unless the lock was taken with a fixed lease, the watchdog renews it for as long as the guard lives.
+///
+/// # What is certain
+///
+/// While [`is_lost`](Self::is_lost) says `false`, no other guard of this key is live (the conditions are in
+/// `docs/guarantees.md`, P1). The answer is computed from the local clock at the moment of the call; the code that
+/// runs after it may be paused for any time. Pass [`fencing_token`](Self::fencing_token) to the resource and let it
+/// refuse smaller tokens where that matters.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct LockGuard {
+    engine: Arc<Engine>,
+    key: Arc<Key>,
+    entry: Entry,
+    lease: Lease,
+    label: Label,
+    released: bool,
+}
+
+impl LockGuard {
+    pub(crate) fn new(engine: Arc<Engine>, key: Arc<Key>, entry: Entry, lease: Lease, label: Label) -> Self {
+        Self { engine, key, entry, lease, label, released: false }
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.key.name
+    }
+
+    /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant guards share it.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.entry.grant.token
+    }
+
+    /// For how long the lock is certain if it is not renewed; zero when it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.entry.grant.remaining()
+    }
+
+    /// Whether the lock is lost: its lease is over by the local clock, the store said so, or `max_hold` is over.
+    ///
+    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays `true`.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.entry.grant.is_lost()
+    }
+
+    /// Resolves when the lock is lost, no later than at the local deadline and without help from the store.
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        self.entry.grant.lost().await;
+    }
+
+    /// Cancelled when the lock is lost. Not cancelled by a release.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.entry.grant.cancellation_token()
+    }
+
+    /// A view that can be cloned and kept; it keeps nothing alive.
+    #[must_use]
+    pub fn view(&self) -> HeldLock {
+        HeldLock { key: self.key.name.clone(), grant: Arc::clone(&self.entry.grant) }
+    }
+
+    /// Runs `future` inside this lock: calls in it that ask for the same key enter again instead of waiting.
+    ///
+    /// Two calls side by side in `future` (`join!`) still exclude each other, and tasks it spawns are strangers, see
+    /// [`in_current_scope`](crate::in_current_scope). The lost signal does not end the future; use
+    /// [`with`](crate::Mutex::with) for that.
+    ///
+    /// Cancel safe if `future` is.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        Scoped::new(self.inner_scope(), future)
+    }
+
+    pub(crate) fn inner_scope(&self) -> Scope {
+        Scope::current().with(Arc::clone(&self.entry.grant), self.entry.id)
+    }
+
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.engine.config.call_timeout
+    }
+
+    /// Enters the lock once more, without a store call: the lock is released when every guard of it is.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Busy`] when this guard's lock is lost: whoever wants the key has to stand in line again.
+    pub fn reenter(&self) -> Result<Self, AcquireError> {
+        let entry = self
+            .engine
+            .act(&self.key, |machine, now, _| machine.reenter_guard(&self.entry.grant, self.entry.id, now));
+        let entry = entry.ok_or_else(|| AcquireError::Busy { key: self.key.name.clone() })?;
+        let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
+        Ok(Self::new(engine, key, entry, self.lease, self.label.clone()))
+    }
+
+    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never shortens.
+    ///
+    /// # Errors
+    ///
+    /// - [`ExtendError::Lost`]: the lock is lost; extending does not bring it back.
+    /// - [`ExtendError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms.
+    /// - [`ExtendError::Unavailable`]: the store did not confirm; the lock is held until its old deadline at least.
+    ///
+    /// # Cancel safety
+    ///
+    /// The call goes on in the background when this future is dropped; the lease may or may not be longer then.
+    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+        let key = || self.key.name.clone();
+        let grant = &self.entry.grant;
+        if grant.is_lost() {
+            return Err(ExtendError::Lost { key: key() });
+        }
+        if grant.has_ended() {
+            return Err(ExtendError::NotHeld { key: key() });
+        }
+        if grant.hold.is_renewing() {
+            let reason = format!(
+                "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
+                key()
+            );
+            return Err(ExtendError::Misconfigured { reason: reason.into() });
+        }
+        if lease < crate::engine::SHORTEST_LEASE {
+            let reason = format!("lock {}: a lease of {lease:?} is too short; use 100 ms or more", key());
+            return Err(ExtendError::Misconfigured { reason: reason.into() });
+        }
+        let outcome = self.engine.extend(&grant.hold, lease).await;
+        let result = outcome.unwrap_or_else(|_| Err(ExtendError::NotHeld { key: key() }));
+        if result.is_ok() && grant.is_lost() {
+            return Err(ExtendError::Lost { key: key() });
+        }
+        result
+    }
+
+    /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4 s).
+    ///
+    /// # Errors
+    ///
+    /// - [`ReleaseError::Lost`]: the lock had been lost before, so somebody else may have held it meanwhile.
+    /// - [`ReleaseError::Unavailable`]: the store did not confirm. The release is re-sent in the background until
+    ///   the lease is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it
+    /// is dispatched by the drop.
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
+        self.released = true;
+        let key = self.key.name.clone();
+        let outcome = match self.end() {
+            Ended::Nested | Ended::HandedOn | Ended::Lingering => return Ok(()),
+            Ended::Lost => return Err(ReleaseError::Lost { key }),
+            Ended::NotHeld => return Err(ReleaseError::NotHeld { key }),
+            Ended::Releasing(outcome) => outcome,
+        };
+        let limit = self.engine.config.call_timeout * 2;
+        match tokio::time::timeout(limit, outcome).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => {
+                let source = crate::store::StoreError::new(
+                    crate::store::StoreErrorKind::Unanswered,
+                    "the release was not answered",
+                );
+                Err(ReleaseError::Unavailable { key, source: Arc::new(source) })
+            }
+        }
+    }
+
+    fn end(&self) -> Ended {
+        let grant = &self.entry.grant;
+        metrics::held(&self.label, grant.now().since(grant.granted_at));
+        self.engine.release(&self.key, &self.entry)
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if self.released {
+            return;
+        }
+        self.released = true;
+        if self.engine.may_release() {
+            if let Ended::Lost = self.end() {
+                tracing::debug!(key = %self.key.name, "a lost lock's guard was dropped");
+            }
+        } else {
+            self.engine.leave_to_lease(&self.key, &self.entry);
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("key", &self.key.name)
+            .field("token", &self.fencing_token())
+            .field("remaining", &self.remaining())
+            .field("lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A view of a lock that somebody holds: its key, its token, and whether it is lost.
+///
+/// Cheap to clone. It keeps nothing alive: when the guard goes, the lock is released and the view says so.
+#[derive(Clone)]
+pub struct HeldLock {
+    key: LockKey,
+    grant: Arc<Grant>,
+}
+
+impl HeldLock {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    /// The number of the grant.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.grant.token
+    }
+
+    /// For how long the lock is certain if it is not renewed; zero when it is lost or released.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.grant.remaining()
+    }
+
+    /// Whether the lock is held: neither released nor lost.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.grant.is_live()
+    }
+
+    /// Whether the lock was lost while it was held. A release in good order is no loss.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.grant.is_lost()
+    }
+
+    /// Resolves when the lock is lost, no later than at the local deadline. Pending for ever after a release in
+    /// good order.
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        self.grant.lost().await;
+    }
+
+    /// Cancelled when the lock is lost. Not cancelled by a release.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.grant.cancellation_token()
+    }
+}
+
+impl fmt::Debug for HeldLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldLock")
+            .field("key", &self.key)
+            .field("token", &self.fencing_token())
+            .field("held", &self.is_held())
+            .field("lost", &self.is_lost())
+            .finish()
+    }
+}

@@ -1,0 +1,228 @@
+//! [`Mutex`]: one holder at a time.
+
+use std::fmt;
+use std::ops::AsyncFnOnce;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::body::{OnLost, Run};
+use crate::config::TokenRetention;
+use crate::engine::Engine;
+use crate::engine::acquire::{Acquire, Request, Wait};
+use crate::engine::hold::Lease;
+use crate::error::{AcquireError, LockError};
+use crate::guard::{HeldLock, LockGuard};
+use crate::key::LockKey;
+
+/// A lock with one holder at a time; made by [`LockManager::mutex`](crate::LockManager::mutex).
+///
+/// A value of this type is a request that has not been made yet: name the wait and the lease, then
+/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`with`](Self::with).
+///
+/// # Fairness
+///
+/// Callers of one process get the lock in the order in which they were first polled. Between processes, who is next
+/// is a race. A process hands the lock on inside for a short window (at most 250 ms) and then lets the others
+/// have it.
+///
+/// # Re-entrancy
+///
+/// A call inside a locked body that asks for the body's own key enters at once and shares the fencing token. This
+/// goes by lexical nesting ([`with`](Self::with), [`LockGuard::scope`], `#[distributed_lock]`), not by thread or
+/// task: two calls side by side exclude each other.
+#[must_use = "a lock is not taken before `acquire`, `try_acquire` or `with`"]
+#[derive(Clone)]
+pub struct Mutex {
+    engine: Result<Arc<Engine>, AcquireError>,
+    key: Result<LockKey, AcquireError>,
+    wait: Option<Wait>,
+    lease: Option<Duration>,
+    max_hold: Option<Duration>,
+    min_hold: Duration,
+    label: crate::metrics::Label,
+}
+
+impl Mutex {
+    pub(crate) fn new(engine: Result<Arc<Engine>, AcquireError>, key: Result<LockKey, AcquireError>) -> Self {
+        let label = crate::metrics::Label::Borrowed("");
+        Self { engine, key, wait: None, lease: None, max_hold: None, min_hold: Duration::ZERO, label }
+    }
+
+    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds.
+    ///
+    /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the store is stretched
+    /// until its one attempt is answered: if that is granted, it is granted.
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = Some(if limit.is_zero() { Wait::No } else { Wait::For(limit) });
+        self
+    }
+
+    /// Waits for as long as it takes.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Some(Wait::Forever);
+        self
+    }
+
+    /// Does not wait: one attempt, and [`AcquireError::Busy`] if somebody else has the lock.
+    pub fn no_wait(mut self) -> Self {
+        self.wait = Some(Wait::No);
+        self
+    }
+
+    /// A fixed lease: the lock ends by itself this long after it was granted, and is not renewed. At least 100 ms.
+    ///
+    /// Without it, the lock has the manager's lease (30 s) and the watchdog renews it every third of that for as
+    /// long as its guard lives. Inside an own hold of the same key, a lease never shortens: a longer one extends a
+    /// fixed hold, and a renewed hold stays renewed.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// The longest time for which the lock may be held: at its end the lock counts as lost and is not renewed any
+    /// more. Counted from the grant; re-entrant calls keep the limit of the outermost one.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
+        self
+    }
+
+    /// The key stays taken for at least this long after the grant, even when it is released earlier or the process
+    /// ends. For periodic jobs on machines whose clocks differ a little.
+    pub fn min_hold(mut self, time: Duration) -> Self {
+        self.min_hold = time;
+        self
+    }
+
+    /// The name under which metrics count this lock (label `lock`). Use few different names, never the key.
+    pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        self.label = name.into();
+        self
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    ///
+    /// - [`AcquireError::TimedOut`]: somebody else still had it when the wait ended.
+    /// - [`AcquireError::Busy`]: somebody else has it, and [`no_wait`](Self::no_wait) was given.
+    /// - [`AcquireError::TooManyWaiters`]: a waiter cap of the manager is reached.
+    /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`AcquireError::ShutDown`], [`AcquireError::Misconfigured`], [`AcquireError::InvalidKey`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future at any point leaves nothing behind: the caller leaves the queue, and a lock that was just
+    /// granted goes to the next waiter or is released in the background.
+    pub fn acquire(self) -> Acquire {
+        let wait = self.wait;
+        Acquire::new(self.request(wait))
+    }
+
+    /// Takes the lock if nobody has it; one attempt, no waiting.
+    ///
+    /// It queues behind a release of this process that is under way, so a lock that was just dropped is found free.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), but `Ok(None)` when somebody else has the lock. Store errors are not retried.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Option<LockGuard>, AcquireError> {
+        match Acquire::new(self.request(Some(Wait::No))).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(AcquireError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs `body` under the lock: acquires, runs, releases. If the lock is lost, the body is dropped at its last
+    /// await and the call returns [`LockError::Lost`].
+    ///
+    /// The body gets a view of the lock, for its fencing token. Code between two awaits is not interrupted, tasks
+    /// that the body spawned go on, and a commit in flight has an unknown outcome: see `docs/guarantees.md`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
+    /// # let locks = lock_runtime::LockManager::connect("memory:").await.unwrap();
+    /// let token = locks.mutex("order:42").with(async |held| held.fencing_token()).await?;
+    /// # assert!(token.get() > 0); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), before the body started; or [`LockError::Lost`] after it did.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body where it is suspended, then releases the lock in the background.
+    pub async fn with<F, T>(self, body: F) -> Result<T, LockError>
+    where
+        F: AsyncFnOnce(HeldLock) -> T,
+    {
+        let guard = self.acquire().await?;
+        let view = guard.view();
+        Run::new(guard, OnLost::Cancel, body(view)).await
+    }
+
+    fn request(self, wait: Option<Wait>) -> Result<Request, AcquireError> {
+        let engine = self.engine?;
+        let key = self.key?;
+        let config = &engine.config;
+        let lease = match self.lease {
+            Some(lease) => Lease::Fixed(lease),
+            None => Lease::Watchdog(config.lease.max(self.min_hold)),
+        };
+        if let Some(refused) = refuse(&key, lease, self.max_hold, self.min_hold, config.token_retention) {
+            return Err(AcquireError::misconfigured(refused));
+        }
+        Ok(Request {
+            wait: wait.unwrap_or(Wait::For(config.default_wait)),
+            key,
+            lease,
+            max_hold: self.max_hold,
+            min_hold: self.min_hold,
+            label: self.label,
+            engine,
+        })
+    }
+}
+
+fn refuse(
+    key: &LockKey,
+    lease: Lease,
+    max_hold: Option<Duration>,
+    min_hold: Duration,
+    retention: TokenRetention,
+) -> Option<String> {
+    let lease = lease.duration();
+    if lease < min_hold {
+        return Some(format!("lock {key}: the lease is shorter than min_hold; make it longer"));
+    }
+    if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
+        return Some(format!("lock {key}: a max_hold of zero would lose the lock at once; leave it out"));
+    }
+    if max_hold.is_some_and(|max_hold| max_hold < min_hold) {
+        return Some(format!("lock {key}: max_hold is shorter than min_hold; make it longer"));
+    }
+    match retention {
+        TokenRetention::For(retention) if lease > retention / 2 => Some(format!(
+            "lock {key}: a lease of {lease:?} is longer than half the token retention of {retention:?}; fencing \
+             tokens would not survive it. Set a longer `token_retention` on the manager's builder"
+        )),
+        TokenRetention::For(_) | TokenRetention::Keep => None,
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex")
+            .field("key", &self.key)
+            .field("wait", &self.wait)
+            .field("lease", &self.lease)
+            .field("max_hold", &self.max_hold)
+            .field("min_hold", &self.min_hold)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,63 @@
+//! Counters and histograms through the `metrics` facade; nothing without the feature `metrics`.
+//!
+//! | name | kind | labels |
+//! |---|---|---|
+//! | `lock_acquire_seconds` | histogram | `lock`, `outcome` |
+//! | `lock_hold_seconds` | histogram | `lock` |
+//! | `lock_lost_total` | counter | |
+//! | `lock_handoffs_total` | counter | |
+//! | `lock_waiters` | gauge | |
+//! | `lock_release_failed_total` | counter | |
+//!
+//! The label `lock` is the name that the user gave with [`Mutex::name`](crate::Mutex::name), never the key: keys are
+//! unbounded.
+
+#[cfg(feature = "metrics")]
+mod on {
+    use std::borrow::Cow;
+    use std::time::Duration;
+
+    pub(crate) type Label = Cow<'static, str>;
+
+    pub(crate) fn acquired(label: &Label, outcome: &'static str, took: Duration) {
+        metrics::histogram!("lock_acquire_seconds", "lock" => label.clone(), "outcome" => outcome)
+            .record(took.as_secs_f64());
+    }
+
+    pub(crate) fn held(label: &Label, held: Duration) {
+        metrics::histogram!("lock_hold_seconds", "lock" => label.clone()).record(held.as_secs_f64());
+    }
+
+    pub(crate) fn lost() {
+        metrics::counter!("lock_lost_total").increment(1);
+    }
+
+    pub(crate) fn handed_on() {
+        metrics::counter!("lock_handoffs_total").increment(1);
+    }
+
+    pub(crate) fn waiters(change: f64) {
+        metrics::gauge!("lock_waiters").increment(change);
+    }
+
+    pub(crate) fn release_failed() {
+        metrics::counter!("lock_release_failed_total").increment(1);
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+mod on {
+    use std::borrow::Cow;
+    use std::time::Duration;
+
+    pub(crate) type Label = Cow<'static, str>;
+
+    pub(crate) fn acquired(_: &Label, _: &'static str, _: Duration) {}
+    pub(crate) fn held(_: &Label, _: Duration) {}
+    pub(crate) fn lost() {}
+    pub(crate) fn handed_on() {}
+    pub(crate) fn waiters(_: f64) {}
+    pub(crate) fn release_failed() {}
+}
+
+pub(crate) use on::{Label, acquired, handed_on, held, lost, release_failed, waiters};

@@ -1,0 +1,146 @@
+//! The task-local chain of grants: what makes re-entrancy lexical.
+//!
+//! A scope is the list of the entries of all enclosing locked calls. It is captured when an acquire future is first
+//! polled, set around every poll of a locked body and around its drop. Spawned tasks start without one;
+//! [`in_current_scope`] carries it over on purpose.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pin_project::{pin_project, pinned_drop};
+
+use crate::engine::hold::Grant;
+
+thread_local! {
+    static CURRENT: RefCell<Scope> = const { RefCell::new(Scope(None)) };
+}
+
+/// The chain of entries of the enclosing locked calls, innermost first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scope(Option<Arc<Node>>);
+
+#[derive(Debug)]
+struct Node {
+    grant: Arc<Grant>,
+    entry: u64,
+    outer: Scope,
+}
+
+impl Scope {
+    /// The scope in which this code runs.
+    pub(crate) fn current() -> Self {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// This scope with one more entry inside.
+    pub(crate) fn with(self, grant: Arc<Grant>, entry: u64) -> Self {
+        Self(Some(Arc::new(Node { grant, entry, outer: self })))
+    }
+
+    /// Whether the entry belongs to an enclosing call.
+    pub(crate) fn contains(&self, grant: &Arc<Grant>, entry: u64) -> bool {
+        let mut scope = self;
+        while let Some(node) = &scope.0 {
+            if node.entry == entry && Arc::ptr_eq(&node.grant, grant) {
+                return true;
+            }
+            scope = &node.outer;
+        }
+        false
+    }
+
+    /// Runs `f` in this scope.
+    pub(crate) fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _reset = Reset(CURRENT.replace(self.clone()));
+        f()
+    }
+}
+
+/// Puts the outer scope back, also when the body panics.
+struct Reset(Scope);
+
+impl Drop for Reset {
+    fn drop(&mut self) {
+        CURRENT.set(std::mem::take(&mut self.0));
+    }
+}
+
+/// A future that is polled, and dropped, in a scope.
+#[pin_project(PinnedDrop)]
+pub(crate) struct Scoped<F> {
+    scope: Scope,
+    #[pin]
+    future: Option<F>,
+}
+
+impl<F> Scoped<F> {
+    pub(crate) fn new(scope: Scope, future: F) -> Self {
+        Self { scope, future: Some(future) }
+    }
+
+    /// Drops the future where it is suspended, in its scope.
+    pub(crate) fn cancel(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        this.scope.enter(|| this.future.set(None));
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let mut this = self.project();
+        let polled = this.scope.enter(|| this.future.as_mut().as_pin_mut().map(|future| future.poll(cx)));
+        match polled {
+            Some(Poll::Ready(output)) => {
+                // The body's locals are gone already; what is left of the future is dropped in the scope too.
+                this.scope.enter(|| this.future.set(None));
+                Poll::Ready(output)
+            }
+            // A cancelled or finished body is never polled again by its wrapper.
+            Some(Poll::Pending) | None => Poll::Pending,
+        }
+    }
+}
+
+#[pinned_drop]
+impl<F> PinnedDrop for Scoped<F> {
+    fn drop(self: Pin<&mut Self>) {
+        self.cancel();
+    }
+}
+
+/// Runs `future` in the scope of the calling code, wherever it is polled: a task spawned with it re-enters the locks
+/// of its spawner.
+///
+/// The scope names grants, it does not keep them: once the spawner's lock is released, the task is a stranger and
+/// waits like everybody else.
+///
+/// Cancel safe if `future` is.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use lock_runtime::{LockManager, in_current_scope};
+///
+/// let locks = LockManager::connect("memory:").await?;
+/// let inner = locks.clone();
+/// locks
+///     .mutex("order:42")
+///     .with(async |_| {
+///         let child = in_current_scope(async move { inner.mutex("order:42").try_acquire().await });
+///         let entered = tokio::spawn(child).await.unwrap().unwrap();
+///         assert!(entered.is_some(), "the same lock, entered once more");
+///     })
+///     .await?;
+/// # Ok(()) }
+/// ```
+pub fn in_current_scope<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    Scoped::new(Scope::current(), future)
+}
