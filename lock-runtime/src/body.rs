@@ -95,7 +95,7 @@ async fn release(guard: LockGuard) {
     match tokio::time::timeout(limit, guard.release()).await {
         Ok(Ok(())) => {}
         Ok(Err(ReleaseError::Lost { .. })) => {
-            tracing::warn!(%key, "the lock was lost while its body ran to its end")
+            tracing::warn!(%key, "the lock was lost while its body ran to its end");
         }
         Ok(Err(error)) => tracing::warn!(%key, %error, "release after a finished body failed"),
         Err(_) => tracing::warn!(%key, "release after a finished body was not answered in time"),

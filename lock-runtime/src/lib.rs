@@ -19,6 +19,8 @@ mod metrics;
 mod scope;
 pub mod store;
 mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod token;
 
 pub use config::TokenRetention;
@@ -27,6 +29,8 @@ pub use error::{AcquireError, ConnectError, ExtendError, LockError, ReleaseError
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::Mutex;
+#[cfg(feature = "macros")]
+pub use lock_macros::distributed_lock;
 pub use manager::{
     LockManager, LockManagerBuilder, ShutdownError, default_manager, set_default, with_default,
 };

@@ -143,7 +143,7 @@ impl LockManager {
         self.engine.owners.uuid()
     }
 
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -357,7 +357,7 @@ impl LockManagerBuilder {
     }
 
     /// A manager on a store wrapped around the memory store, on tokio's clock.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     pub(crate) fn start_paused(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
         self.start(store, Clock::tokio())
@@ -407,14 +407,14 @@ impl LockManagerBuilder {
         if config.max_waiters == 0 || config.max_waiters_per_key == 0 {
             return refuse("a waiter cap of zero lets nobody in; use 1 or more".to_owned());
         }
-        if let TokenRetention::For(retention) = config.token_retention {
-            if retention < config.lease * 2 {
-                return refuse(format!(
-                    "a token retention of {retention:?} is shorter than two leases of {:?}; fencing tokens would \
+        if let TokenRetention::For(retention) = config.token_retention
+            && retention < config.lease * 2
+        {
+            return refuse(format!(
+                "a token retention of {retention:?} is shorter than two leases of {:?}; fencing tokens would \
                      not survive a hold. Use a longer one, or `TokenRetention::Keep`",
-                    config.lease
-                ));
-            }
+                config.lease
+            ));
         }
         Ok(())
     }

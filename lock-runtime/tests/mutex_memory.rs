@@ -1,5 +1,5 @@
 //! The mutex on the memory store, under paused time.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::async_yields_async)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -165,7 +165,7 @@ async fn max_hold_ends_a_renewed_lock() {
     let result = locks.mutex("k").max_hold(3 * SECOND).with(async |_| sleep(60 * SECOND).await).await;
     assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");
     assert!(start.elapsed() < 3 * SECOND + 10 * MS);
-    locks.mutex("k").no_wait().acquire().await.expect("released with its body");
+    drop(locks.mutex("k").no_wait().acquire().await.expect("released with its body"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,7 +175,7 @@ async fn min_hold_keeps_the_key_taken_after_its_release() {
     a.mutex("k").min_hold(5 * SECOND).acquire().await.unwrap().release().await.unwrap();
     assert!(start.elapsed() < SECOND);
     assert!(b.mutex("k").try_acquire().await.unwrap().is_none());
-    b.mutex("k").wait(20 * SECOND).acquire().await.unwrap();
+    let _next = b.mutex("k").wait(20 * SECOND).acquire().await.unwrap();
     assert!(start.elapsed() >= 5 * SECOND && start.elapsed() < 6 * SECOND, "{:?}", start.elapsed());
 }
 
@@ -259,7 +259,7 @@ async fn a_waiter_that_is_never_polled_does_not_block_the_others() {
     assert!(start.elapsed() < 200 * MS, "{:?}", start.elapsed());
     drop(other);
     // It has kept its place and is served when it is polled again.
-    parked.await.unwrap();
+    drop(parked.await.unwrap());
 }
 
 /// Polls once; whether it is pending.

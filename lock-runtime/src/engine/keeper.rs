@@ -87,17 +87,17 @@ impl Engine {
                     }
                 }
                 Job::MaxHold(grant) => {
-                    if let Some(grant) = grant.upgrade() {
-                        if let Some(key) = self.registry.find(&grant.hold.item.key) {
-                            self.act(&key, |machine, now, effects| {
-                                machine.end_max_hold(&grant, now, effects)
-                            });
-                        }
+                    if let Some(grant) = grant.upgrade()
+                        && let Some(key) = self.registry.find(&grant.hold.item.key)
+                    {
+                        self.act(&key, |machine, now, effects| {
+                            machine.end_max_hold(&grant, now, effects);
+                        });
                     }
                 }
                 Job::Sweep(key) => {
                     if let Some(key) = key.upgrade() {
-                        self.act(&key, |machine, now, effects| machine.sweep(now, effects));
+                        self.act(&key, super::machine::Machine::sweep);
                     }
                 }
             }

@@ -374,11 +374,11 @@ impl Engine {
         let mut cut = 0;
         for key in self.registry.all() {
             self.act(&key, |machine, now, effects| {
-                if machine.is_held() {
-                    if let Some(hold) = machine.hold().cloned() {
-                        cut += 1;
-                        machine.lose(&hold, now, effects);
-                    }
+                if machine.is_held()
+                    && let Some(hold) = machine.hold().cloned()
+                {
+                    cut += 1;
+                    machine.lose(&hold, now, effects);
                 }
             });
         }
@@ -415,7 +415,7 @@ impl Engine {
     }
 
     /// Keys in use and jobs set, for tests that look for leaks.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     pub(crate) fn leftovers(&self) -> (usize, usize, usize) {
         (self.registry.len(), self.timers.len(), self.tasks.len())
     }

@@ -66,10 +66,10 @@ pub(crate) async fn send(
             Err(error) => Arc::new(error),
         };
         unanswered |= error.outcome_unknown();
-        if let Some(takeover) = then.take() {
-            if error.outcome_unknown() {
-                engine.reap(takeover.request, None);
-            }
+        if let Some(takeover) = then.take()
+            && error.outcome_unknown()
+        {
+            engine.reap(takeover.request, None);
         }
         if let Some(call) = overdue {
             engine.drive(call);

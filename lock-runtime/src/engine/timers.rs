@@ -88,7 +88,7 @@ impl Timers {
     }
 
     /// Jobs set, for tests that look for leaks.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         lock(&self.inner).queue.len()
     }

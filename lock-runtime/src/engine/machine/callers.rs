@@ -1,0 +1,177 @@
+//! What callers do: ask, poll, leave, enter again, release.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use tokio::sync::oneshot;
+
+use super::{
+    Effects, Ended, Enqueued, Entry, LiveEntry, Machine, Patience, Phase, Polled, Waiter, WaiterState, Wish,
+};
+use crate::clock::Tick;
+use crate::engine::hold::Grant;
+use crate::error::AcquireError;
+
+impl Machine {
+    /// Somebody wants the key.
+    pub(crate) fn enqueue(
+        &mut self,
+        wish: Wish,
+        now: Tick,
+        cap: usize,
+        effects: &mut Effects,
+    ) -> Result<Enqueued, AcquireError> {
+        if self.shut_down {
+            return Err(AcquireError::ShutDown { key: self.key.clone() });
+        }
+        if let Some(entry) = self.reenter(&wish, now, effects) {
+            return Ok(Enqueued::Entered(entry));
+        }
+        if wish.patience == Patience::Try && self.is_busy_for_a_try() {
+            return Err(AcquireError::Busy { key: self.key.clone() });
+        }
+        if self.waiters.len() >= cap {
+            return Err(AcquireError::TooManyWaiters {
+                key: self.key.clone(),
+                waiting: self.waiters.len(),
+                cap: "max_waiters_per_key",
+            });
+        }
+        let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
+        let id = self.new_id();
+        let waiter =
+            Waiter { wish, state: WaiterState::Active, waker: None, answers: self.answers, late: false };
+        self.waiters.insert(id, waiter);
+        self.kick(now, effects);
+        Ok(Enqueued::Waiting { id, own_task })
+    }
+
+    /// A waiter's future is polled.
+    pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick, waker: &Waker, effects: &mut Effects) -> Polled {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return Polled::Failed(AcquireError::ShutDown { key: self.key.clone() });
+        };
+        match &waiter.state {
+            WaiterState::Failed(error) => {
+                let error = error.clone();
+                self.waiters.remove(&id);
+                return Polled::Failed(error);
+            }
+            WaiterState::Offered => {
+                if let Some(entry) = self.claim(id, now, effects) {
+                    return Polled::Granted(entry);
+                }
+            }
+            WaiterState::Active => {}
+            WaiterState::Stale => {
+                waiter.state = WaiterState::Active;
+                self.kick(now, effects);
+            }
+        }
+        if let Some(waiter) = self.waiters.get(&id)
+            && !waiter.wish.scope.is_empty()
+        {
+            let wish = waiter.wish.clone();
+            if let Some(entry) = self.reenter(&wish, now, effects) {
+                self.waiters.remove(&id);
+                return Polled::Granted(entry);
+            }
+        }
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            match &mut waiter.waker {
+                Some(old) => old.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+        }
+        Polled::Pending
+    }
+
+    /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
+    pub(crate) fn awaits_first_answer(&mut self, id: u64) -> bool {
+        let asking = self.driver && matches!(self.phase, Phase::Free | Phase::Calling);
+        match self.waiters.get_mut(&id) {
+            Some(waiter) if asking && waiter.answers == self.answers => {
+                waiter.late = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A waiter gives up or is dropped.
+    pub(crate) fn leave(&mut self, id: u64, now: Tick, effects: &mut Effects) {
+        let Some(waiter) = self.waiters.remove(&id) else { return };
+        if matches!(waiter.state, WaiterState::Offered) {
+            self.offer_next(Some(id), now, effects);
+        } else if self.parked && self.first_active().is_none() {
+            effects.notify = true;
+        }
+    }
+
+    /// One more entry inside the grant of a guard, which proves that the caller may.
+    pub(crate) fn reenter_guard(&mut self, grant: &Arc<Grant>, entry: u64, now: Tick) -> Option<Entry> {
+        let id = self.new_id();
+        let live = self.live_of(grant)?;
+        if !grant.hold.is_valid(now) || !grant.is_live() {
+            return None;
+        }
+        let renewed = live.entries.iter().find(|e| e.id == entry)?.renewed;
+        live.entries.push(LiveEntry { id, renewed, task: tokio::task::try_id() });
+        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
+    }
+
+    /// A guard is released or dropped.
+    pub(crate) fn release(&mut self, entry: &Entry, now: Tick, effects: &mut Effects) -> Ended {
+        let was_lost = entry.grant.is_lost();
+        let Some(live) = self.live_of(&entry.grant) else {
+            return if was_lost { Ended::Lost } else { Ended::NotHeld };
+        };
+        let Some(at) = live.entries.iter().position(|e| e.id == entry.id) else { return Ended::NotHeld };
+        live.entries.remove(at);
+        if !live.entries.is_empty() {
+            let renewed = live.entries.iter().any(|e| e.renewed);
+            if entry.grant.hold.is_renewing() && !renewed {
+                entry.grant.hold.set_renewing(false);
+                effects.rewatch = Some(Arc::clone(&entry.grant.hold));
+            }
+            self.wake_reentrants(effects);
+            return if was_lost { Ended::Lost } else { Ended::Nested };
+        }
+        let min_hold_end = live.min_hold_end;
+        entry.grant.end();
+        let hold = Arc::clone(&entry.grant.hold);
+        if !hold.is_valid(now) {
+            self.lose(&hold, now, effects);
+            return Ended::Lost;
+        }
+        self.end_live();
+        if now < min_hold_end {
+            hold.set_renewing(false);
+            effects.unwatch = Some(Arc::clone(&hold));
+            self.end_hold(Phase::Lingering { hold, until: min_hold_end, told: false });
+            self.kick(now, effects);
+            return if was_lost { Ended::Lost } else { Ended::Lingering };
+        }
+        if self.can_hand_on(now) {
+            self.offer_next(None, now, effects);
+            return if was_lost { Ended::Lost } else { Ended::HandedOn };
+        }
+        let (report, outcome) = oneshot::channel();
+        self.begin_release(Some(report), now, effects);
+        if was_lost { Ended::Lost } else { Ended::Releasing(outcome) }
+    }
+
+    /// The guard goes, and its release cannot be sent: the store ends the hold by itself.
+    pub(crate) fn leave_to_lease(&mut self, entry: &Entry, now: Tick, effects: &mut Effects) -> bool {
+        let last = self.live_of(&entry.grant).is_some_and(|live| live.entries.len() == 1);
+        if last {
+            entry.grant.end();
+            self.lose(&entry.grant.hold, now, effects);
+            effects.abandon = None;
+            effects.signal = None;
+        } else {
+            let _ = self.release(entry, now, effects);
+        }
+        last
+    }
+}

@@ -1,0 +1,239 @@
+//! What time and the store do: steps of the driver and their outcomes, loss, unclaimed offers, the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{COUNTER_AHEAD, Effects, Held, Machine, OFFER_TIME, Patience, Phase, Rivals, Step, WaiterState};
+use crate::clock::Tick;
+use crate::engine::hold::{Grant, Hold};
+use crate::error::AcquireError;
+use crate::store::{ServerTime, StoreError, TokenRange};
+
+impl Machine {
+    /// The hold's deadline is over, the store says that it is gone, or somebody freed it by force.
+    pub(crate) fn lose(&mut self, hold: &Arc<Hold>, now: Tick, effects: &mut Effects) {
+        if !hold.mark_lost() {
+            return;
+        }
+        hold.set_renewing(false);
+        effects.unwatch = Some(Arc::clone(hold));
+        let ours = match &self.phase {
+            Phase::Held(held) => Arc::ptr_eq(&held.hold, hold),
+            Phase::Lingering { hold: other, .. } => Arc::ptr_eq(other, hold),
+            // The driver is about to send the release anyway, and will hear that nothing was held.
+            Phase::Ending { .. } | Phase::Free | Phase::Calling => false,
+        };
+        if !ours {
+            return;
+        }
+        effects.abandon = Some(Arc::clone(hold));
+        if let Phase::Held(held) = std::mem::replace(&mut self.phase, Phase::Free) {
+            self.used_tokens = held.used.max(1);
+            if let Some(live) = held.live {
+                effects.signal = Some(live.grant);
+            }
+            if let Some(waiter) = held.offer.and_then(|(id, _)| self.waiters.get_mut(&id)) {
+                waiter.state = WaiterState::Active;
+            }
+        }
+        self.pace.now(now);
+        self.kick(now, effects);
+    }
+
+    /// The end of a grant's `max_hold`: the signal fires and the hold is not renewed any more. The key stays taken
+    /// until the guard goes or the lease is over.
+    pub(crate) fn end_max_hold(&mut self, grant: &Arc<Grant>, now: Tick, effects: &mut Effects) {
+        if self.live_of(grant).is_some() && now >= grant.max_hold_end {
+            grant.hold.set_renewing(false);
+            effects.rewatch = Some(Arc::clone(&grant.hold));
+            effects.signal = Some(Arc::clone(grant));
+        }
+    }
+
+    /// Takes back an offer that nobody claimed in time.
+    pub(crate) fn sweep(&mut self, now: Tick, effects: &mut Effects) {
+        self.sweeping = false;
+        let Phase::Held(Held { offer: Some((id, since)), .. }) = &self.phase else { return };
+        let (id, due) = (*id, *since + OFFER_TIME);
+        if now < due {
+            self.sweeping = true;
+            effects.sweep = Some(due);
+            return;
+        }
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.state = WaiterState::Stale;
+        }
+        self.offer_next(Some(id), now, effects);
+    }
+
+    /// The driver asks what to do. It must carry the step out and report by one of the `on_…` methods.
+    pub(crate) fn next_step(&mut self, now: Tick) -> Step {
+        self.parked = false;
+        match std::mem::replace(&mut self.phase, Phase::Calling) {
+            Phase::Ending { hold, report } => {
+                let then = self.takeover(now);
+                Step::Release { hold, report, then }
+            }
+            Phase::Lingering { hold, until, told: false } => {
+                let rest = until.since(now);
+                self.phase = Phase::Lingering { hold: Arc::clone(&hold), until, told: true };
+                Step::Linger { hold, rest }
+            }
+            Phase::Lingering { hold, until, told: true } => {
+                if self.shut_down {
+                    // The store ends the hold by itself; nobody here waits for it any more.
+                    self.phase = Phase::Free;
+                    self.driver = false;
+                    Step::Exit
+                } else if now < until {
+                    self.parked = true;
+                    self.phase = Phase::Lingering { hold, until, told: true };
+                    Step::Park { until }
+                } else {
+                    let then = self.takeover(now);
+                    Step::Release { hold, report: None, then }
+                }
+            }
+            held @ Phase::Held(_) => {
+                self.phase = held;
+                self.driver = false;
+                Step::Exit
+            }
+            Phase::Free | Phase::Calling => {
+                let Some((_, waiter)) = self.first_active() else {
+                    self.phase = Phase::Free;
+                    self.driver = false;
+                    return Step::Exit;
+                };
+                let until = self.pace.not_before();
+                if now < until {
+                    self.phase = Phase::Free;
+                    self.parked = true;
+                    return Step::Park { until };
+                }
+                Step::Acquire { lease: waiter.wish.lease, tokens: self.wanted_tokens() }
+            }
+        }
+    }
+
+    /// The driver heard a message about the key; `true` if it should look for the next step at once.
+    pub(crate) fn on_message(&mut self, now: Tick) -> bool {
+        matches!(self.phase, Phase::Free) && self.pace.message(now)
+    }
+
+    /// The store granted the key.
+    pub(crate) fn on_granted(
+        &mut self,
+        hold: Arc<Hold>,
+        tokens: TokenRange,
+        server_time: ServerTime,
+        window: Duration,
+        now: Tick,
+        effects: &mut Effects,
+    ) {
+        self.answers += 1;
+        self.pace.granted(now);
+        self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
+        let lease = hold.lease;
+        let window_end = now + window;
+        self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
+        let fits = self.first_active().is_some_and(|(_, waiter)| waiter.wish.lease == lease);
+        if fits && !self.shut_down {
+            self.offer_next(None, now, effects);
+        } else {
+            self.begin_release(None, now, effects);
+        }
+        self.wake_late(effects);
+    }
+
+    /// Somebody else has the key.
+    pub(crate) fn on_busy(
+        &mut self,
+        now: Tick,
+        remaining: Duration,
+        listening: bool,
+        longest: Duration,
+        random: f64,
+        effects: &mut Effects,
+    ) {
+        self.answers += 1;
+        self.phase = Phase::Free;
+        self.windows_without_release = 0;
+        self.pace.busy(now, remaining, listening, longest, random);
+        let key = self.key.clone();
+        self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &AcquireError::Busy { key }, effects);
+        self.wake_late(effects);
+    }
+
+    /// The attempt failed.
+    pub(crate) fn on_error(
+        &mut self,
+        error: &Arc<StoreError>,
+        now: Tick,
+        random: f64,
+        effects: &mut Effects,
+    ) {
+        self.answers += 1;
+        self.phase = Phase::Free;
+        self.note_error(error, now, random, effects);
+        self.wake_late(effects);
+    }
+
+    /// A store error that waiters should know about.
+    pub(crate) fn note_error(
+        &mut self,
+        error: &Arc<StoreError>,
+        now: Tick,
+        random: f64,
+        effects: &mut Effects,
+    ) {
+        self.pace.failed(now, Arc::clone(error), random);
+        let fatal = !error.is_transient();
+        let told = AcquireError::from_store(self.key.clone(), Arc::clone(error));
+        self.fail_where(|waiter| fatal || waiter.wish.patience == Patience::Try, &told, effects);
+    }
+
+    /// The release was answered, or given up: the key is not ours any more.
+    pub(crate) fn on_released(&mut self, now: Tick, rivals: Option<Rivals>) {
+        self.phase = Phase::Free;
+        self.windows_without_release = 0;
+        let waits = self.first_active().is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Wait);
+        match rivals {
+            Some(rivals) if waits && rivals.listeners > 0 && !self.pace.listeners_are_phantoms(now) => {
+                self.pace.step_back(now, rivals.round_trip, rivals.echo);
+            }
+            _ => self.pace.now(now),
+        }
+    }
+
+    /// The release took the key again in the same step.
+    pub(crate) fn on_taken_over(&mut self) {
+        self.windows_without_release += 1;
+    }
+
+    /// The driver is gone without having said so: its runtime ended, or the store panicked.
+    pub(crate) fn on_driver_gone(&mut self, effects: &mut Effects) {
+        self.driver = false;
+        self.parked = false;
+        if matches!(self.phase, Phase::Calling) {
+            self.phase = Phase::Free;
+        }
+        self.shut_down(effects);
+    }
+
+    /// No grants from now on; everybody who waits is told.
+    pub(crate) fn shut_down(&mut self, effects: &mut Effects) {
+        self.shut_down = true;
+        let error = AcquireError::ShutDown { key: self.key.clone() };
+        if let Phase::Held(Held { offer: offer @ Some(_), .. }) = &mut self.phase {
+            *offer = None;
+            if let Phase::Held(Held { live: None, .. }) = &self.phase {
+                self.begin_release(None, self.clock.now(), effects);
+            }
+        }
+        self.fail_where(|_| true, &error, effects);
+        if self.parked {
+            effects.notify = true;
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Decisions that both sides share: whose turn it is, whether a hold is handed on, whether the driver is needed.
+
+use std::sync::Arc;
+
+use super::{
+    Again, Effects, Entry, Held, Live, LiveEntry, Machine, OFFER_TIME, Phase, Report,
+    WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
+};
+use crate::clock::Tick;
+use crate::engine::hold::Grant;
+use crate::error::AcquireError;
+use crate::store::{ListenerPolicy, MAX_TOKENS};
+
+impl Machine {
+    pub(super) fn is_busy_for_a_try(&self) -> bool {
+        let others = self.waiters.values().any(|waiter| !matches!(waiter.state, WaiterState::Failed(_)));
+        others || matches!(self.phase, Phase::Held(_) | Phase::Lingering { .. })
+    }
+
+    pub(super) fn first_active(&self) -> Option<(u64, &Waiter)> {
+        self.waiters
+            .iter()
+            .find(|(_, waiter)| matches!(waiter.state, WaiterState::Active))
+            .map(|(&id, waiter)| (id, waiter))
+    }
+
+    pub(super) fn live_of(&mut self, grant: &Arc<Grant>) -> Option<&mut Live> {
+        match &mut self.phase {
+            Phase::Held(held) => held.live.as_mut().filter(|live| Arc::ptr_eq(&live.grant, grant)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn live_tasks(&self) -> impl Iterator<Item = Option<tokio::task::Id>> + '_ {
+        let live = match &self.phase {
+            Phase::Held(held) => held.live.as_ref(),
+            _ => None,
+        };
+        live.into_iter().flat_map(|live| live.entries.iter().map(|entry| entry.task))
+    }
+
+    pub(super) fn end_live(&mut self) {
+        if let Phase::Held(held) = &mut self.phase {
+            held.live = None;
+        }
+    }
+
+    pub(super) fn end_hold(&mut self, phase: Phase) {
+        if let Phase::Held(held) = std::mem::replace(&mut self.phase, phase) {
+            self.used_tokens = held.used.max(1);
+        }
+    }
+
+    /// The innermost live entry is an ancestor of the asker: one more entry, no store call.
+    pub(super) fn reenter(&mut self, wish: &Wish, now: Tick, effects: &mut Effects) -> Option<Entry> {
+        if wish.scope.is_empty() || self.shut_down {
+            return None;
+        }
+        let id = self.new_id();
+        let Phase::Held(Held { live: Some(live), .. }) = &mut self.phase else { return None };
+        let innermost = live.entries.last()?;
+        let grant = &live.grant;
+        if !wish.scope.contains(grant, innermost.id) || !grant.hold.is_valid(now) || !grant.is_live() {
+            return None;
+        }
+        let renewed = wish.lease.is_renewed() || grant.hold.is_renewing();
+        if renewed && !grant.hold.is_renewing() {
+            grant.hold.renew_to(wish.lease.duration());
+            grant.hold.set_renewing(true);
+            effects.rewatch = Some(Arc::clone(&grant.hold));
+        }
+        live.entries.push(LiveEntry { id, renewed: wish.lease.is_renewed(), task: wish.task });
+        live.min_hold_end = live.min_hold_end.max(now + wish.min_hold);
+        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
+    }
+
+    pub(super) fn wake_reentrants(&self, effects: &mut Effects) {
+        let Phase::Held(Held { live: Some(live), .. }) = &self.phase else { return };
+        let Some(innermost) = live.entries.last() else { return };
+        for waiter in self.waiters.values() {
+            if waiter.wish.scope.contains(&live.grant, innermost.id) {
+                effects.wake_more.extend(waiter.waker.clone());
+            }
+        }
+    }
+
+    /// The waiter with the offer takes it.
+    pub(super) fn claim(&mut self, id: u64, now: Tick, effects: &mut Effects) -> Option<Entry> {
+        let entry_id = self.new_id();
+        let (clock, valid) = match &self.phase {
+            Phase::Held(held) if matches!(held.offer, Some((offered, _)) if offered == id) => {
+                (self.clock, held.hold.is_valid(now))
+            }
+            _ => {
+                if let Some(waiter) = self.waiters.get_mut(&id) {
+                    waiter.state = WaiterState::Active;
+                }
+                self.kick(now, effects);
+                return None;
+            }
+        };
+        if !valid {
+            if let Some(hold) = self.hold().cloned() {
+                self.lose(&hold, now, effects);
+            }
+            return None;
+        }
+        let waiter = self.waiters.remove(&id)?;
+        let Phase::Held(held) = &mut self.phase else { return None };
+        held.offer = None;
+        let token = held.tokens.take()?;
+        held.used += 1;
+        let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, clock, now, waiter.wish.max_hold));
+        held.live = Some(Live {
+            grant: Arc::clone(&grant),
+            entries: vec![LiveEntry {
+                id: entry_id,
+                renewed: waiter.wish.lease.is_renewed(),
+                task: waiter.wish.task,
+            }],
+            min_hold_end: now + waiter.wish.min_hold,
+        });
+        Some(Entry { grant, id: entry_id, reentrant: false, handed_on: held.used > 1 })
+    }
+
+    /// Whether the released hold may go to the head of the local queue.
+    pub(super) fn can_hand_on(&self, now: Tick) -> bool {
+        let Phase::Held(held) = &self.phase else { return false };
+        let Some((_, head)) = self.first_active() else { return false };
+        let lease = held.hold.lease;
+        !self.shut_down
+            && lease.is_renewed()
+            && head.wish.lease == lease
+            && head.wish.min_hold.is_zero()
+            && !held.hold.is_doubtful()
+            && held.hold.is_renewing()
+            && held.hold.deadline().since(now) >= lease.duration() / 2
+            && now < held.window_end
+            && held.tokens.first <= held.tokens.last
+    }
+
+    /// Offers the hold to the first active waiter, or the first one behind `after`; releases it if there is none.
+    pub(super) fn offer_next(&mut self, after: Option<u64>, now: Tick, effects: &mut Effects) {
+        if let Phase::Held(held) = &mut self.phase {
+            held.offer = None;
+        }
+        let active = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active);
+        let behind = after.and_then(|after| {
+            self.waiters.range(after + 1..).find(|(_, waiter)| active(waiter)).map(|(&id, _)| id)
+        });
+        let next = behind.or_else(|| self.first_active().map(|(id, _)| id));
+        let fits = next.and_then(|id| self.waiters.get(&id)).is_some_and(|waiter| {
+            self.hold().is_some_and(|hold| hold.lease == waiter.wish.lease && hold.is_valid(now))
+        });
+        let (Some(id), true, Phase::Held(held)) = (next, fits, &mut self.phase) else {
+            self.begin_release(None, now, effects);
+            return;
+        };
+        held.offer = Some((id, now));
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.state = WaiterState::Offered;
+            effects.wake = waiter.waker.clone();
+        }
+        if !self.sweeping {
+            self.sweeping = true;
+            effects.sweep = Some(now + OFFER_TIME);
+        }
+    }
+
+    pub(super) fn begin_release(&mut self, report: Option<Report>, now: Tick, effects: &mut Effects) {
+        let Phase::Held(held) = &self.phase else { return };
+        let hold = Arc::clone(&held.hold);
+        hold.set_renewing(false);
+        effects.unwatch = Some(Arc::clone(&hold));
+        self.end_hold(Phase::Ending { hold, report });
+        self.kick(now, effects);
+    }
+
+    /// What may be acquired together with the release that is about to be sent.
+    pub(super) fn takeover(&self, now: Tick) -> Option<Again> {
+        let (_, head) = self.first_active()?;
+        if self.shut_down || self.windows_without_release >= WINDOWS_WITHOUT_RELEASE {
+            return None;
+        }
+        let phantoms = self.pace.listeners_are_phantoms(now);
+        let listeners = if phantoms { ListenerPolicy::Ignore } else { ListenerPolicy::Respect };
+        Some(Again { lease: head.wish.lease, tokens: self.wanted_tokens(), listeners })
+    }
+
+    pub(super) fn wanted_tokens(&self) -> u32 {
+        if self.waiters.len() <= 1 || self.counter_ahead {
+            1
+        } else {
+            self.used_tokens.saturating_mul(2).clamp(1, MAX_TOKENS)
+        }
+    }
+
+    pub(super) fn fail_where(
+        &mut self,
+        which: impl Fn(&Waiter) -> bool,
+        error: &AcquireError,
+        effects: &mut Effects,
+    ) {
+        for waiter in self.waiters.values_mut() {
+            if !matches!(waiter.state, WaiterState::Failed(_)) && which(waiter) {
+                waiter.state = WaiterState::Failed(error.clone());
+                effects.wake_more.extend(waiter.waker.take());
+            }
+        }
+    }
+
+    /// Wakes waiters whose wait was shorter than the round trip that has just been answered.
+    pub(super) fn wake_late(&self, effects: &mut Effects) {
+        for waiter in self.waiters.values() {
+            if waiter.late && matches!(waiter.state, WaiterState::Active) {
+                effects.wake_more.extend(waiter.waker.clone());
+            }
+        }
+    }
+
+    /// Sees to it that the driver runs if there is something to do for it.
+    pub(super) fn kick(&mut self, now: Tick, effects: &mut Effects) {
+        let needed = match &self.phase {
+            Phase::Ending { .. } | Phase::Lingering { .. } => true,
+            Phase::Free => self.first_active().is_some(),
+            Phase::Calling | Phase::Held(_) => false,
+        };
+        if !needed {
+            return;
+        }
+        if self.driver {
+            effects.notify |= self.parked;
+        } else {
+            if matches!(self.phase, Phase::Free) {
+                self.pace.now(now);
+            }
+            self.driver = true;
+            effects.spawn = true;
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! [`Machine`]: everything this process knows about one key. A state machine without I/O, tasks or a clock.
+//!
+//! Callers hold its mutex, pass the time in, and carry out the [`Effects`] after unlocking.
+
+mod callers;
+mod events;
+mod inside;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::hold::{Grant, Hold, Lease, MaxHold};
+use super::pace::Pace;
+use crate::clock::{Clock, Tick};
+use crate::error::{AcquireError, ReleaseError};
+use crate::key::LockKey;
+use crate::scope::Scope;
+use crate::store::{ListenerPolicy, TokenRange};
+
+/// An offer that is not claimed for so long goes to the next waiter.
+pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
+/// After so many windows without a real release, one is made for pollers whom nobody hears.
+const WINDOWS_WITHOUT_RELEASE: u32 = 16;
+/// A counter that is further ahead of the server's clock gets no ranges.
+const COUNTER_AHEAD: u64 = 1_000_000;
+
+/// What a caller wants of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) lease: Lease,
+    pub(crate) max_hold: Option<MaxHold>,
+    pub(crate) min_hold: Duration,
+    pub(crate) patience: Patience,
+    /// The enclosing locked calls.
+    pub(crate) scope: Scope,
+    pub(crate) task: Option<tokio::task::Id>,
+}
+
+/// Whether a caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// One attempt.
+    Try,
+    /// Until its own future gives up.
+    Wait,
+}
+
+/// One entry of a grant: what a guard owns. Re-entrant calls add entries.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) grant: Arc<Grant>,
+    pub(crate) id: u64,
+    /// The entry was made inside another one: no store call was needed.
+    pub(crate) reentrant: bool,
+    /// The grant came from a local hand-off.
+    pub(crate) handed_on: bool,
+}
+
+/// The answer to a new wish.
+#[derive(Debug)]
+pub(crate) enum Enqueued {
+    /// Entered at once, inside a grant of an enclosing call.
+    Entered(Entry),
+    /// Waits under this number. `own_task`: the same task holds the key already, in a way that re-entry cannot see.
+    Waiting { id: u64, own_task: bool },
+}
+
+/// The answer to a poll of a waiter.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    Pending,
+    Granted(Entry),
+    Failed(AcquireError),
+}
+
+/// What has to be done after unlocking.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Effects {
+    /// Woken first: the waiter that has an offer.
+    pub(crate) wake: Option<Waker>,
+    pub(crate) wake_more: Vec<Waker>,
+    /// Start the key's driver.
+    pub(crate) spawn: bool,
+    /// Wake the key's parked driver.
+    pub(crate) notify: bool,
+    /// Call [`Machine::sweep`] at this time.
+    pub(crate) sweep: Option<Tick>,
+    /// The hold is not to be watched any more.
+    pub(crate) unwatch: Option<Arc<Hold>>,
+    /// Renewal of the hold has begun or ended.
+    pub(crate) rewatch: Option<Arc<Hold>>,
+    /// The grant's lost signal fires.
+    pub(crate) signal: Option<Arc<Grant>>,
+    /// The hold is lost; its owner-checked release is still sent.
+    pub(crate) abandon: Option<Arc<Hold>>,
+}
+
+/// What became of a released entry.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Outer entries of the grant are left.
+    Nested,
+    /// The next local waiter has it.
+    HandedOn,
+    /// The store will be told; the receiver hears the outcome.
+    Releasing(oneshot::Receiver<Result<(), ReleaseError>>),
+    /// `min_hold` is not over: the key stays taken, the store is told in the background.
+    Lingering,
+    /// The lock was lost before.
+    Lost,
+    /// The entry had ended before.
+    NotHeld,
+}
+
+/// What the driver does next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Nothing: the driver ends.
+    Exit,
+    /// Ask the store for the key.
+    Acquire { lease: Lease, tokens: u32 },
+    /// Give the hold back, and take the key again in the same step if allowed.
+    Release { hold: Arc<Hold>, report: Option<Report>, then: Option<Again> },
+    /// Keep the key taken for this long, then let it expire.
+    Linger { hold: Arc<Hold>, rest: Duration },
+    /// Wait for a message, a change, or this time.
+    Park { until: Tick },
+}
+
+/// Where the outcome of a release is wanted.
+pub(crate) type Report = oneshot::Sender<Result<(), ReleaseError>>;
+
+/// What to acquire together with a release.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Again {
+    pub(crate) lease: Lease,
+    pub(crate) tokens: u32,
+    pub(crate) listeners: ListenerPolicy,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing of ours at the store.
+    Free,
+    /// A call of the driver is under way.
+    Calling,
+    Held(Held),
+    /// The body is over, `min_hold` is not.
+    Lingering {
+        hold: Arc<Hold>,
+        until: Tick,
+        told: bool,
+    },
+    /// To be released by the driver.
+    Ending {
+        hold: Arc<Hold>,
+        report: Option<Report>,
+    },
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Arc<Hold>,
+    tokens: TokenRange,
+    used: u32,
+    window_end: Tick,
+    /// Who may claim the next grant, and since when.
+    offer: Option<(u64, Tick)>,
+    live: Option<Live>,
+}
+
+#[derive(Debug)]
+struct Live {
+    grant: Arc<Grant>,
+    /// Innermost last.
+    entries: Vec<LiveEntry>,
+    min_hold_end: Tick,
+}
+
+#[derive(Debug)]
+struct LiveEntry {
+    id: u64,
+    renewed: bool,
+    task: Option<tokio::task::Id>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    wish: Wish,
+    state: WaiterState,
+    waker: Option<Waker>,
+    /// [`Machine::answers`] when it came.
+    answers: u64,
+    /// Its wait is over, only the answer to its first attempt is still awaited.
+    late: bool,
+}
+
+#[derive(Debug)]
+enum WaiterState {
+    Active,
+    Offered,
+    /// Let an offer pass; keeps its place, is not counted on until it is polled again.
+    Stale,
+    Failed(AcquireError),
+}
+
+/// All that is known about one key in this process.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    key: LockKey,
+    clock: Clock,
+    phase: Phase,
+    waiters: BTreeMap<u64, Waiter>,
+    next_id: u64,
+    driver: bool,
+    parked: bool,
+    sweeping: bool,
+    /// Tokens used by the last hold.
+    used_tokens: u32,
+    counter_ahead: bool,
+    windows_without_release: u32,
+    /// Replies to acquire calls so far.
+    answers: u64,
+    pub(crate) pace: Pace,
+    shut_down: bool,
+    /// Taken out of the registry; whoever finds this looks the key up again.
+    pub(crate) removed: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(key: LockKey, clock: Clock) -> Self {
+        Self {
+            key,
+            clock,
+            phase: Phase::Free,
+            waiters: BTreeMap::new(),
+            next_id: 1,
+            driver: false,
+            parked: false,
+            sweeping: false,
+            used_tokens: 1,
+            counter_ahead: false,
+            windows_without_release: 0,
+            answers: 0,
+            pace: Pace::default(),
+            shut_down: false,
+            removed: false,
+        }
+    }
+
+    /// Nothing is held, wanted or under way: the key can be forgotten.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Free) && self.waiters.is_empty() && !self.driver
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// The hold with a live grant or an offer, if there is one.
+    pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
+        match &self.phase {
+            Phase::Held(held) => Some(&held.hold),
+            Phase::Lingering { hold, .. } | Phase::Ending { hold, .. } => Some(hold),
+            Phase::Free | Phase::Calling => None,
+        }
+    }
+
+    /// Whether a guard may be in somebody's hands or an offer out.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held(_))
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+/// What a release told about rivals.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rivals {
+    pub(crate) listeners: u64,
+    pub(crate) echo: bool,
+    pub(crate) round_trip: Duration,
+}

@@ -1,0 +1,436 @@
+//! The machine against a model of the store, with random callers, rivals, faults and time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::store::{Item, Kind, ServerTime, StoreError, StoreErrorKind};
+use crate::token::OwnerId;
+
+const LEASE: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug)]
+enum Op {
+    Enqueue { patience: Patience, fixed: bool, inside: Option<usize> },
+    Poll(usize),
+    Leave(usize),
+    Release(usize),
+    Reenter(usize),
+    Drive,
+    Fail { unknown: bool },
+    Advance(u64),
+    RivalTakes,
+    RivalReleases,
+    Forget,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let patience = prop_oneof![1 => Just(Patience::Try), 4 => Just(Patience::Wait)];
+    prop_oneof![
+        6 => (patience, prop::bool::weighted(0.1), prop::option::weighted(0.2, 0..4usize))
+            .prop_map(|(patience, fixed, inside)| Op::Enqueue { patience, fixed, inside }),
+        8 => (0..8usize).prop_map(Op::Poll),
+        2 => (0..8usize).prop_map(Op::Leave),
+        5 => (0..4usize).prop_map(Op::Release),
+        1 => (0..4usize).prop_map(Op::Reenter),
+        12 => Just(Op::Drive),
+        1 => any::<bool>().prop_map(|unknown| Op::Fail { unknown }),
+        4 => (0..60u64).prop_map(Op::Advance),
+        1 => Just(Op::Advance(1200)),
+        2 => Just(Op::RivalTakes),
+        3 => Just(Op::RivalReleases),
+        1 => Just(Op::Forget),
+    ]
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+struct Waiting {
+    flag: Arc<Flag>,
+    polled: bool,
+}
+
+/// The store as it really is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Owner {
+    Nobody,
+    Us(u64, Tick),
+    Rival,
+}
+
+struct World {
+    machine: Machine,
+    clock: Clock,
+    store: Owner,
+    top: u64,
+    next_hold: u64,
+    driver: bool,
+    notified: bool,
+    /// The call that the driver is making.
+    call: Option<Step>,
+    sweep: Option<Tick>,
+    waiting: BTreeMap<u64, Waiting>,
+    guards: Vec<Entry>,
+    holds: Vec<Arc<Hold>>,
+    last_token: u64,
+    grants: usize,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = Clock::tokio();
+        Self {
+            machine: Machine::new(LockKey::new("k").unwrap(), clock),
+            clock,
+            store: Owner::Nobody,
+            top: 1000,
+            next_hold: 1,
+            driver: false,
+            notified: false,
+            call: None,
+            sweep: None,
+            waiting: BTreeMap::new(),
+            guards: Vec::new(),
+            holds: Vec::new(),
+            last_token: 0,
+            grants: 0,
+        }
+    }
+
+    fn act<R>(&mut self, f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R) -> R {
+        let mut effects = Effects::default();
+        let result = f(&mut self.machine, self.clock.now(), &mut effects);
+        assert!(!(effects.spawn && self.driver), "a second driver");
+        self.driver |= effects.spawn;
+        self.notified |= effects.notify;
+        if effects.sweep.is_some() {
+            self.sweep = effects.sweep;
+        }
+        if let Some(grant) = effects.signal {
+            grant.signal_lost();
+        }
+        if let Some(hold) = effects.abandon {
+            if matches!(self.store, Owner::Us(id, _) if id == hold.id) {
+                self.store = Owner::Nobody;
+            }
+        }
+        effects.wake.into_iter().chain(effects.wake_more).for_each(Waker::wake);
+        result
+    }
+
+    fn nth<T>(items: impl ExactSizeIterator<Item = T>, n: usize) -> Option<T> {
+        let len = items.len();
+        items.into_iter().nth(n % len.max(1))
+    }
+
+    fn scope_of(&self, n: Option<usize>) -> Scope {
+        let guard = n.and_then(|n| Self::nth(self.guards.iter(), n));
+        guard.map_or_else(Scope::default, |guard| Scope::default().with(Arc::clone(&guard.grant), guard.id))
+    }
+
+    fn granted(&mut self, entry: Entry) {
+        if !entry.reentrant {
+            assert!(entry.grant.token.get() > self.last_token, "tokens grow in order of grants");
+            self.last_token = entry.grant.token.get();
+        }
+        self.grants += 1;
+        self.guards.push(entry);
+    }
+
+    fn poll(&mut self, id: u64) {
+        let Some(waiting) = self.waiting.get_mut(&id) else { return };
+        waiting.flag.0.store(false, Ordering::SeqCst);
+        waiting.polled = true;
+        let waker = Waker::from(Arc::clone(&waiting.flag));
+        match self.act(|machine, now, effects| machine.poll_waiter(id, now, &waker, effects)) {
+            Polled::Pending => {}
+            Polled::Granted(entry) => {
+                self.waiting.remove(&id);
+                self.granted(entry);
+            }
+            Polled::Failed(_) => {
+                self.waiting.remove(&id);
+            }
+        }
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Enqueue { patience, fixed, inside } => {
+                let lease = if fixed { Lease::Fixed(LEASE) } else { Lease::Watchdog(LEASE) };
+                let scope = self.scope_of(inside);
+                let wish =
+                    Wish { lease, max_hold: None, min_hold: Duration::ZERO, patience, scope, task: None };
+                match self.act(|machine, now, effects| machine.enqueue(wish, now, 100, effects)) {
+                    Ok(Enqueued::Entered(entry)) => self.granted(entry),
+                    Ok(Enqueued::Waiting { id, .. }) => {
+                        self.waiting.insert(id, Waiting { flag: Arc::default(), polled: false });
+                        self.poll(id);
+                    }
+                    Err(AcquireError::Busy { .. }) if patience == Patience::Try => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Op::Poll(n) => {
+                if let Some(&id) = Self::nth(self.waiting.keys(), n) {
+                    self.poll(id);
+                }
+            }
+            Op::Leave(n) => {
+                if let Some(&id) = Self::nth(self.waiting.keys(), n) {
+                    self.waiting.remove(&id);
+                    self.act(|machine, now, effects| machine.leave(id, now, effects));
+                }
+            }
+            Op::Release(n) => {
+                if !self.guards.is_empty() {
+                    let entry = self.guards.remove(n % self.guards.len());
+                    let ended = self.act(|machine, now, effects| machine.release(&entry, now, effects));
+                    assert!(!matches!(ended, Ended::NotHeld), "a guard is released once");
+                }
+            }
+            Op::Reenter(n) => {
+                if let Some(guard) = Self::nth(self.guards.iter().cloned(), n) {
+                    let entry =
+                        self.act(|machine, now, _| machine.reenter_guard(&guard.grant, guard.id, now));
+                    assert_eq!(entry.is_some(), guard.grant.is_live());
+                    self.guards.extend(entry);
+                }
+            }
+            Op::Drive => self.drive(None),
+            Op::Fail { unknown } => {
+                let kind = if unknown { StoreErrorKind::Unanswered } else { StoreErrorKind::Unreachable };
+                self.drive(Some(kind));
+            }
+            Op::Advance(_) => unreachable!("needs the runtime"),
+            Op::RivalTakes => {
+                if self.store == Owner::Nobody {
+                    self.store = Owner::Rival;
+                }
+            }
+            Op::RivalReleases => {
+                if self.store == Owner::Rival {
+                    self.store = Owner::Nobody;
+                    self.message();
+                }
+            }
+            Op::Forget => {
+                if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned() {
+                    self.store = Owner::Nobody;
+                    self.act(|machine, now, effects| machine.lose(&hold, now, effects));
+                }
+            }
+        }
+    }
+
+    fn message(&mut self) {
+        if self.driver && self.call.is_none() {
+            let now = self.clock.now();
+            self.notified |= self.machine.on_message(now);
+        }
+    }
+
+    /// Either begins the driver's next call or lets the one under way be answered.
+    fn drive(&mut self, failure: Option<StoreErrorKind>) {
+        let now = self.clock.now();
+        if !self.driver {
+            return;
+        }
+        let Some(call) = self.call.take() else {
+            match self.act(|machine, now, _| machine.next_step(now)) {
+                Step::Exit => self.driver = false,
+                Step::Park { .. } => self.notified = false,
+                Step::Linger { .. } => panic!("no min_hold here"),
+                step => self.call = Some(step),
+            }
+            return;
+        };
+        let error = failure.map(|kind| Arc::new(StoreError::new(kind, "injected")));
+        match (call, error) {
+            (Step::Acquire { .. }, Some(error)) => {
+                self.act(|machine, now, effects| machine.on_error(&error, now, 0.5, effects));
+            }
+            (Step::Acquire { lease, tokens }, None) => {
+                if self.store == Owner::Nobody {
+                    self.grant(lease, tokens);
+                } else {
+                    let left = match self.store {
+                        Owner::Us(_, until) => until.since(now),
+                        _ => LEASE,
+                    };
+                    self.act(|machine, now, effects| {
+                        machine.on_busy(now, left, true, Duration::from_secs(1), 0.5, effects);
+                    });
+                }
+            }
+            (Step::Release { hold, report, then }, None) => {
+                let held = matches!(self.store, Owner::Us(id, _) if id == hold.id);
+                if held {
+                    self.store = Owner::Nobody;
+                }
+                drop(report);
+                match then {
+                    Some(again) if held && again.listeners == ListenerPolicy::Respect => {
+                        self.machine.on_taken_over();
+                        self.grant(again.lease, again.tokens);
+                    }
+                    _ => {
+                        let rivals = Rivals { listeners: 1, echo: false, round_trip: Duration::ZERO };
+                        self.machine.on_released(now, Some(rivals));
+                    }
+                }
+            }
+            // Re-sent until it is answered.
+            (release @ Step::Release { .. }, Some(error)) => {
+                self.act(|machine, now, effects| machine.note_error(&error, now, 0.5, effects));
+                self.call = Some(release);
+            }
+            (step, _) => panic!("{step:?}"),
+        }
+    }
+
+    fn grant(&mut self, lease: Lease, tokens: u32) {
+        let now = self.clock.now();
+        let item = Item {
+            key: LockKey::new("k").unwrap(),
+            kind: Kind::Mutex,
+            owner: OwnerId::new(format!("us:{}", self.next_hold)),
+        };
+        let hold = Arc::new(Hold::new(self.next_hold, item, lease, now));
+        self.next_hold += 1;
+        self.store = Owner::Us(hold.id, now + LEASE);
+        self.top += u64::from(tokens);
+        let range = TokenRange::ending_at(self.top, tokens);
+        self.holds.push(Arc::clone(&hold));
+        let server_time = ServerTime::from_micros(self.top);
+        self.act(|machine, now, effects| machine.on_granted(hold, range, server_time, WINDOW, now, effects));
+    }
+
+    /// What the timekeeper does.
+    fn keep_time(&mut self) {
+        let now = self.clock.now();
+        if matches!(self.store, Owner::Us(_, until) if now >= until) {
+            self.store = Owner::Nobody;
+        }
+        if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned() {
+            if !hold.is_valid(now) {
+                self.act(|machine, now, effects| machine.lose(&hold, now, effects));
+            }
+        }
+        if self.sweep.is_some_and(|due| due <= now) {
+            self.sweep = None;
+            self.act(Machine::sweep);
+        }
+    }
+
+    fn check(&self) {
+        let now = self.clock.now();
+        let mut live: Vec<_> = self.guards.iter().filter(|guard| guard.grant.is_live()).collect();
+        live.dedup_by(|a, b| Arc::ptr_eq(&a.grant, &b.grant));
+        assert!(live.len() <= 1, "two live grants");
+        if let Some(guard) = live.first() {
+            assert!(
+                matches!(self.store, Owner::Us(id, until) if id == guard.grant.hold.id && now < until),
+                "a live grant that the store does not know: {:?}",
+                self.store
+            );
+        }
+        // Whoever is not being served has somebody who asks for it.
+        let served = self.machine.is_held() || self.driver;
+        let active = self.machine.first_active().is_some();
+        assert!(!active || served, "a lost wake-up: {:?}", self.machine);
+        if let Phase::Held(Held { offer: Some((id, _)), .. }) = &self.machine.phase {
+            let waiting = &self.waiting[id];
+            let woken = waiting.flag.0.load(Ordering::SeqCst) || !waiting.polled;
+            assert!(woken, "an offer that nobody was told about");
+            assert!(self.sweep.is_some(), "an offer that nobody takes back");
+        }
+        if let Phase::Held(held) = &self.machine.phase {
+            assert!(held.offer.is_some() || held.live.is_some(), "a hold for nobody");
+        }
+    }
+
+    /// Everybody goes on until nothing is left.
+    async fn settle(&mut self) {
+        if self.store == Owner::Rival {
+            self.apply(Op::RivalReleases);
+        }
+        for _ in 0..2000 {
+            while !self.guards.is_empty() {
+                self.apply(Op::Release(0));
+            }
+            let woken: Vec<u64> = self
+                .waiting
+                .iter()
+                .filter(|(_, waiting)| waiting.flag.0.load(Ordering::SeqCst))
+                .map(|(&id, _)| id)
+                .collect();
+            for id in woken {
+                self.poll(id);
+            }
+            self.drive(None);
+            self.check();
+            if self.waiting.is_empty() && self.guards.is_empty() && self.machine.is_idle() {
+                assert!(!matches!(self.store, Owner::Us(..)), "the store still has a hold of ours");
+                return;
+            }
+            if self.call.is_none() {
+                tokio::time::advance(Duration::from_millis(5)).await;
+                self.keep_time();
+            }
+        }
+        panic!("nobody makes progress: {:?}", self.machine);
+    }
+}
+
+fn run(ops: Vec<Op>) -> usize {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async {
+        let mut world = World::new();
+        for op in ops {
+            match op {
+                Op::Advance(ms) => {
+                    tokio::time::advance(Duration::from_millis(ms)).await;
+                    world.keep_time();
+                }
+                op => world.apply(op),
+            }
+            world.check();
+        }
+        world.settle().await;
+        world.grants
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_holder_at_a_time_and_nobody_is_forgotten(ops in prop::collection::vec(op(), 1..80)) {
+        run(ops);
+    }
+}
+
+#[test]
+fn random_runs_do_grant_locks() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let strategy = prop::collection::vec(op(), 80);
+    let grants: usize = (0..50)
+        .map(|_| {
+            let ops = proptest::strategy::Strategy::new_tree(&strategy, &mut runner).unwrap();
+            run(proptest::strategy::ValueTree::current(&ops))
+        })
+        .sum();
+    assert!(grants > 200, "{grants}");
+}

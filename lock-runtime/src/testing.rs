@@ -1,0 +1,106 @@
+//! Helpers for the tests of code that uses locks. Feature `testing`.
+//!
+//! A manager on `memory:` needs no server and works under `tokio::time::pause`: leases, waits and the watchdog follow
+//! the paused clock. [`with_default`](crate::with_default) gives `#[distributed_lock]` functions a manager of their
+//! own for one test, so that tests run side by side. [`lose`] makes the loss of a lock happen.
+//!
+//! ```
+//! # #[cfg(feature = "macros")] fn main() {
+//! use lock_runtime::{LockError, distributed_lock, testing, with_default};
+//!
+//! #[distributed_lock(key = "job")]
+//! async fn job() -> Result<(), LockError> {
+//!     std::future::pending().await
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! let locks = testing::memory_manager();
+//! let (result, ()) = tokio::join!(with_default(locks.clone(), job()), async {
+//!     while !testing::lose(&locks, "job") {
+//!         tokio::task::yield_now().await;
+//!     }
+//! });
+//! assert!(matches!(result, Err(LockError::Lost { .. })));
+//! # }); }
+//! # #[cfg(not(feature = "macros"))] fn main() {}
+//! ```
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::key::IntoLockKey;
+use crate::manager::LockManager;
+use crate::store::LockStore;
+
+/// A manager on a fresh memory store with the default settings.
+///
+/// # Panics
+///
+/// Outside of a tokio runtime.
+#[must_use]
+pub fn memory_manager() -> LockManager {
+    match LockManager::connect_lazy("memory:") {
+        Ok(locks) => locks,
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+/// A manager on `store`, with tokio's clock instead of the system's: for stores wrapped around another one, under
+/// paused time. `settings` apply as on a [builder](LockManager::builder).
+///
+/// # Panics
+///
+/// Outside of a tokio runtime, or when the settings contradict each other.
+#[must_use]
+pub fn manager_on(settings: crate::LockManagerBuilder, store: Arc<dyn LockStore>) -> LockManager {
+    match settings.start_paused(store) {
+        Ok(locks) => locks,
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+/// A memory store without a manager, to be wrapped.
+#[must_use]
+pub fn memory_store() -> Arc<dyn LockStore> {
+    crate::store::memory::MemoryStore::new("", crate::TokenRetention::Keep)
+}
+
+/// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost signal fires, the body
+/// is cancelled, and the owner-checked release is sent. `false` when this manager does not hold the key.
+pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
+    let Ok(key) = key.into_lock_key() else { return false };
+    let engine: &Arc<Engine> = locks.engine();
+    let Some(key) = engine.registry.find(&key) else { return false };
+    engine.act(&key, |machine, now, effects| match (machine.is_held(), machine.hold().cloned()) {
+        (true, Some(hold)) => {
+            machine.lose(&hold, now, effects);
+            true
+        }
+        _ => false,
+    })
+}
+
+/// What a manager still has: all zero when nothing is held, wanted or under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leftovers {
+    /// Keys that are held, wanted, or being released.
+    pub keys: usize,
+    /// Timer jobs: renewals, deadlines, offers.
+    pub timers: usize,
+    /// Background tasks: contenders, releases, withdrawals.
+    pub tasks: usize,
+}
+
+/// Counts what `locks` still has; for tests that look for leaks.
+#[must_use]
+pub fn leftovers(locks: &LockManager) -> Leftovers {
+    let (keys, timers, tasks) = locks.engine().leftovers();
+    Leftovers { keys, timers, tasks }
+}
+
+// A test helper has nobody to return the error to.
+#[allow(clippy::panic)]
+fn fail(reason: &str) -> ! {
+    panic!("{reason}")
+}
