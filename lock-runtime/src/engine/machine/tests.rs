@@ -15,14 +15,24 @@ const WINDOW: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 enum Op {
-    Enqueue { patience: Patience, fixed: bool, inside: Option<usize> },
+    Enqueue {
+        patience: Patience,
+        fixed: bool,
+        inside: Option<usize>,
+    },
     Poll(usize),
     Leave(usize),
     Release(usize),
     Reenter(usize),
     Drive,
-    Fail { unknown: bool },
-    Advance(u64),
+    Fail {
+        unknown: bool,
+    },
+    /// Time passes; whether the timekeeper gets to run.
+    Advance {
+        ms: u64,
+        keeper: bool,
+    },
     RivalTakes,
     RivalReleases,
     Forget,
@@ -39,8 +49,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..4usize).prop_map(Op::Reenter),
         12 => Just(Op::Drive),
         1 => any::<bool>().prop_map(|unknown| Op::Fail { unknown }),
-        4 => (0..60u64).prop_map(Op::Advance),
-        1 => Just(Op::Advance(1200)),
+        4 => (0..60u64, any::<bool>()).prop_map(|(ms, keeper)| Op::Advance { ms, keeper }),
+        1 => any::<bool>().prop_map(|keeper| Op::Advance { ms: 1200, keeper }),
         2 => Just(Op::RivalTakes),
         3 => Just(Op::RivalReleases),
         1 => Just(Op::Forget),
@@ -140,6 +150,7 @@ impl World {
     }
 
     fn granted(&mut self, entry: Entry) {
+        assert!(entry.grant.is_live(), "granted without validity");
         if !entry.reentrant {
             assert!(entry.grant.token.get() > self.last_token, "tokens grow in order of grants");
             self.last_token = entry.grant.token.get();
@@ -213,7 +224,7 @@ impl World {
                 let kind = if unknown { StoreErrorKind::Unanswered } else { StoreErrorKind::Unreachable };
                 self.drive(Some(kind));
             }
-            Op::Advance(_) => unreachable!("needs the runtime"),
+            Op::Advance { .. } => unreachable!("needs the runtime"),
             Op::RivalTakes => {
                 if self.store == Owner::Nobody {
                     self.store = Owner::Rival;
@@ -317,12 +328,16 @@ impl World {
         self.act(|machine, now, effects| machine.on_granted(hold, range, server_time, WINDOW, now, effects));
     }
 
+    /// The store ends holds by itself.
+    fn expire(&mut self) {
+        if matches!(self.store, Owner::Us(_, until) if self.clock.now() >= until) {
+            self.store = Owner::Nobody;
+        }
+    }
+
     /// What the timekeeper does.
     fn keep_time(&mut self) {
         let now = self.clock.now();
-        if matches!(self.store, Owner::Us(_, until) if now >= until) {
-            self.store = Owner::Nobody;
-        }
         if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned() {
             if !hold.is_valid(now) {
                 self.act(|machine, now, effects| machine.lose(&hold, now, effects));
@@ -387,6 +402,7 @@ impl World {
             }
             if self.call.is_none() {
                 tokio::time::advance(Duration::from_millis(5)).await;
+                self.expire();
                 self.keep_time();
             }
         }
@@ -400,9 +416,12 @@ fn run(ops: Vec<Op>) -> usize {
         let mut world = World::new();
         for op in ops {
             match op {
-                Op::Advance(ms) => {
+                Op::Advance { ms, keeper } => {
                     tokio::time::advance(Duration::from_millis(ms)).await;
-                    world.keep_time();
+                    world.expire();
+                    if keeper {
+                        world.keep_time();
+                    }
                 }
                 op => world.apply(op),
             }
