@@ -1,0 +1,171 @@
+//! Whether a server can keep locks: version, role, loading, eviction.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use super::connection::{CallError, Connector, Link};
+use super::reply;
+use crate::clock::Tick;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// The oldest version that works: HRANDFIELD came with it.
+const OLDEST: (u64, u64) = (6, 2);
+
+/// Connects and looks at the server; resolves by `deadline`.
+pub(super) async fn check(connector: &Connector, strict: bool, deadline: Tick) -> Result<(), StoreError> {
+    let link = match connector.link(deadline).await {
+        Ok(link) => link,
+        Err(error) if error.kind() == StoreErrorKind::Unsupported => {
+            return Err(name_old_server(connector, deadline).await.unwrap_or(error));
+        }
+        Err(error) => return Err(error),
+    };
+    let address = &connector.dialer().address;
+
+    let info = match call(connector, &link, &["INFO"], deadline).await {
+        Ok(value) => reply::text(&value).map(str::to_owned).or_else(|| verbatim(&value)).unwrap_or_default(),
+        Err(error) if is_final(&error) => return Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "INFO is not allowed, the server can be checked only in part");
+            String::new()
+        }
+    };
+    let hello = match call(connector, &link, &["HELLO"], deadline).await {
+        Ok(value) => value,
+        Err(error) if is_final(&error) => return Err(error),
+        Err(_) => Value::Nil,
+    };
+
+    let version = field(&info, "redis_version").map(str::to_owned).or_else(|| entry(&hello, "version"));
+    if let Some(version) = version {
+        supported(&version).map_err(|what| address.error(StoreErrorKind::Unsupported, what))?;
+    }
+    if field(&info, "loading").is_some_and(|loading| loading != "0") {
+        return Err(address.error(StoreErrorKind::NotReady, "LOADING: the server is reading its data from disk"));
+    }
+    let role = field(&info, "role").map(str::to_owned).or_else(|| entry(&hello, "role"));
+    if let Some(role) = role.filter(|role| role != "master") {
+        let what = format!("the server's role is {role}; locks need the primary, connect to that");
+        return Err(address.error(StoreErrorKind::ReadOnly, what));
+    }
+
+    let policy = match field(&info, "maxmemory_policy") {
+        Some(policy) => Some(policy.to_owned()),
+        None => configured_policy(connector, &link, deadline).await?,
+    };
+    match policy {
+        Some(policy) if policy != "noeviction" => {
+            let what = format!(
+                "maxmemory-policy is {policy}: the server may throw locks away when memory is short; set noeviction"
+            );
+            if strict {
+                return Err(address.error(StoreErrorKind::Refused, what));
+            }
+            tracing::warn!(store = ?address, "{what}");
+        }
+        Some(_) => {}
+        None => tracing::warn!(
+            store = ?address,
+            "maxmemory-policy can't be read; it must be noeviction, or the server may throw locks away"
+        ),
+    }
+
+    // The scripts need it.
+    call(connector, &link, &["TIME"], deadline).await.map(drop)
+}
+
+async fn call(
+    connector: &Connector,
+    link: &Arc<Link>,
+    words: &[&str],
+    deadline: Tick,
+) -> Result<Value, StoreError> {
+    let mut command = redis::Cmd::new();
+    for word in words {
+        command.arg(*word);
+    }
+    connector.call(link, &command, deadline).await.map_err(|error: CallError| error.into())
+}
+
+/// Whether the server can't be used, rather than not be asked this.
+fn is_final(error: &StoreError) -> bool {
+    !matches!(error.kind(), StoreErrorKind::Denied | StoreErrorKind::Refused | StoreErrorKind::Unsupported)
+        || error.to_string().contains("NOAUTH")
+}
+
+async fn configured_policy(
+    connector: &Connector,
+    link: &Arc<Link>,
+    deadline: Tick,
+) -> Result<Option<String>, StoreError> {
+    match call(connector, link, &["CONFIG", "GET", "maxmemory-policy"], deadline).await {
+        Ok(value) => Ok(entry(&value, "maxmemory-policy")),
+        Err(error) if is_final(&error) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// A server that does not know HELLO still says its version in the older protocol.
+async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreError> {
+    let dialer = connector.dialer();
+    let client = dialer.older_protocol().ok()?;
+    let ask = async {
+        let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.ok()?;
+        let value = connection.send_packed_command(redis::cmd("INFO").arg("server")).await.ok()?;
+        let version = field(reply::text(&value)?, "redis_version")?.to_owned();
+        let what = supported(&version).err()?;
+        Some(dialer.address.error(StoreErrorKind::Unsupported, what))
+    };
+    tokio::time::timeout(deadline.since(dialer.clock.now()), ask).await.ok()?
+}
+
+fn supported(version: &str) -> Result<(), String> {
+    let mut numbers = version.split('.').map(str::parse::<u64>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return Ok(()) };
+    if (major, minor) >= OLDEST {
+        return Ok(());
+    }
+    Err(format!("the server is version {version}; locks need Redis {}.{} or newer", OLDEST.0, OLDEST.1))
+}
+
+/// A line `name:value` of INFO.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// A value of a map, or of an array of names and values.
+fn entry(value: &Value, name: &str) -> Option<String> {
+    let found = match value {
+        Value::Map(entries) => entries.iter().find(|(key, _)| reply::text(key) == Some(name)).map(|(_, value)| value),
+        Value::Array(values) => values.chunks_exact(2).find_map(|pair| match pair {
+            [key, value] if reply::text(key) == Some(name) => Some(value),
+            _ => None,
+        }),
+        _ => None,
+    };
+    found.and_then(reply::text).map(str::to_owned)
+}
+
+fn verbatim(value: &Value) -> Option<String> {
+    match value {
+        Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for good in ["6.2.0", "6.2", "7.0.15", "10.1.3", "8.0-rc1.2", "unstable"] {
+            assert!(supported(good).is_ok(), "{good}");
+        }
+        for bad in ["6.0.16", "5.0.7", "2.8.19"] {
+            assert!(supported(bad).unwrap_err().contains(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! From the client library's errors to [`StoreError`]s: what kind it is, where it happened, and no secrets.
+
+use redis::{ErrorKind, RedisError, ServerError};
+
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Where the server is, for messages, and what must not be in them.
+#[derive(Clone)]
+pub(super) struct Address {
+    text: String,
+    secret: Option<String>,
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Address {
+    pub(super) fn new(info: &redis::ConnectionInfo) -> Self {
+        let secret = info.redis_settings().password().filter(|secret| !secret.is_empty());
+        Self { text: info.addr().to_string(), secret: secret.map(str::to_owned) }
+    }
+
+    /// An error of this kind; `what` is cleaned of the password.
+    pub(super) fn error(&self, kind: StoreErrorKind, what: impl AsRef<str>) -> StoreError {
+        let what = what.as_ref();
+        match &self.secret {
+            Some(secret) if what.contains(secret.as_str()) => {
+                StoreError::new(kind, format!("Redis at {}: {}", self.text, what.replace(secret.as_str(), "***")))
+            }
+            _ => StoreError::new(kind, format!("Redis at {}: {what}", self.text)),
+        }
+    }
+
+    /// A connection could not be made: nothing was executed.
+    pub(super) fn connect_error(&self, error: &RedisError) -> StoreError {
+        match error.kind() {
+            ErrorKind::RESP3NotSupported => {
+                self.error(StoreErrorKind::Unsupported, "the server does not know HELLO; Redis 6.2 or newer is needed")
+            }
+            ErrorKind::AuthenticationFailed => self.error(StoreErrorKind::Denied, error.to_string()),
+            ErrorKind::InvalidClientConfig => self.error(StoreErrorKind::Unsupported, error.to_string()),
+            ErrorKind::Server(_) | ErrorKind::Extension => self.answer(
+                error.code().unwrap_or("ERR"),
+                error.detail().map_or_else(|| error.to_string(), str::to_owned).as_str(),
+            ),
+            _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {error}")),
+        }
+    }
+
+    /// The connection broke while a call was under way: nobody knows whether it was executed.
+    pub(super) fn broken(&self, error: &RedisError) -> StoreError {
+        self.error(StoreErrorKind::Unanswered, format!("the connection broke before an answer came: {error}"))
+    }
+
+    /// The server answered with an error.
+    pub(super) fn refused(&self, error: &ServerError) -> StoreError {
+        self.answer(error.code(), error.details().unwrap_or_default())
+    }
+
+    /// An error answer that starts with `code`.
+    pub(super) fn answer(&self, code: &str, detail: &str) -> StoreError {
+        let (code, detail) = innermost(code, detail);
+        let kind = kind_of(code, detail);
+        let hint = match (kind, code) {
+            (StoreErrorKind::ReadOnly, _) => "; locks need the primary, this is a replica",
+            (StoreErrorKind::Full, _) => "; it refuses writes until memory is free",
+            (StoreErrorKind::ForeignData, "WRONGTYPE") => {
+                "; the key of a lock, or of its counter, holds somebody's data that is no lock"
+            }
+            (StoreErrorKind::ForeignData, _) => "; the fencing counter can't be counted on",
+            (StoreErrorKind::Unsupported, "MOVED" | "ASK" | "CROSSSLOT") => {
+                "; this is a Redis Cluster, which this store does not speak to"
+            }
+            (StoreErrorKind::Refused, "MISCONF") => "; its last save to disk failed, so it refuses writes",
+            _ => "",
+        };
+        self.error(kind, format!("{code} {detail}{hint}"))
+    }
+}
+
+/// Redis 6.2 wraps an error inside a script into an `ERR Error running script (…): @user_script: 12: CODE text`;
+/// Redis 7 keeps the code in front and appends ` script: sha, on @user_script:12.`.
+fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
+    if code == "ERR"
+        && detail.contains("Error running script")
+        && let Some((_, inner)) = detail.rsplit_once("@user_script")
+    {
+        let inner = inner.trim_start_matches(|c: char| matches!(c, ':' | ' ' | '-') || c.is_ascii_digit());
+        return inner.split_once(' ').unwrap_or((inner, ""));
+    }
+    (code, detail.split_once(" script: ").map_or(detail, |(text, _)| text))
+}
+
+fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
+    match code {
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => StoreErrorKind::NotReady,
+        "ERR" if detail.contains("max number of clients") => StoreErrorKind::NotReady,
+        "READONLY" => StoreErrorKind::ReadOnly,
+        "OOM" => StoreErrorKind::Full,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => StoreErrorKind::Denied,
+        // Redis 6.2 words it so inside a script.
+        "The" if detail.contains("can't run this command or subcommand") => StoreErrorKind::Denied,
+        "WRONGTYPE" | "LOCKTOKEN" => StoreErrorKind::ForeignData,
+        // Only the counter is ever incremented.
+        "ERR" if detail.contains("would overflow") || detail.contains("not an integer") => StoreErrorKind::ForeignData,
+        "MOVED" | "ASK" | "CROSSSLOT" | "NOPROTO" => StoreErrorKind::Unsupported,
+        "ERR" if detail.contains("unknown command") => StoreErrorKind::Unsupported,
+        _ => StoreErrorKind::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> Address {
+        let client = redis::Client::open("redis://ann:hunter2@127.0.0.1:6399/3").unwrap();
+        Address::new(client.get_connection_info())
+    }
+
+    #[test]
+    fn every_answer_has_its_kind() {
+        use StoreErrorKind::*;
+        for (answer, kind) in [
+            ("LOADING Redis is loading the dataset in memory", NotReady),
+            ("BUSY Redis is busy running a script", NotReady),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", NotReady),
+            ("CLUSTERDOWN The cluster is down", NotReady),
+            ("MASTERDOWN Link with MASTER is down", NotReady),
+            ("ERR max number of clients reached", NotReady),
+            ("READONLY You can't write against a read only replica.", ReadOnly),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Full),
+            ("NOAUTH Authentication required.", Denied),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Denied),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", Denied),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", ForeignData),
+            ("LOCKTOKEN not a counter", ForeignData),
+            ("ERR increment or decrement would overflow", ForeignData),
+            ("MISCONF Redis is configured to save RDB snapshots", Refused),
+            ("MOVED 3999 127.0.0.1:6381", Unsupported),
+            ("ERR something else", Refused),
+        ] {
+            let (code, detail) = answer.split_once(' ').unwrap();
+            let error = address().answer(code, detail);
+            assert_eq!(error.kind(), kind, "{answer}");
+            assert!(error.to_string().contains("127.0.0.1:6399"), "{error}");
+            assert!(error.to_string().contains(answer), "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_inside_scripts_are_unwrapped() {
+        let old = "Error running script (call to f_0af): @user_script:12: @user_script: 12: OOM command not allowed \
+                   when used memory > 'maxmemory'.";
+        let error = address().answer("ERR", old);
+        assert_eq!(error.kind(), StoreErrorKind::Full);
+        assert!(!error.to_string().contains("user_script"), "{error}");
+
+        let new = "Operation against a key holding the wrong kind of value script: 0af, on @user_script:34.";
+        let error = address().answer("WRONGTYPE", new);
+        assert_eq!(error.kind(), StoreErrorKind::ForeignData);
+        assert!(!error.to_string().contains("user_script"), "{error}");
+    }
+
+    #[test]
+    fn the_password_is_never_in_an_error() {
+        let echo = "unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `ann`, `hunter2`";
+        let error = address().answer("ERR", echo);
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        assert!(!format!("{error:?} {:?}", address()).contains("hunter2"));
+    }
+}

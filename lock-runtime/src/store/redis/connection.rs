@@ -1,0 +1,340 @@
+//! [`Connector`]: the one connection for commands, made when it is needed and replaced when it is doubtful.
+//!
+//! The client library never reconnects a multiplexed connection and keeps using a socket that swallows everything, so
+//! both are done here. A connection is given up when it breaks, when a call on it times out and nothing at all was
+//! heard on it since that call was sent, and when the server says that it is a replica (its address may lead to the
+//! new primary by now). Calls under way on a connection that was given up still get their answers if these come.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, Value};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::classify::Address;
+use super::reply;
+use super::script::Invocation;
+use super::server_clock::ServerClock;
+use crate::clock::{Clock, Tick};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Commands that may wait for the socket; past it callers wait.
+const QUEUE: usize = 1024;
+/// Pauses between attempts to connect while they fail: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How connections are made.
+#[derive(Clone)]
+pub(super) struct Dialer {
+    client: Client,
+    pub(super) address: Address,
+    pub(super) connect_timeout: Duration,
+    pub(super) clock: Clock,
+}
+
+impl Dialer {
+    /// `client` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions) and with
+    /// keep-alive probes, unless the user has set some.
+    pub(super) fn new(client: &Client, connect_timeout: Duration, clock: Clock) -> Result<Self, StoreError> {
+        let info = client.get_connection_info().clone();
+        let address = Address::new(&info);
+        let mut tcp = info.tcp_settings().clone().set_nodelay(true);
+        if tcp.keepalive().is_none() {
+            let probes = TcpKeepalive::new().with_time(Duration::from_secs(15));
+            #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "windows"))]
+            let probes = probes.with_interval(Duration::from_secs(5));
+            tcp = tcp.set_keepalive(probes);
+        }
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        if tcp.user_timeout().is_none() {
+            tcp = tcp.set_user_timeout(Duration::from_secs(30));
+        }
+        let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        if redis.lib_name().is_none() && !redis.skip_set_lib_name() {
+            redis = redis.set_lib_name("lock-runtime", env!("CARGO_PKG_VERSION"));
+        }
+        let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
+        let client = Client::open(info).map_err(|error| address.connect_error(&error))?;
+        Ok(Self { client, address, connect_timeout, clock })
+    }
+
+    /// The same server, spoken to in the protocol that servers before version 6 know too.
+    pub(super) fn older_protocol(&self) -> Result<Client, StoreError> {
+        let info = self.client.get_connection_info().clone();
+        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
+        Client::open(info.set_redis_settings(redis)).map_err(|error| self.address.connect_error(&error))
+    }
+
+    /// A new connection; nothing is executed on it but the handshake.
+    pub(super) async fn dial(&self, pushes: impl AsyncPushSender) -> Result<MultiplexedConnection, StoreError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE)
+            .set_push_sender(pushes);
+        let dial = self.client.get_multiplexed_async_connection_with_config(&config);
+        match tokio::time::timeout(self.connect_timeout, dial).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(self.address.connect_error(&error)),
+            Err(_) => Err(self.address.error(
+                StoreErrorKind::Unreachable,
+                format!("no connection within {:?}", self.connect_timeout),
+            )),
+        }
+    }
+}
+
+/// A connection in use.
+pub(super) struct Link {
+    connection: MultiplexedConnection,
+    dead: Arc<AtomicBool>,
+    /// When an answer was last heard, in nanoseconds of the clock.
+    heard: AtomicU64,
+}
+
+type Outcome = Result<Arc<Link>, StoreError>;
+
+enum Phase {
+    Idle,
+    Connecting { outcome: watch::Receiver<Option<Outcome>>, task: AbortHandle },
+    Ready(Arc<Link>),
+}
+
+struct State {
+    phase: Phase,
+    failures: u32,
+    failed_at: Tick,
+}
+
+pub(super) struct Connector {
+    dialer: Dialer,
+    runtime: Handle,
+    server_clock: Arc<ServerClock>,
+    state: Mutex<State>,
+    weak: Weak<Self>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("address", &self.dialer.address).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Connector {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Phase::Connecting { task, .. } = &state.phase {
+            task.abort();
+        }
+    }
+}
+
+impl Connector {
+    pub(super) fn new(dialer: Dialer, runtime: Handle, server_clock: Arc<ServerClock>) -> Arc<Self> {
+        let state = State { phase: Phase::Idle, failures: 0, failed_at: Tick::default() };
+        Arc::new_cyclic(|weak| Self {
+            dialer,
+            runtime,
+            server_clock,
+            state: Mutex::new(state),
+            weak: weak.clone(),
+        })
+    }
+
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn error(&self, kind: StoreErrorKind, what: &str) -> StoreError {
+        self.dialer.address.error(kind, what)
+    }
+
+    /// The connection, made now if there is none. All callers share one attempt. Fails with what hindered it; nothing
+    /// was executed then.
+    pub(super) async fn link(&self, deadline: Tick) -> Result<Arc<Link>, StoreError> {
+        let mut outcome = {
+            let mut state = self.state();
+            match &state.phase {
+                Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => return Ok(Arc::clone(link)),
+                Phase::Connecting { outcome, .. } => outcome.clone(),
+                Phase::Ready(_) | Phase::Idle => self.start(&mut state),
+            }
+        };
+        let left = deadline.since(self.dialer.clock.now());
+        match tokio::time::timeout(left, outcome.wait_for(Option::is_some)).await {
+            Ok(Ok(outcome)) => match &*outcome {
+                Some(outcome) => outcome.clone(),
+                None => Err(self.error(StoreErrorKind::Unreachable, "no connection")),
+            },
+            Ok(Err(_)) => Err(self.error(StoreErrorKind::Unreachable, "no connection: the runtime has gone")),
+            Err(_) => Err(self.error(StoreErrorKind::Unreachable, "no connection in time")),
+        }
+    }
+
+    fn start(&self, state: &mut State) -> watch::Receiver<Option<Outcome>> {
+        let (sender, outcome) = watch::channel(None);
+        let (dialer, server_clock) = (self.dialer.clone(), Arc::clone(&self.server_clock));
+        let connector = self.weak.clone();
+        let pause = match state.failures {
+            0 => Duration::ZERO,
+            failures => LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(failures.min(10) - 1)),
+        };
+        let pause = pause.saturating_sub(dialer.clock.now().since(state.failed_at));
+        let task = self.runtime.spawn(async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            let result = connect(&dialer, &server_clock).await;
+            if let Some(connector) = connector.upgrade() {
+                connector.settle(&result);
+            }
+            let _ = sender.send(Some(result));
+        });
+        state.phase = Phase::Connecting { outcome: outcome.clone(), task: task.abort_handle() };
+        outcome
+    }
+
+    fn settle(&self, result: &Outcome) {
+        let mut state = self.state();
+        match result {
+            Ok(link) => {
+                state.failures = 0;
+                state.phase = Phase::Ready(Arc::clone(link));
+            }
+            Err(_) => {
+                state.failures = state.failures.saturating_add(1);
+                state.failed_at = self.dialer.clock.now();
+                state.phase = Phase::Idle;
+            }
+        }
+    }
+
+    /// Does not hand out `link` any more.
+    pub(super) fn give_up(&self, link: &Arc<Link>) {
+        link.dead.store(true, Ordering::Release);
+        let mut state = self.state();
+        if matches!(&state.phase, Phase::Ready(current) if Arc::ptr_eq(current, link)) {
+            state.phase = Phase::Idle;
+        }
+    }
+
+    /// Sends one command and waits for its answer, which is never an error answer.
+    pub(super) async fn call(&self, link: &Arc<Link>, command: &Cmd, deadline: Tick) -> Result<Value, CallError> {
+        let clock = self.dialer.clock;
+        let sent = clock.now();
+        let left = deadline.since(sent);
+        if left.is_zero() {
+            return Err(CallError::Other(
+                self.error(StoreErrorKind::Unreachable, "no time was left to send the request"),
+            ));
+        }
+        let mut connection = link.connection.clone();
+        match tokio::time::timeout(left, connection.send_packed_command(command)).await {
+            Ok(Ok(value)) => {
+                link.heard.fetch_max(clock.now().as_nanos(), Ordering::AcqRel);
+                match value {
+                    Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
+                    Value::ServerError(error) => {
+                        let error = self.dialer.address.refused(&error);
+                        if error.kind() == StoreErrorKind::ReadOnly {
+                            self.give_up(link);
+                        }
+                        Err(CallError::Other(error))
+                    }
+                    value => Ok(value),
+                }
+            }
+            Ok(Err(error)) => {
+                self.give_up(link);
+                Err(CallError::Other(self.dialer.address.broken(&error)))
+            }
+            Err(_) => {
+                if link.heard.load(Ordering::Acquire) < sent.as_nanos() {
+                    self.give_up(link);
+                }
+                Err(CallError::Other(
+                    self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}")),
+                ))
+            }
+        }
+    }
+
+    /// Runs a script.
+    pub(super) async fn run(
+        &self,
+        link: &Arc<Link>,
+        invocation: &Invocation,
+        deadline: Tick,
+    ) -> Result<Value, StoreError> {
+        let answer = match self.call(link, &invocation.by_name(), deadline).await {
+            // The script was not executed, so it may be sent again.
+            Err(CallError::NoScript) => self.call(link, &invocation.by_source(), deadline).await,
+            answer => answer,
+        };
+        answer.map_err(|error| match error {
+            CallError::Other(error) => error,
+            CallError::NoScript => {
+                let what = format!("NOSCRIPT in answer to EVAL of {}", invocation.script().name);
+                self.error(StoreErrorKind::Refused, &what)
+            }
+        })
+    }
+}
+
+/// Why a call has no result.
+pub(super) enum CallError {
+    NoScript,
+    Other(StoreError),
+}
+
+impl From<CallError> for StoreError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Other(error) => error,
+            CallError::NoScript => Self::new(StoreErrorKind::Refused, "NOSCRIPT in answer to a command"),
+        }
+    }
+}
+
+async fn connect(dialer: &Dialer, server_clock: &ServerClock) -> Outcome {
+    let dead = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&dead);
+    let started = dialer.clock.now();
+    let mut connection = dialer
+        .dial(move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                flag.store(true, Ordering::Release);
+            }
+            Ok::<(), SendError>(())
+        })
+        .await?;
+
+    // The first thing to know about a server is its time.
+    let sent = dialer.clock.now();
+    let left = dialer.connect_timeout.saturating_sub(sent.since(started));
+    let time = tokio::time::timeout(left, connection.send_packed_command(&redis::cmd("TIME"))).await;
+    let time = match time {
+        Ok(Ok(Value::ServerError(error))) => return Err(dialer.address.refused(&error)),
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => return Err(dialer.address.connect_error(&error)),
+        Err(_) => {
+            let what = format!("connected, but no answer within {:?}", dialer.connect_timeout);
+            return Err(dialer.address.error(StoreErrorKind::Unreachable, what));
+        }
+    };
+    let time = reply::time(&time)
+        .ok_or_else(|| dialer.address.error(StoreErrorKind::Refused, format!("unexpected TIME: {time:?}")))?;
+    server_clock.observe(time, sent);
+    Ok(Arc::new(Link { connection, dead, heard: AtomicU64::new(dialer.clock.now().as_nanos()) }))
+}

@@ -1,0 +1,308 @@
+//! [`Registry`]: which channels are watched by whom, and how far each subscription is. No I/O here.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Tick;
+use crate::store::Notice;
+
+/// How long a channel that the server refused is left alone.
+const REFUSAL_STANDS: Duration = Duration::from_secs(30);
+/// Channels without watchers that are kept subscribed; past it the oldest go at once.
+const MOST_IDLE: usize = 4096;
+
+/// How far the subscription of a channel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// To be subscribed.
+    Wanted,
+    /// SUBSCRIBE is under way.
+    Joining,
+    /// The server sends us its messages.
+    Confirmed,
+    /// UNSUBSCRIBE is under way.
+    Leaving,
+    /// The server refused until then, for want of rights.
+    Refused { until: Tick },
+}
+
+struct Watcher {
+    id: u64,
+    notices: mpsc::Sender<Notice>,
+    /// Told once: whether the subscription is confirmed.
+    ready: Option<oneshot::Sender<bool>>,
+}
+
+impl Watcher {
+    /// Retry leaves the last place of the queue to Resubscribed, which must not be taken for an echo.
+    fn retry(&self) {
+        if self.notices.capacity() > 1 {
+            let _ = self.notices.try_send(Notice::Retry);
+        }
+    }
+}
+
+struct Channel {
+    state: State,
+    watchers: Vec<Watcher>,
+    idle_since: Tick,
+    in_idle_queue: bool,
+    /// Left again while in the idle queue: its place there is too early.
+    left_again: bool,
+}
+
+/// Whether a watcher's channel is confirmed: known now, or to be waited for.
+pub(super) enum Readiness {
+    Known(bool),
+    Awaited(oneshot::Receiver<bool>),
+}
+
+#[derive(Default)]
+pub(super) struct Registry {
+    channels: HashMap<Arc<str>, Channel>,
+    todo: VecDeque<Arc<str>>,
+    idle: VecDeque<Arc<str>>,
+    next_id: u64,
+    /// The connection whose pushes count.
+    generation: u64,
+    connected: bool,
+    /// The last attempt to connect failed.
+    down: bool,
+}
+
+impl Registry {
+    /// Adds a watcher of `name`. `true`: the subscriber has something to do.
+    pub(super) fn add(
+        &mut self,
+        name: &Arc<str>,
+        notices: mpsc::Sender<Notice>,
+        now: Tick,
+    ) -> (u64, Readiness, bool) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let down = self.down;
+        let mut new = false;
+        let channel = self.channels.entry(Arc::clone(name)).or_insert_with(|| {
+            new = true;
+            Channel { state: State::Wanted, watchers: Vec::new(), idle_since: now, in_idle_queue: false, left_again: false }
+        });
+        if matches!(channel.state, State::Refused { until } if until <= now) {
+            channel.state = State::Wanted;
+            new = true;
+        }
+        let (ready, readiness) = match channel.state {
+            State::Confirmed => (None, Readiness::Known(true)),
+            State::Refused { .. } => (None, Readiness::Known(false)),
+            _ if down => (None, Readiness::Known(false)),
+            State::Wanted | State::Joining | State::Leaving => {
+                let (sender, receiver) = oneshot::channel();
+                (Some(sender), Readiness::Awaited(receiver))
+            }
+        };
+        channel.watchers.push(Watcher { id, notices, ready });
+        if new {
+            self.todo.push_back(Arc::clone(name));
+        }
+        (id, readiness, new)
+    }
+
+    /// Removes a watcher. `true`: the subscriber has a new timer.
+    pub(super) fn remove(&mut self, name: &Arc<str>, id: u64, now: Tick) -> bool {
+        let Some(channel) = self.channels.get_mut(name) else { return false };
+        channel.watchers.retain(|watcher| watcher.id != id);
+        if !channel.watchers.is_empty() {
+            return false;
+        }
+        channel.idle_since = now;
+        if channel.in_idle_queue {
+            channel.left_again = true;
+            return false;
+        }
+        channel.in_idle_queue = true;
+        self.idle.push_back(Arc::clone(name));
+        true
+    }
+
+    /// Whether the server counts us among the subscribers of `name`, and whether somebody here listens.
+    pub(super) fn own(&self, name: &str) -> (bool, bool) {
+        self.channels.get(name).map_or((false, false), |channel| {
+            (channel.state == State::Confirmed, !channel.watchers.is_empty())
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+
+    /// A new connection is being made; returns its generation.
+    pub(super) fn begin(&mut self) -> u64 {
+        self.generation += 1;
+        self.connected = true;
+        self.todo = self.channels.keys().cloned().collect();
+        for channel in self.channels.values_mut() {
+            channel.state = State::Wanted;
+        }
+        self.generation
+    }
+
+    pub(super) fn is_connected(&self, generation: u64) -> bool {
+        self.connected && self.generation == generation
+    }
+
+    /// The connection of this generation stands.
+    pub(super) fn established(&mut self, generation: u64) {
+        if self.generation == generation {
+            self.down = false;
+        }
+    }
+
+    /// The connection of this generation is gone: whatever was sent meanwhile is lost.
+    pub(super) fn disconnected(&mut self, generation: u64) {
+        if !self.is_connected(generation) {
+            return;
+        }
+        self.connected = false;
+        for channel in self.channels.values_mut() {
+            channel.state = State::Wanted;
+            for watcher in &channel.watchers {
+                watcher.retry();
+            }
+        }
+    }
+
+    /// No connection can be made now: whoever waits for a subscription has to poll. Channels that nobody watches are
+    /// forgotten.
+    pub(super) fn unreachable(&mut self) {
+        self.connected = false;
+        self.down = true;
+        self.channels.retain(|_, channel| !channel.watchers.is_empty());
+        self.idle.clear();
+        self.todo.clear();
+        for channel in self.channels.values_mut() {
+            channel.in_idle_queue = false;
+            for watcher in &mut channel.watchers {
+                if let Some(ready) = watcher.ready.take() {
+                    let _ = ready.send(false);
+                }
+            }
+        }
+    }
+
+    /// Channels to subscribe next.
+    pub(super) fn take_todo(&mut self, most: usize) -> Vec<Arc<str>> {
+        let mut batch = Vec::new();
+        while batch.len() < most
+            && let Some(name) = self.todo.pop_front()
+        {
+            if let Some(channel) = self.channels.get_mut(&name)
+                && channel.state == State::Wanted
+            {
+                channel.state = State::Joining;
+                batch.push(name);
+            }
+        }
+        batch
+    }
+
+    /// Channels that nobody has watched for `linger`, to be unsubscribed next.
+    pub(super) fn take_idle(&mut self, now: Tick, linger: Duration, most: usize) -> Vec<Arc<str>> {
+        let mut batch = Vec::new();
+        while batch.len() < most
+            && let Some(name) = self.idle.front().cloned()
+        {
+            let Some(channel) = self.channels.get_mut(&name) else {
+                self.idle.pop_front();
+                continue;
+            };
+            if channel.watchers.is_empty() {
+                if std::mem::take(&mut channel.left_again) {
+                    self.idle.rotate_left(1);
+                    continue;
+                }
+                if now < channel.idle_since + linger && self.idle.len() <= MOST_IDLE {
+                    break;
+                }
+            }
+            self.idle.pop_front();
+            channel.in_idle_queue = false;
+            channel.left_again = false;
+            if !channel.watchers.is_empty() {
+                continue;
+            }
+            if channel.state == State::Confirmed {
+                channel.state = State::Leaving;
+                batch.push(name);
+            } else {
+                self.channels.remove(&name);
+            }
+        }
+        batch
+    }
+
+    /// When [`take_idle`](Self::take_idle) may have something next.
+    pub(super) fn next_idle(&self, linger: Duration) -> Option<Tick> {
+        let channel = self.channels.get(self.idle.front()?)?;
+        Some(channel.idle_since + linger)
+    }
+
+    /// The server refused to subscribe us.
+    pub(super) fn refused(&mut self, name: &str, now: Tick) {
+        let Some(channel) = self.channels.get_mut(name) else { return };
+        channel.state = State::Refused { until: now + REFUSAL_STANDS };
+        for watcher in &mut channel.watchers {
+            if let Some(ready) = watcher.ready.take() {
+                let _ = ready.send(false);
+            }
+        }
+    }
+
+    /// A message came.
+    pub(super) fn message(&self, generation: u64, name: &str) {
+        if generation == self.generation
+            && let Some(channel) = self.channels.get(name)
+        {
+            channel.watchers.iter().for_each(Watcher::retry);
+        }
+    }
+
+    /// The server subscribed us.
+    pub(super) fn subscribed(&mut self, generation: u64, name: &str) {
+        if generation != self.generation {
+            return;
+        }
+        let Some(channel) = self.channels.get_mut(name) else { return };
+        channel.state = State::Confirmed;
+        for watcher in &mut channel.watchers {
+            let told = watcher.ready.take().is_some_and(|ready| ready.send(true).is_ok());
+            if !told {
+                // It has been waiting without us, or was cut off for a while.
+                let _ = watcher.notices.try_send(Notice::Resubscribed);
+            }
+        }
+    }
+
+    /// The server does not send us this channel any more. `true`: the subscriber has something to do.
+    pub(super) fn unsubscribed(&mut self, generation: u64, name: &str) -> bool {
+        if generation != self.generation {
+            return false;
+        }
+        let Some((key, channel)) = self.channels.get_key_value(name) else { return false };
+        let (key, asked) = (Arc::clone(key), channel.state == State::Leaving);
+        if asked && channel.watchers.is_empty() {
+            self.channels.remove(name);
+            return false;
+        }
+        let Some(channel) = self.channels.get_mut(name) else { return false };
+        channel.state = State::Wanted;
+        for watcher in &channel.watchers {
+            if watcher.ready.is_none() {
+                watcher.retry();
+            }
+        }
+        self.todo.push_back(key);
+        true
+    }
+}

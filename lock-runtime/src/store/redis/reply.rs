@@ -1,0 +1,244 @@
+//! Reads what the scripts return; the formats are described in their headers.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::store::{Acquired, Busy, Granted, Kept, LockStatus, ServerTime, TokenRange};
+use crate::token::{FencingToken, OwnerId};
+
+/// What `grant` in grant.lua says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Grant {
+    Done(Acquired),
+    TooLate(ServerTime),
+    /// The item is not a lock.
+    Foreign(usize, Reason),
+    /// The item's counter is not a counter.
+    BadCounter(usize),
+}
+
+/// Why something is not a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    NoTtl,
+    Field,
+}
+
+impl Reason {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "no-ttl" => Some(Self::NoTtl),
+            "field" => Some(Self::Field),
+            _ => None,
+        }
+    }
+
+    pub(super) fn explain(self) -> &'static str {
+        match self {
+            Self::NoTtl => "it has no time to live",
+            Self::Field => "it is a hash with fields that no lock has",
+        }
+    }
+}
+
+/// What `free` in free.lua says about one lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freed {
+    NotHeld,
+    Untold,
+    Told(u64),
+}
+
+pub(super) fn int(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+pub(super) fn array(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::Array(values) => Some(values),
+        _ => None,
+    }
+}
+
+fn micros(value: &Value) -> Option<ServerTime> {
+    int(value).and_then(|micros| u64::try_from(micros).ok()).map(ServerTime::from_micros)
+}
+
+fn index(value: &Value) -> Option<usize> {
+    int(value).and_then(|index| usize::try_from(index).ok())?.checked_sub(1)
+}
+
+/// The answer to TIME.
+pub(super) fn time(value: &Value) -> Option<ServerTime> {
+    let [seconds, micros] = array(value)? else { return None };
+    let seconds: u64 = text(seconds)?.parse().ok()?;
+    let micros: u64 = text(micros)?.parse().ok()?;
+    Some(ServerTime::from_micros(seconds.checked_mul(1_000_000)?.checked_add(micros)?))
+}
+
+/// A server time as a bare number.
+pub(super) fn now(value: &Value) -> Option<ServerTime> {
+    micros(value)
+}
+
+/// The answer of `grant` to a request for `tokens` tokens for each of `items` locks.
+pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
+    if let Some(top) = int(value) {
+        let top = u64::try_from(top).ok()?;
+        return Some(Grant::Done(Acquired::Granted(Granted {
+            tokens: vec![TokenRange::ending_at(top, tokens); items],
+            server_time: ServerTime::from_micros(top.saturating_sub(u64::from(tokens))),
+        })));
+    }
+    let values = array(value)?;
+    match (int(values.first()?)?, values.get(1..)?) {
+        (1, [now, tops @ ..]) if tops.len() == items => {
+            let tops = tops.iter().map(|top| {
+                let top: u64 = text(top)?.parse().ok()?;
+                Some(TokenRange::ending_at(top, tokens))
+            });
+            Some(Grant::Done(Acquired::Granted(Granted {
+                tokens: tops.collect::<Option<_>>()?,
+                server_time: micros(now)?,
+            })))
+        }
+        (0, [now, item, left]) => Some(Grant::Done(Acquired::Busy(Busy {
+            item: index(item)?,
+            remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?),
+            server_time: micros(now)?,
+        }))),
+        (2, [now]) => Some(Grant::TooLate(micros(now)?)),
+        (3, [_, item, reason]) => Some(Grant::Foreign(index(item)?, Reason::parse(text(reason)?)?)),
+        (4, [_, item]) => Some(Grant::BadCounter(index(item)?)),
+        _ => None,
+    }
+}
+
+fn one_freed(value: &Value) -> Option<Freed> {
+    match int(value)? {
+        -1 => Some(Freed::NotHeld),
+        -2 => Some(Freed::Untold),
+        told => Some(Freed::Told(u64::try_from(told).ok()?)),
+    }
+}
+
+/// The answer of release.lua for `items` locks.
+pub(super) fn freed(value: &Value, items: usize) -> Option<Vec<Freed>> {
+    if items == 1 {
+        return Some(vec![one_freed(value)?]);
+    }
+    let freed: Vec<Freed> = array(value)?.iter().map(one_freed).collect::<Option<_>>()?;
+    Some(freed).filter(|freed| freed.len() == items)
+}
+
+/// The answer of takeover.lua: what was freed, and what the grant said.
+pub(super) fn takeover(value: &Value, items: usize) -> Option<(Vec<Freed>, &Value)> {
+    let (grant, freed) = array(value)?.split_last()?;
+    let freed: Vec<Freed> = freed.iter().map(one_freed).collect::<Option<_>>()?;
+    Some((freed, grant)).filter(|(freed, _)| freed.len() == items)
+}
+
+/// The answer of linger.lua: for each lock whether it was held.
+pub(super) fn flags(value: &Value, items: usize) -> Option<Vec<bool>> {
+    let flags: Vec<bool> = array(value)?.iter().map(|flag| Some(int(flag)? == 1)).collect::<Option<_>>()?;
+    Some(flags).filter(|flags| flags.len() == items)
+}
+
+/// The answer of keep.lua.
+pub(super) fn kept(value: &Value, items: usize) -> Option<Vec<Kept>> {
+    let flags = flags(value, items)?;
+    Some(flags.into_iter().map(|held| if held { Kept::Renewed } else { Kept::Gone }).collect())
+}
+
+/// The answer of status.lua; the inner error says why the key is not a lock.
+pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
+    let values = array(value)?;
+    let left = int(values.first()?)?;
+    if left == -3 {
+        return Some(Err(Reason::Field));
+    }
+    if left == -1 {
+        return Some(Err(Reason::NoTtl));
+    }
+    let last_token = text(values.get(1)?)?.parse().ok().map(FencingToken::new);
+    if left == -2 {
+        return Some(Ok(LockStatus { holders: Vec::new(), remaining: None, last_token }));
+    }
+    let mut holders = Vec::new();
+    for field in values.get(2..)?.chunks_exact(2) {
+        let [owner, count] = field else { return None };
+        let Some(owner) = text(owner).filter(|owner| super::names::is_lock_field(owner)) else {
+            return Some(Err(Reason::Field));
+        };
+        if owner == "mode" {
+            continue;
+        }
+        let Some(count) = text(count).and_then(|count| count.parse().ok()) else {
+            return Some(Err(Reason::Field));
+        };
+        holders.push((OwnerId::new(owner), count));
+    }
+    let remaining = Some(Duration::from_millis(u64::try_from(left).ok()?));
+    Some(Ok(LockStatus { holders, remaining, last_token }))
+}
+
+/// The answer of force_release.lua.
+pub(super) fn force_released(value: &Value) -> Option<Result<bool, Reason>> {
+    match value {
+        Value::Int(0) => Some(Ok(false)),
+        Value::Int(1) => Some(Ok(true)),
+        other => Reason::parse(text(other)?).map(Err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_bare_number_is_a_grant_of_the_usual_kind() {
+        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&Value::Int(1_700_000_000_000_010), 2, 10) else {
+            panic!("not granted");
+        };
+        assert_eq!(granted.server_time.as_micros(), 1_700_000_000_000_000);
+        let range = TokenRange { first: 1_700_000_000_000_001, last: 1_700_000_000_000_010 };
+        assert_eq!(granted.tokens, [range, range]);
+    }
+
+    #[test]
+    fn tokens_above_two_to_the_53rd_are_exact() {
+        let value = Value::Array(vec![Value::Int(1), Value::Int(5), bulk("9223372036854775807")]);
+        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&value, 1, 2) else { panic!("not granted") };
+        assert_eq!(granted.tokens, [TokenRange { first: 9_223_372_036_854_775_806, last: 9_223_372_036_854_775_807 }]);
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_refused() {
+        for value in [
+            Value::Nil,
+            Value::Int(-1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1), Value::Int(5)]),
+            Value::Array(vec![Value::Int(0), Value::Int(5), Value::Int(0), Value::Int(5)]),
+            Value::Array(vec![Value::Int(3), Value::Int(5), Value::Int(1), bulk("whatever")]),
+        ] {
+            assert_eq!(grant(&value, 1, 1), None, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The Lua scripts and how they are called: EVALSHA, and EVAL on the same connection when the server does not know the
+//! script. Never SCRIPT LOAD: it costs a round trip more, and in a cluster it waits for every node.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ToRedisArgs};
+
+/// A script and its name at the server.
+pub(super) struct Script {
+    pub(super) name: &'static str,
+    pub(super) source: &'static str,
+    sha1: String,
+}
+
+impl Script {
+    fn new(name: &'static str, source: &'static str) -> Self {
+        Self { name, source, sha1: sha1_smol::Sha1::from(source).hexdigest() }
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident = $text:literal: $($file:literal)+;)+) => {
+        $(pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new($text, concat!($(include_str!($file)),+)));)+
+
+        #[cfg(test)]
+        pub(super) fn all() -> Vec<&'static Script> {
+            vec![$(&*$name),+]
+        }
+    };
+}
+
+scripts! {
+    ACQUIRE = "acquire": "scripts/grant.lua" "scripts/acquire.lua";
+    RELEASE = "release": "scripts/free.lua" "scripts/release.lua";
+    TAKEOVER = "takeover": "scripts/free.lua" "scripts/grant.lua" "scripts/takeover.lua";
+    LINGER = "linger": "scripts/linger.lua";
+    KEEP = "keep": "scripts/keep.lua";
+    WITHDRAW = "withdraw": "scripts/free.lua" "scripts/withdraw.lua";
+    STATUS = "status": "scripts/status.lua";
+    FORCE_RELEASE = "force_release": "scripts/force_release.lua";
+}
+
+/// One call of a script.
+pub(super) struct Invocation {
+    script: &'static Script,
+    keys: usize,
+    arguments: Cmd,
+}
+
+impl Invocation {
+    pub(super) fn new<'a>(script: &'static Script, keys: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut arguments = Cmd::new();
+        let mut count = 0;
+        for key in keys {
+            arguments.arg(key);
+            count += 1;
+        }
+        Self { script, keys: count, arguments }
+    }
+
+    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        self.arguments.arg(argument);
+        self
+    }
+
+    pub(super) fn script(&self) -> &'static Script {
+        self.script
+    }
+
+    /// The usual form.
+    pub(super) fn by_name(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.sha1)
+    }
+
+    /// For a server that answered NOSCRIPT.
+    pub(super) fn by_source(&self) -> Cmd {
+        self.command("EVAL", self.script.source)
+    }
+
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut command = Cmd::new();
+        command.arg(verb).arg(script).arg(self.keys);
+        for argument in self.arguments.args_iter() {
+            if let redis::Arg::Simple(bytes) = argument {
+                command.arg(bytes);
+            }
+        }
+        command
+    }
+}

@@ -1,0 +1,21 @@
+-- Gives locks back later: they stay taken, but at most for the given time from now. Never lengthens.
+--
+-- KEYS     lock 1, lock 2, ...
+-- ARGV     time (ms), owner 1, owner 2, ...
+-- Returns  for each lock 1 when its owner still held it, else 0.
+--
+-- What Redisson sees: a lock with a shorter TTL. No message: waiters wait for the TTL.
+local reply = {}
+for i = 1, #KEYS do
+  local mine = redis.pcall('HEXISTS', KEYS[i], ARGV[i + 1])
+  if mine == 1 then
+    local left = redis.call('PTTL', KEYS[i])
+    if left == -1 or left > tonumber(ARGV[1]) then redis.call('PEXPIRE', KEYS[i], ARGV[1]) end
+    reply[i] = 1
+  elseif mine == 0 or string.find(mine.err, 'WRONGTYPE', 1, true) then
+    reply[i] = 0
+  else
+    return mine
+  end
+end
+return reply

@@ -1,0 +1,318 @@
+//! [`Subscriber`]: one connection for all release channels of a store.
+//!
+//! A task owns the connection while there is a channel, and sends SUBSCRIBE and UNSUBSCRIBE one after the other. The
+//! server's pushes alone decide which channels are confirmed, so that a watch that comes while its channel is being
+//! left is subscribed again. Watches never fail: without a subscription they are unconfirmed, and their owner polls.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::AbortHandle;
+
+use super::connection::Dialer;
+use super::registry::{Readiness, Registry};
+use crate::clock::Tick;
+use crate::store::Watch;
+
+/// Notices that may wait in a watch.
+const NOTICES: usize = 8;
+/// Channels in one command.
+const BATCH: usize = 256;
+/// Pauses between attempts to connect while they fail: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How the subscriber behaves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// How long a channel is kept after its last watcher has left.
+    pub(super) linger: Duration,
+    /// How often a quiet connection is asked whether it lives.
+    pub(super) ping_every: Duration,
+    /// How long an answer may take.
+    pub(super) timeout: Duration,
+}
+
+pub(super) struct Subscriber {
+    shared: Arc<Shared>,
+    runtime: Handle,
+}
+
+struct Shared {
+    dialer: Dialer,
+    timing: Timing,
+    inner: Mutex<Inner>,
+    wake: Notify,
+}
+
+struct Inner {
+    registry: Registry,
+    task: Option<AbortHandle>,
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber").field("timing", &self.shared.timing).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let mut inner = self.shared.inner();
+        if let Some(task) = inner.task.take() {
+            task.abort();
+        }
+        inner.registry = Registry::default();
+    }
+}
+
+impl Subscriber {
+    pub(super) fn new(dialer: Dialer, timing: Timing, runtime: Handle) -> Self {
+        let inner = Mutex::new(Inner { registry: Registry::default(), task: None });
+        Self { shared: Arc::new(Shared { dialer, timing, inner, wake: Notify::new() }), runtime }
+    }
+
+    /// Watches `channels`. Resolves when each is subscribed or will not be for now, at `deadline` at the latest.
+    pub(super) async fn watch(&self, channels: Vec<Arc<str>>, deadline: Tick) -> Watch {
+        let clock = self.shared.dialer.clock;
+        let (sender, notices) = mpsc::channel(NOTICES);
+        let mut registration = Registration { shared: Arc::downgrade(&self.shared), entries: Vec::new() };
+        let mut pending = Vec::with_capacity(channels.len());
+        {
+            let mut inner = self.shared.inner();
+            let mut work = false;
+            for channel in channels {
+                let (id, readiness, new) = inner.registry.add(&channel, sender.clone(), clock.now());
+                registration.entries.push((channel, id));
+                pending.push(readiness);
+                work |= new;
+            }
+            if inner.task.is_none() {
+                let shared = Arc::clone(&self.shared);
+                inner.task = Some(self.runtime.spawn(serve(shared)).abort_handle());
+            } else if work {
+                self.shared.wake.notify_one();
+            }
+        }
+        let mut confirmed = true;
+        for readiness in pending {
+            confirmed &= match readiness {
+                Readiness::Known(confirmed) => confirmed,
+                Readiness::Awaited(ready) => {
+                    let left = deadline.since(clock.now());
+                    matches!(tokio::time::timeout(left, ready).await, Ok(Ok(true)))
+                }
+            };
+        }
+        Watch::new(notices, confirmed, Box::new(registration))
+    }
+
+    /// Whether the server counts us among the subscribers of `channel`, and whether somebody here listens.
+    pub(super) fn own(&self, channel: &str) -> (bool, bool) {
+        self.shared.inner().registry.own(channel)
+    }
+}
+
+/// The places of a watch; leaves them when dropped.
+struct Registration {
+    shared: Weak<Shared>,
+    entries: Vec<(Arc<str>, u64)>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let now = shared.dialer.clock.now();
+        let mut inner = shared.inner();
+        let mut timer = false;
+        for (channel, id) in &self.entries {
+            timer |= inner.registry.remove(channel, *id, now);
+        }
+        drop(inner);
+        if timer {
+            shared.wake.notify_one();
+        }
+    }
+}
+
+impl Shared {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the task when there is nothing to watch; decided under the lock, so that no watch is left without one.
+    fn retire(&self) -> bool {
+        let mut inner = self.inner();
+        let done = inner.registry.is_empty();
+        if done {
+            inner.task = None;
+        }
+        done
+    }
+
+    /// What the server pushes. Runs on the connection's task and must not block.
+    fn push(&self, generation: u64, push: &PushInfo) {
+        let channel = match push.data.first() {
+            Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).unwrap_or_default(),
+            Some(Value::SimpleString(text)) => text,
+            _ => "",
+        };
+        let mut inner = self.inner();
+        let registry = &mut inner.registry;
+        let wake = match push.kind {
+            PushKind::Message => {
+                registry.message(generation, channel);
+                false
+            }
+            PushKind::Subscribe => {
+                registry.subscribed(generation, channel);
+                false
+            }
+            PushKind::Unsubscribe => registry.unsubscribed(generation, channel),
+            PushKind::Disconnection => {
+                registry.disconnected(generation);
+                true
+            }
+            _ => false,
+        };
+        drop(inner);
+        if wake {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// The subscriber's task: connects, keeps the subscriptions as they are wanted, and ends when none is.
+async fn serve(shared: Arc<Shared>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let generation = shared.inner().registry.begin();
+        let pushed = Arc::downgrade(&shared);
+        let dialed = shared.dialer.dial(move |push: PushInfo| {
+            if let Some(shared) = pushed.upgrade() {
+                shared.push(generation, &push);
+            }
+            Ok::<(), SendError>(())
+        });
+        match dialed.await {
+            Ok(connection) => {
+                shared.inner().registry.established(generation);
+                let since = shared.dialer.clock.now();
+                match attend(&shared, connection, generation).await {
+                    End::Idle => return,
+                    End::Lost(reason) => {
+                        tracing::debug!(store = ?shared.dialer.address, reason, "lost the subscriber connection");
+                        shared.inner().registry.disconnected(generation);
+                    }
+                }
+                if shared.dialer.clock.now().since(since) > LONGEST_PAUSE {
+                    pause = FIRST_PAUSE;
+                    continue;
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no subscriber connection");
+                shared.inner().registry.unreachable();
+                if shared.retire() {
+                    return;
+                }
+            }
+        }
+        tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
+    }
+}
+
+enum End {
+    /// Nothing is watched any more.
+    Idle,
+    Lost(&'static str),
+}
+
+async fn attend(shared: &Shared, mut connection: MultiplexedConnection, generation: u64) -> End {
+    let Timing { linger, ping_every, timeout } = shared.timing;
+    let clock = shared.dialer.clock;
+    let mut ping_at = clock.now() + ping_every;
+    loop {
+        loop {
+            let batch = shared.inner().registry.take_todo(BATCH);
+            if batch.is_empty() {
+                break;
+            }
+            if let Err(end) = subscribe(shared, &mut connection, batch).await {
+                return end;
+            }
+        }
+        let batch = shared.inner().registry.take_idle(clock.now(), linger, BATCH);
+        if !batch.is_empty() {
+            let left = tokio::time::timeout(timeout, connection.unsubscribe(texts(&batch))).await;
+            if !matches!(left, Ok(Ok(()))) {
+                return End::Lost("UNSUBSCRIBE failed");
+            }
+            continue;
+        }
+        if shared.retire() {
+            return End::Idle;
+        }
+        let next = {
+            let inner = shared.inner();
+            if !inner.registry.is_connected(generation) {
+                return End::Lost("disconnected");
+            }
+            inner.registry.next_idle(linger).map_or(ping_at, |idle| idle.min(ping_at))
+        };
+        // One millisecond more: timers are no finer than that, and the clock must have passed.
+        let sleep = next.since(clock.now()) + Duration::from_millis(1);
+        let _ = tokio::time::timeout(sleep, shared.wake.notified()).await;
+        if clock.now() >= ping_at {
+            let ping = redis::cmd("PING");
+            let pong = tokio::time::timeout(timeout, connection.send_packed_command(&ping)).await;
+            if !matches!(pong, Ok(Ok(_))) {
+                return End::Lost("PING was not answered");
+            }
+            ping_at = clock.now() + ping_every;
+        }
+    }
+}
+
+async fn subscribe(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: Vec<Arc<str>>,
+) -> Result<(), End> {
+    if try_subscribe(shared, connection, &batch).await?.is_ok() {
+        return Ok(());
+    }
+    // One forbidden channel spoils the whole command, so each is asked for by itself.
+    for channel in batch {
+        if let Err(refusal) = try_subscribe(shared, connection, std::slice::from_ref(&channel)).await? {
+            let store = &shared.dialer.address;
+            tracing::warn!(?store, %channel, answer = %refusal, "SUBSCRIBE was refused, waiters poll instead");
+            shared.inner().registry.refused(&channel, shared.dialer.clock.now());
+        }
+    }
+    Ok(())
+}
+
+/// `Ok(Err(_))`: the server said no.
+async fn try_subscribe(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: &[Arc<str>],
+) -> Result<Result<(), RedisError>, End> {
+    match tokio::time::timeout(shared.timing.timeout, connection.subscribe(texts(batch))).await {
+        Ok(Ok(())) => Ok(Ok(())),
+        Ok(Err(error)) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => Ok(Err(error)),
+        Ok(Err(_)) => Err(End::Lost("SUBSCRIBE failed")),
+        Err(_) => Err(End::Lost("SUBSCRIBE was not answered")),
+    }
+}
+
+fn texts(channels: &[Arc<str>]) -> Vec<String> {
+    channels.iter().map(|channel| channel.as_ref().to_owned()).collect()
+}
