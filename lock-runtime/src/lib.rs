@@ -7,8 +7,10 @@
 )]
 
 mod body;
+mod builder;
 mod clock;
 mod config;
+mod default;
 mod engine;
 mod error;
 mod guard;
@@ -23,7 +25,9 @@ mod sync;
 pub mod testing;
 mod token;
 
+pub use builder::LockManagerBuilder;
 pub use config::TokenRetention;
+pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
 pub use error::{AcquireError, ConnectError, ExtendError, LockError, ReleaseError};
 pub use guard::{HeldLock, LockGuard};
@@ -31,9 +35,7 @@ pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::Mutex;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
-pub use manager::{
-    LockManager, LockManagerBuilder, ShutdownError, default_manager, set_default, with_default,
-};
+pub use manager::{LockManager, ShutdownError};
 pub use scope::in_current_scope;
 pub use store::LockStatus;
 pub use token::{FencingToken, OwnerId};
@@ -47,7 +49,7 @@ pub mod __private {
 
     /// On the task's or the process's default manager.
     pub fn mutex(key: impl IntoLockKey) -> Mutex {
-        crate::manager::default_mutex(key)
+        crate::default::default_mutex(key)
     }
 
     /// On the manager that the user named.

@@ -27,9 +27,10 @@ impl Address {
     pub(super) fn error(&self, kind: StoreErrorKind, what: impl AsRef<str>) -> StoreError {
         let what = what.as_ref();
         match &self.secret {
-            Some(secret) if what.contains(secret.as_str()) => {
-                StoreError::new(kind, format!("Redis at {}: {}", self.text, what.replace(secret.as_str(), "***")))
-            }
+            Some(secret) if what.contains(secret.as_str()) => StoreError::new(
+                kind,
+                format!("Redis at {}: {}", self.text, what.replace(secret.as_str(), "***")),
+            ),
             _ => StoreError::new(kind, format!("Redis at {}: {what}", self.text)),
         }
     }
@@ -37,9 +38,10 @@ impl Address {
     /// A connection could not be made: nothing was executed.
     pub(super) fn connect_error(&self, error: &RedisError) -> StoreError {
         match error.kind() {
-            ErrorKind::RESP3NotSupported => {
-                self.error(StoreErrorKind::Unsupported, "the server does not know HELLO; Redis 6.2 or newer is needed")
-            }
+            ErrorKind::RESP3NotSupported => self.error(
+                StoreErrorKind::Unsupported,
+                "the server does not know HELLO; Redis 6.2 or newer is needed",
+            ),
             ErrorKind::AuthenticationFailed => self.error(StoreErrorKind::Denied, error.to_string()),
             ErrorKind::InvalidClientConfig => self.error(StoreErrorKind::Unsupported, error.to_string()),
             ErrorKind::Server(_) | ErrorKind::Extension => self.answer(
@@ -96,7 +98,9 @@ fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
 
 fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
     match code {
-        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => StoreErrorKind::NotReady,
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => {
+            StoreErrorKind::NotReady
+        }
         "ERR" if detail.contains("max number of clients") => StoreErrorKind::NotReady,
         "READONLY" => StoreErrorKind::ReadOnly,
         "OOM" => StoreErrorKind::Full,
@@ -105,7 +109,9 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         "The" if detail.contains("can't run this command or subcommand") => StoreErrorKind::Denied,
         "WRONGTYPE" | "LOCKTOKEN" => StoreErrorKind::ForeignData,
         // Only the counter is ever incremented.
-        "ERR" if detail.contains("would overflow") || detail.contains("not an integer") => StoreErrorKind::ForeignData,
+        "ERR" if detail.contains("would overflow") || detail.contains("not an integer") => {
+            StoreErrorKind::ForeignData
+        }
         "MOVED" | "ASK" | "CROSSSLOT" | "NOPROTO" => StoreErrorKind::Unsupported,
         "ERR" if detail.contains("unknown command") => StoreErrorKind::Unsupported,
         _ => StoreErrorKind::Refused,

@@ -19,8 +19,8 @@ use crate::clock::{Clock, Tick};
 use crate::config::{Config, TokenRetention};
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, BoxFuture, Granted, Item, KeepRequest, Kept, ListenerPolicy, LockStatus, LockStore,
-    ReleaseRequest, Released, ServerTime, StoreError, StoreErrorKind, Takeover, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, Granted, Item, KeepRequest, Kept, ListenerPolicy, LockStatus,
+    LockStore, ReleaseRequest, Released, ServerTime, StoreError, StoreErrorKind, Takeover, Watch, Withdrawn,
 };
 
 mod check;
@@ -434,7 +434,8 @@ impl Inner {
         if now > latest {
             return Ok(Withdrawn::Settled);
         }
-        let left = Duration::from_micros(latest.as_micros().saturating_sub(now.as_micros()).saturating_add(1));
+        let left =
+            Duration::from_micros(latest.as_micros().saturating_sub(now.as_micros()).saturating_add(1));
         Ok(Withdrawn::Pending(left))
     }
 
@@ -477,8 +478,11 @@ fn about(error: StoreError, names: &[Names]) -> StoreError {
     if error.kind() != StoreErrorKind::ForeignData {
         return error;
     }
-    let keys: Vec<String> =
-        names.iter().take(8).map(|names| format!("{:?} with counter {:?}", names.lock, names.counter)).collect();
+    let keys: Vec<String> = names
+        .iter()
+        .take(8)
+        .map(|names| format!("{:?} with counter {:?}", names.lock, names.counter))
+        .collect();
     StoreError::new(error.kind(), format!("{error} (asked for: {})", keys.join(", ")))
 }
 

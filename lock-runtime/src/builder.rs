@@ -1,0 +1,315 @@
+//! [`LockManagerBuilder`]: the settings of a manager, and the stores it can be built on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::clock::Clock;
+use crate::config::{Config, TokenRetention};
+use crate::engine::{Engine, SHORTEST_LEASE};
+use crate::error::ConnectError;
+use crate::manager::LockManager;
+use crate::store::LockStore;
+use crate::store::memory::MemoryStore;
+
+/// The URLs that [`LockManager::connect`] understands, for error texts.
+const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]` or `rediss://…`";
+
+#[derive(Clone, Debug, Default)]
+enum Runtime {
+    /// The one that is current when the manager is built.
+    #[default]
+    Current,
+    Given(Handle),
+    Dedicated,
+}
+
+/// Settings of a [`LockManager`]; made by [`LockManager::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "settings do nothing before `connect`"]
+pub struct LockManagerBuilder {
+    config: Config,
+    runtime: Runtime,
+}
+
+impl LockManagerBuilder {
+    /// Put in front of every key at the store. Default `lock:`; the empty text to share locks with Java.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.config.prefix = prefix.into();
+        self
+    }
+
+    /// Lease of locks that name none; the watchdog renews it every third of it. Default 30 s, at least 100 ms.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = lease;
+        self
+    }
+
+    /// Wait of requests that name none. Default 10 s.
+    pub fn default_wait(mut self, wait: Duration) -> Self {
+        self.config.default_wait = wait;
+        self
+    }
+
+    /// Time-out of one call to the store. Default 2 s.
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.config.call_timeout = timeout;
+        self
+    }
+
+    /// Time-out of connecting. Default 5 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.config.connect_timeout = timeout;
+        self
+    }
+
+    /// Most callers that wait for one key in this process; more get
+    /// [`TooManyWaiters`](AcquireError::TooManyWaiters) at once. Default 10 000.
+    pub fn max_waiters_per_key(mut self, cap: usize) -> Self {
+        self.config.max_waiters_per_key = cap;
+        self
+    }
+
+    /// Most callers that wait in this process. Default 100 000.
+    pub fn max_waiters(mut self, cap: usize) -> Self {
+        self.config.max_waiters = cap;
+        self
+    }
+
+    /// Most releases under way at once; a guard that is dropped beyond that is left to its lease. Default 100 000.
+    pub fn max_pending_releases(mut self, cap: usize) -> Self {
+        self.config.max_pending_releases = cap;
+        self
+    }
+
+    /// Longest time for which a lock is handed on inside this process before other processes get a chance. Default
+    /// and maximum 250 ms; the window is also bounded by a tenth of the lease and follows the round-trip time. Zero
+    /// switches hand-off off.
+    pub fn cohort_window(mut self, window: Duration) -> Self {
+        self.config.cohort_window = window;
+        self
+    }
+
+    /// How long a release channel stays subscribed after its last waiter left. Default 5 s.
+    pub fn subscription_linger(mut self, linger: Duration) -> Self {
+        self.config.subscription_linger = linger;
+        self
+    }
+
+    /// Longest time for which a waiter does not ask the store when no message comes. Default 5 s.
+    pub fn fallback_poll(mut self, interval: Duration) -> Self {
+        self.config.fallback_poll = interval;
+        self
+    }
+
+    /// How long the fencing counter of a key outlives its last grant. Default 24 h.
+    pub fn token_retention(mut self, retention: TokenRetention) -> Self {
+        self.config.token_retention = retention;
+        self
+    }
+
+    /// Connecting fails, instead of warning, when the server is configured in a way that can lose locks (a
+    /// `maxmemory-policy` other than `noeviction`).
+    pub fn strict(mut self) -> Self {
+        self.config.strict = true;
+        self
+    }
+
+    /// The runtime on which the manager's background tasks live. Default: the one in which it is built.
+    pub fn runtime(mut self, handle: Handle) -> Self {
+        self.runtime = Runtime::Given(handle);
+        self
+    }
+
+    /// The manager's background tasks get a thread of their own, so that renewals go on while the program's executor
+    /// is blocked by code that does not yield.
+    pub fn dedicated_thread(mut self) -> Self {
+        self.runtime = Runtime::Dedicated;
+        self
+    }
+
+    /// As [`LockManager::connect`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::connect`], and [`ConnectError::Misconfigured`] for settings that contradict each other.
+    pub async fn connect(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
+        self.connect_lazy(url)?.checked().await
+    }
+
+    /// As [`LockManager::connect_lazy`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Misconfigured`] for a bad URL or settings that contradict each other.
+    pub fn connect_lazy(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
+        self.check_settings()?;
+        let url = url.as_ref();
+        if let Some(name) = url.strip_prefix("memory:") {
+            return self.start(Clock::tokio(), |config, _| {
+                let (prefix, retention) = (config.prefix.as_str(), config.token_retention);
+                Ok(match name {
+                    "" => MemoryStore::new(prefix, retention),
+                    name => MemoryStore::named(name, prefix, retention),
+                })
+            });
+        }
+        if url.starts_with("redis://") || url.starts_with("rediss://") {
+            return self.redis(url);
+        }
+        // Only the scheme is repeated: the rest may have a password.
+        let scheme = url.split(':').next().unwrap_or_default();
+        Err(ConnectError::misconfigured(format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
+    }
+
+    /// As [`LockManager::from_env`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::from_env`].
+    // The name is that of the constructor on `LockManager`.
+    #[allow(clippy::wrong_self_convention)]
+    pub async fn from_env(self) -> Result<LockManager, ConnectError> {
+        match std::env::var("LOCK_URL") {
+            Ok(url) if !url.is_empty() => self.connect(url).await,
+            _ => Err(ConnectError::misconfigured(format!("LOCK_URL is not set; set it to {ACCEPTED}"))),
+        }
+    }
+
+    /// A manager on a store of the caller's own making.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn connect_store(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
+        self.check_settings()?;
+        self.start(Clock::Boot, |_, _| Ok(store))?.checked().await
+    }
+
+    /// A manager on a store wrapped around the memory store, on tokio's clock.
+    #[cfg(feature = "testing")]
+    pub(crate) fn start_paused(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
+        self.check_settings()?;
+        self.start(Clock::tokio(), |_, _| Ok(store))
+    }
+
+    fn start(
+        self,
+        clock: Clock,
+        store: impl FnOnce(&Config, &Handle) -> Result<Arc<dyn LockStore>, ConnectError>,
+    ) -> Result<LockManager, ConnectError> {
+        let (runtime, thread) = self.choose_runtime()?;
+        let store = store(&self.config, &runtime)?;
+        let engine = Engine::start(self.config, clock, store, runtime);
+        if let Some(thread) = thread {
+            thread.live_as_long_as(&engine)?;
+        }
+        Ok(LockManager::on(engine))
+    }
+
+    fn choose_runtime(&self) -> Result<(Handle, Option<DedicatedThread>), ConnectError> {
+        match &self.runtime {
+            Runtime::Given(handle) => Ok((handle.clone(), None)),
+            Runtime::Current => match Handle::try_current() {
+                Ok(handle) => Ok((handle, None)),
+                Err(_) => Err(ConnectError::misconfigured(
+                    "there is no tokio runtime here; build the manager inside one, or give the builder \
+                     `.runtime(handle)` or `.dedicated_thread()`",
+                )),
+            },
+            Runtime::Dedicated => {
+                let thread = DedicatedThread::new()?;
+                Ok((thread.0.handle().clone(), Some(thread)))
+            }
+        }
+    }
+
+    fn check_settings(&self) -> Result<(), ConnectError> {
+        let config = &self.config;
+        let refuse = |reason: String| Err(ConnectError::misconfigured(reason));
+        if config.lease < SHORTEST_LEASE {
+            return refuse(format!(
+                "a lease of {:?} is too short; use {SHORTEST_LEASE:?} or more",
+                config.lease
+            ));
+        }
+        if config.call_timeout.is_zero() || config.connect_timeout.is_zero() {
+            return refuse("a time-out of zero can't be met; use a second or more".to_owned());
+        }
+        if config.fallback_poll.is_zero() {
+            return refuse("a fallback_poll of zero would ask without pause; use 100 ms or more".to_owned());
+        }
+        if config.max_waiters == 0 || config.max_waiters_per_key == 0 {
+            return refuse("a waiter cap of zero lets nobody in; use 1 or more".to_owned());
+        }
+        if let TokenRetention::For(retention) = config.token_retention
+            && retention < config.lease * 2
+        {
+            return refuse(format!(
+                "a token retention of {retention:?} is shorter than two leases of {:?}; fencing tokens would \
+                     not survive a hold. Use a longer one, or `TokenRetention::Keep`",
+                config.lease
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A thread with a runtime for the manager's tasks alone.
+struct DedicatedThread(tokio::runtime::Runtime);
+
+impl DedicatedThread {
+    fn new() -> Result<Self, ConnectError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map(Self).map_err(|error| {
+            ConnectError::misconfigured(format!("the dedicated thread's runtime could not be made: {error}"))
+        })
+    }
+
+    fn live_as_long_as(self, engine: &Arc<Engine>) -> Result<(), ConnectError> {
+        let ended = engine.ended();
+        let thread = std::thread::Builder::new().name("lock-manager".to_owned());
+        let spawned = thread.spawn(move || self.0.block_on(ended.cancelled()));
+        spawned.map(drop).map_err(|error| {
+            ConnectError::misconfigured(format!("the dedicated thread could not be started: {error}"))
+        })
+    }
+}
+
+#[cfg(feature = "redis")]
+impl LockManagerBuilder {
+    /// A manager on the user's own Redis client: its address, credentials and TLS settings are used, its connections
+    /// are the manager's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
+        self.check_settings()?;
+        self.start_redis(&client)?.checked().await
+    }
+
+    fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
+        let client = crate::store::redis::url::client(url)?;
+        self.start_redis(&client)
+    }
+
+    fn start_redis(self, client: &redis::Client) -> Result<LockManager, ConnectError> {
+        use crate::store::redis::{RedisOptions, RedisStore};
+
+        self.start(Clock::Boot, |config, runtime| {
+            let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
+            Ok(Arc::new(RedisStore::new(client, options)?))
+        })
+    }
+}
+
+#[cfg(not(feature = "redis"))]
+impl LockManagerBuilder {
+    // The twin of the function that is there with the feature.
+    #[allow(clippy::needless_pass_by_value, clippy::unused_self)]
+    fn redis(self, _: &str) -> Result<LockManager, ConnectError> {
+        Err(ConnectError::misconfigured("this build has no Redis store; switch on the feature `redis`"))
+    }
+}

@@ -1,0 +1,52 @@
+//! The manager that `#[distributed_lock]` uses when it is given no other.
+
+use std::future::Future;
+use std::sync::{PoisonError, RwLock};
+
+use crate::error::AcquireError;
+use crate::key::IntoLockKey;
+use crate::kinds::Mutex;
+use crate::manager::LockManager;
+
+static DEFAULT: RwLock<Option<LockManager>> = RwLock::new(None);
+
+tokio::task_local! {
+    static OVERRIDE: LockManager;
+}
+
+/// Sets the manager that `#[distributed_lock]` uses when it is given no other, for the whole process. Returns the
+/// one that was set before.
+pub fn set_default(locks: LockManager) -> Option<LockManager> {
+    DEFAULT.write().unwrap_or_else(PoisonError::into_inner).replace(locks)
+}
+
+/// The manager that `#[distributed_lock]` would use here: the innermost [`with_default`] around this code, else the
+/// one given to [`set_default`].
+#[must_use]
+pub fn default_manager() -> Option<LockManager> {
+    let here = OVERRIDE.try_with(Clone::clone).ok();
+    here.or_else(|| DEFAULT.read().unwrap_or_else(PoisonError::into_inner).clone())
+}
+
+/// Runs `future` with `locks` as its default manager: for tests that run side by side, and for services with
+/// several stores. Tasks that `future` spawns do not inherit it.
+///
+/// Cancel safe if `future` is.
+pub fn with_default<F: Future>(locks: LockManager, future: F) -> impl Future<Output = F::Output> {
+    OVERRIDE.scope(locks, future)
+}
+
+/// The default manager's mutex; without a default, acquiring it says what to do.
+pub(crate) fn default_mutex(key: impl IntoLockKey) -> Mutex {
+    match default_manager() {
+        Some(locks) => locks.mutex(key),
+        None => {
+            let reason = "no lock manager is set; call `lock_runtime::set_default(locks)` at start-up, or name one \
+                          with `manager = …`";
+            Mutex::new(
+                Err(AcquireError::misconfigured(reason)),
+                key.into_lock_key().map_err(AcquireError::from),
+            )
+        }
+    }
+}
