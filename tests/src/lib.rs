@@ -1,0 +1,18 @@
+//! Support for the integration tests: real servers ([`RedisServer`]), rival processes ([`Helper`]), a checker for
+//! what several processes did under one lock ([`overlap`]), and waiting for conditions ([`eventually`]).
+//!
+//! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
+//! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
+//! Nothing here reads `LOCK_URL`.
+
+pub mod clock;
+pub mod overlap;
+pub mod process;
+pub mod redis;
+mod wait;
+
+pub use process::Helper;
+pub use redis::RedisServer;
+#[cfg(feature = "helpers")]
+pub use wait::eventually;
+pub use wait::eventually_blocking;

@@ -1,0 +1,353 @@
+//! Proof that a lock excluded: what several processes did under it, and a checker that finds overlaps.
+//!
+//! Every section writes one line when it enters and one when it leaves, each by one `write` to a file opened for
+//! appending, which keeps lines of several processes whole without a lock of their own. Times are on the clock that
+//! all processes share ([`now_nanos`]). A section that never left, because its process was killed, lasts as long as
+//! its lock was known to be valid.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::now_nanos;
+
+/// Writes what this process does to the common log.
+#[derive(Debug)]
+pub struct Recorder {
+    file: File,
+}
+
+/// Numbers the sections of this process, whichever recorder writes them.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A section that has been entered.
+#[derive(Debug)]
+#[must_use = "a section is left by `leave`"]
+pub struct Section {
+    id: String,
+    key: String,
+    token: u64,
+}
+
+impl Recorder {
+    /// Opens or creates the log.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self { file })
+    }
+
+    /// To be called first thing under the lock. `remaining` tells how long the lock is still known to be valid.
+    ///
+    /// # Panics
+    ///
+    /// When the log can't be written, or the key has blanks.
+    pub fn enter(&self, key: &str, token: u64, remaining: impl FnOnce() -> Duration) -> Section {
+        assert!(!key.contains(char::is_whitespace), "keys of the overlap log have no blanks: {key:?}");
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let section = Section { id: format!("{}-{n}", std::process::id()), key: key.to_owned(), token };
+        self.write("enter", &section, remaining);
+        section
+    }
+
+    /// To be called last thing under the lock.
+    ///
+    /// # Panics
+    ///
+    /// When the log can't be written.
+    #[expect(clippy::needless_pass_by_value, reason = "a section is left once")]
+    pub fn leave(&self, section: Section, remaining: impl FnOnce() -> Duration) {
+        self.write("leave", &section, remaining);
+    }
+
+    fn write(&self, event: &str, section: &Section, remaining: impl FnOnce() -> Duration) {
+        // The clock first: the deadline computed here is then never later than the real one.
+        let now = now_nanos();
+        let remaining = u64::try_from(remaining().as_nanos()).unwrap_or(u64::MAX);
+        let valid_until = now.saturating_add(remaining);
+        let Section { id, key, token } = section;
+        let line = format!("{event} {id} {key} {token} {now} {valid_until}\n");
+        (&self.file).write_all(line.as_bytes()).expect("the overlap log can be written");
+    }
+}
+
+/// What the log says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Sections entered, by key.
+    pub sections: BTreeMap<String, usize>,
+    /// Sections of one key that were inside at the same time.
+    pub overlaps: Vec<String>,
+    /// Sections whose token was not larger than every earlier one of its key.
+    pub tokens: Vec<String>,
+}
+
+impl Report {
+    /// Reads and judges a log.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read, or a line of it is not one of ours.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        Self::of(&std::fs::read_to_string(path)?)
+            .map_err(|line| io::Error::new(io::ErrorKind::InvalidData, format!("not an event: {line:?}")))
+    }
+
+    /// How many sections were entered.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.sections.values().sum()
+    }
+
+    /// Fails the test that finds a violation.
+    ///
+    /// # Panics
+    ///
+    /// When the lock did not exclude, or its tokens did not grow.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert!(self.overlaps.is_empty() && self.tokens.is_empty(), "{self}");
+    }
+
+    fn of(log: &str) -> Result<Self, String> {
+        let mut intervals: HashMap<String, Interval> = HashMap::new();
+        for line in log.lines() {
+            let event = Event::parse(line).ok_or_else(|| line.to_owned())?;
+            if event.entering {
+                let interval = Interval {
+                    key: event.key,
+                    token: event.token,
+                    from: event.at,
+                    to: event.valid_until,
+                    id: event.id.clone(),
+                };
+                intervals.insert(event.id, interval);
+            } else {
+                let interval = intervals.get_mut(&event.id).ok_or_else(|| line.to_owned())?;
+                // Nothing remaining: the lock was lost on the way, and what it did after the deadline that we know
+                // of may overlap. Else it was valid, perhaps renewed, until it left.
+                let lost = event.valid_until <= event.at;
+                interval.to = if lost { event.at.min(interval.to) } else { event.at };
+            }
+        }
+        let mut keys: BTreeMap<String, Vec<Interval>> = BTreeMap::new();
+        for interval in intervals.into_values() {
+            keys.entry(interval.key.clone()).or_default().push(interval);
+        }
+        let mut report = Self::default();
+        for (key, mut list) in keys {
+            list.sort_by_key(|interval| interval.from);
+            report.judge(&list);
+            report.sections.insert(key, list.len());
+        }
+        Ok(report)
+    }
+
+    fn judge(&mut self, list: &[Interval]) {
+        let Some((mut latest, rest)) = list.split_first() else { return };
+        let mut highest = latest;
+        for interval in rest {
+            if interval.from < latest.to {
+                self.overlaps.push(format!("{interval} while {latest}"));
+            }
+            if interval.to > latest.to {
+                latest = interval;
+            }
+            if interval.token <= highest.token {
+                self.tokens.push(format!("{interval} after {highest}"));
+            } else {
+                highest = interval;
+            }
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 5;
+        writeln!(
+            f,
+            "{} sections on {} keys: {} overlaps, {} tokens that did not grow",
+            self.total(),
+            self.sections.len(),
+            self.overlaps.len(),
+            self.tokens.len()
+        )?;
+        for line in self.overlaps.iter().take(SHOWN).chain(self.tokens.iter().take(SHOWN)) {
+            writeln!(f, "  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Interval {
+    id: String,
+    key: String,
+    token: u64,
+    from: u64,
+    to: u64,
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, key, token, from, to } = self;
+        write!(f, "{key} by {id} with token {token} from {from} to {to} ns")
+    }
+}
+
+struct Event {
+    entering: bool,
+    id: String,
+    key: String,
+    token: u64,
+    at: u64,
+    valid_until: u64,
+}
+
+impl Event {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let entering = match words.next()? {
+            "enter" => true,
+            "leave" => false,
+            _ => return None,
+        };
+        let event = Self {
+            entering,
+            id: words.next()?.to_owned(),
+            key: words.next()?.to_owned(),
+            token: words.next()?.parse().ok()?,
+            at: words.next()?.parse().ok()?,
+            valid_until: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn report(lines: &[&str]) -> Report {
+        Report::of(&lines.join("\n")).unwrap()
+    }
+
+    #[test]
+    fn sections_one_after_the_other_are_clean() {
+        let report = report(&[
+            "enter 1-0 a 10 100 900",
+            "leave 1-0 a 10 200 900",
+            "enter 2-0 a 11 200 900",
+            "enter 2-1 b 5 150 900",
+            "leave 2-0 a 11 300 900",
+            "leave 2-1 b 5 300 900",
+        ]);
+        assert_eq!(report.total(), 3);
+        report.assert_clean();
+    }
+
+    #[test]
+    fn an_overlap_is_found_even_behind_a_short_section() {
+        let report = report(&[
+            "enter 1-0 a 10 100 900",
+            "enter 2-0 a 11 110 900",
+            "leave 2-0 a 11 120 900",
+            "enter 3-0 a 12 180 900",
+            "leave 1-0 a 10 200 900",
+            "leave 3-0 a 12 210 900",
+        ]);
+        assert_eq!(report.overlaps.len(), 2, "{report}");
+        assert!(report.tokens.is_empty());
+    }
+
+    #[test]
+    fn a_token_that_does_not_grow_is_found() {
+        let report = report(&[
+            "enter 1-0 a 10 100 900",
+            "leave 1-0 a 10 110 900",
+            "enter 2-0 a 10 120 900",
+            "leave 2-0 a 10 130 900",
+            "enter 3-0 a 9 140 900",
+            "leave 3-0 a 9 150 900",
+        ]);
+        assert!(report.overlaps.is_empty());
+        assert_eq!(report.tokens.len(), 2, "{report}");
+    }
+
+    #[test]
+    fn a_killed_holder_counts_as_inside_until_its_deadline() {
+        let early = report(&["enter 1-0 a 10 100 500", "enter 2-0 a 11 499 900"]);
+        assert_eq!(early.overlaps.len(), 1);
+        report(&["enter 1-0 a 10 100 500", "enter 2-0 a 11 500 900"]).assert_clean();
+    }
+
+    #[test]
+    fn a_holder_past_its_deadline_may_overlap_and_a_renewed_one_may_not() {
+        // Left at 800 with nothing remaining: the deadline was 500.
+        report(&["enter 1-0 a 10 100 500", "enter 2-0 a 11 600 900", "leave 1-0 a 10 800 800"])
+            .assert_clean();
+        let renewed =
+            report(&["enter 1-0 a 10 100 500", "enter 2-0 a 11 600 900", "leave 1-0 a 10 650 1200"]);
+        assert_eq!(renewed.overlaps.len(), 1);
+    }
+
+    #[test]
+    fn a_line_that_is_not_ours_is_refused() {
+        assert!(Report::of("enter 1-0 a 10 100").is_err());
+        assert!(Report::of("leave 1-0 a 10 100 900").is_err());
+    }
+
+    /// Runs sections on threads under `lock`, with a yield in the middle.
+    fn run(lock: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> Report {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let lock = Arc::new(lock);
+        let tokens = Arc::new(AtomicU64::new(1));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (lock, tokens) = (lock.clone(), tokens.clone());
+                let recorder = Recorder::open(&path).unwrap();
+                std::thread::spawn(move || {
+                    for _ in 0..50 {
+                        lock(&mut || {
+                            let section =
+                                recorder.enter("a", tokens.fetch_add(1, Ordering::Relaxed), || LONG);
+                            std::thread::sleep(Duration::from_micros(200));
+                            recorder.leave(section, || LONG);
+                        });
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        Report::read(&path).unwrap()
+    }
+
+    #[test]
+    fn a_working_lock_is_clean_and_a_broken_one_is_not() {
+        let mutex = Mutex::new(());
+        let report = run(move |body| {
+            let _guard = mutex.lock().unwrap();
+            body();
+        });
+        assert_eq!(report.total(), 200);
+        report.assert_clean();
+
+        let broken = run(|body| body());
+        assert!(!broken.overlaps.is_empty(), "{broken}");
+    }
+}

@@ -1,0 +1,331 @@
+//! Child processes that are signalled and ended through their own handle.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Ends a process, and removes its folder, when *this* process dies without having done so: by SIGKILL, by SIGTERM,
+/// by an abort. A shell waits on a pipe that closes with us.
+#[derive(Debug)]
+struct Sentinel {
+    child: Child,
+}
+
+impl Sentinel {
+    fn watch(pid: u32, folder: Option<&Path>) -> io::Result<Self> {
+        // Ctrl-C goes to the whole group; the sentinel must outlive it. `read` returns at the end of the pipe.
+        const SCRIPT: &str = r#"trap '' INT TERM HUP
+if read -r _; then exit 0; fi
+kill -9 "$1" 2>/dev/null
+[ -z "$2" ] || rm -rf -- "$2""#;
+        let child = Command::new("sh")
+            .args(["-c", SCRIPT, "sentinel"])
+            .arg(pid.to_string())
+            .arg(folder.map_or(OsStr::new(""), Path::as_os_str))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { child })
+    }
+
+    /// A line on the pipe tells the sentinel that nothing is left to do.
+    fn dismiss(&mut self) {
+        if let Some(mut stdin) = self.child.stdin.take() {
+            let _ = stdin.write_all(b"done\n");
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// A child process that dies with its handle.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    sentinel: Sentinel,
+    name: String,
+}
+
+impl Process {
+    /// Starts `command`; `folder` is removed by the sentinel if this process dies.
+    ///
+    /// # Errors
+    ///
+    /// When the program can't be started.
+    pub fn spawn(command: &mut Command, folder: Option<&Path>) -> io::Result<Self> {
+        let name = Path::new(command.get_program())
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let mut child = command.spawn()?;
+        match Sentinel::watch(child.id(), folder) {
+            Ok(sentinel) => Ok(Self { child, sentinel, name }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The exit status, if the process has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be asked for its status")
+    }
+
+    /// Waits until the process has ended by itself.
+    ///
+    /// # Panics
+    ///
+    /// When it has not ended within `within`.
+    #[track_caller]
+    pub fn wait(&mut self, within: Duration) -> ExitStatus {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{} did not end within {within:?}", self.name);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends `signal`, if the process is still there: its id is ours until it is waited for.
+    fn signal(&mut self, signal: Signal) {
+        if self.ended().is_none() {
+            let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
+            kill_process(pid, signal).expect("a child can be signalled");
+        }
+    }
+
+    /// SIGSTOP, and waits until the process has really stopped.
+    pub fn stop(&mut self) {
+        self.signal(Signal::STOP);
+        #[cfg(target_os = "linux")]
+        {
+            let stat = format!("/proc/{}/stat", self.child.id());
+            crate::eventually_blocking(
+                || {
+                    let text = std::fs::read_to_string(&stat).unwrap_or_default();
+                    // pid (name) state …, and the name may have blanks and parentheses.
+                    text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+                },
+                Duration::from_secs(10),
+            );
+        }
+    }
+
+    /// SIGCONT.
+    pub fn cont(&mut self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGTERM: asks the process to end.
+    pub fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // First the process, then the sentinel: its id may be given to somebody else after the wait, and the sentinel
+        // must not act on it then.
+        self.kill();
+        self.sentinel.dismiss();
+    }
+}
+
+/// A helper program of this package that is spoken to line by line.
+///
+/// Tests find the program by `env!("CARGO_BIN_EXE_<name>")`.
+///
+/// A line that starts with `!` reports a failure; it fails the test that reads it.
+#[derive(Debug)]
+pub struct Helper {
+    process: Process,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Helper {
+    /// Starts `program` with `args`.
+    ///
+    /// # Panics
+    ///
+    /// When it can't be started.
+    #[track_caller]
+    pub fn spawn<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Self {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env_remove("LOCK_URL")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        let mut process = Process::spawn(&mut command, None)
+            .unwrap_or_else(|error| panic!("can't start {program}: {error}"));
+        let stdin = process.child.stdin.take();
+        let stdout = process.child.stdout.take().expect("stdout is piped");
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines() {
+                let Ok(line) = line else { break };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { process, stdin, lines }
+    }
+
+    /// Sends one line.
+    ///
+    /// # Panics
+    ///
+    /// When the helper has ended.
+    #[track_caller]
+    pub fn send(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("the helper's input is open");
+        if let Err(error) = writeln!(stdin, "{line}").and_then(|()| stdin.flush()) {
+            panic!("{} does not take {line:?}: {error}", self.process.name);
+        }
+    }
+
+    /// The next line, if one comes within `within`.
+    ///
+    /// # Panics
+    ///
+    /// When the line reports a failure, or the helper has ended.
+    #[track_caller]
+    pub fn try_line(&mut self, within: Duration) -> Option<String> {
+        match self.lines.recv_timeout(within) {
+            Ok(line) if line.starts_with('!') => panic!("{} says {line}", self.process.name),
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.process.wait(Duration::from_secs(10));
+                panic!("{} ended with {status}", self.process.name)
+            }
+        }
+    }
+
+    /// The next line.
+    ///
+    /// # Panics
+    ///
+    /// As [`try_line`](Self::try_line), and when no line comes within `within`.
+    #[track_caller]
+    pub fn line(&mut self, within: Duration) -> String {
+        match self.try_line(within) {
+            Some(line) => line,
+            None => panic!("{} said nothing within {within:?}", self.process.name),
+        }
+    }
+
+    /// Sends one line and returns the answer, which comes within half a minute.
+    #[track_caller]
+    pub fn ask(&mut self, line: &str) -> String {
+        self.send(line);
+        self.line(Duration::from_secs(30))
+    }
+
+    /// Closes the helper's input, which ends it, and waits.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end within `within`, or not with status 0.
+    #[track_caller]
+    pub fn finish(mut self, within: Duration) {
+        self.stdin = None;
+        let status = self.process.wait(within);
+        assert!(status.success(), "{} ended with {status}", self.process.name);
+    }
+
+    /// The process, to be signalled.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// SIGSTOP.
+    pub fn stop(&mut self) {
+        self.process.stop();
+    }
+
+    /// SIGCONT.
+    pub fn cont(&mut self) {
+        self.process.cont();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_helper_answers_line_by_line_and_ends_with_its_input() {
+        let mut cat = Helper::spawn("cat", [""; 0]);
+        assert_eq!(cat.ask("one"), "one");
+        assert_eq!(cat.ask("two"), "two");
+        cat.finish(SOON);
+    }
+
+    #[test]
+    fn a_stopped_helper_is_silent_until_it_is_continued() {
+        let mut cat = Helper::spawn("cat", [""; 0]);
+        assert_eq!(cat.ask("ready"), "ready");
+        cat.stop();
+        cat.send("late");
+        assert_eq!(cat.try_line(Duration::from_millis(100)), None);
+        cat.cont();
+        assert_eq!(cat.line(SOON), "late");
+    }
+
+    #[test]
+    #[should_panic(expected = "cat says !broken")]
+    fn a_reported_failure_fails_the_test() {
+        Helper::spawn("cat", [""; 0]).ask("!broken");
+    }
+
+    #[test]
+    #[should_panic(expected = "ended with")]
+    fn a_dead_helper_is_told_apart_from_a_silent_one() {
+        let mut cat = Helper::spawn("cat", [""; 0]);
+        cat.kill();
+        cat.line(SOON);
+    }
+
+    #[test]
+    fn a_child_is_ended_when_its_parent_dies_without_dropping_it() {
+        // A shell stands for the test process: it holds the sentinel's pipe, says who its child is, and is killed.
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut sentinel = Sentinel::watch(child.id(), Some(folder.path())).unwrap();
+        drop(sentinel.child.stdin.take());
+        assert!(!child.wait().unwrap().success());
+        sentinel.child.wait().unwrap();
+        assert!(!folder.path().exists());
+    }
+}

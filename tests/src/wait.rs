@@ -1,0 +1,71 @@
+//! Waiting for a condition instead of sleeping and hoping.
+
+use std::time::{Duration, Instant};
+
+const PERIOD: Duration = Duration::from_millis(5);
+
+/// Returns as soon as `condition` is true; fails the test when it is not within `within`.
+///
+/// Uses tokio's clock, so it costs nothing under paused time.
+///
+/// # Panics
+///
+/// When the condition is still false after `within`.
+#[cfg(feature = "helpers")]
+#[track_caller]
+pub fn eventually<C: AsyncFnMut() -> bool>(condition: C, within: Duration) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let mut condition = condition;
+        let deadline = tokio::time::Instant::now() + within;
+        while !condition().await {
+            assert!(tokio::time::Instant::now() < deadline, "{caller}: not true within {within:?}");
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+}
+
+/// The same for tests without a runtime.
+///
+/// # Panics
+///
+/// When the condition is still false after `within`.
+#[track_caller]
+pub fn eventually_blocking(mut condition: impl FnMut() -> bool, within: Duration) {
+    let deadline = Instant::now() + within;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not true within {within:?}");
+        std::thread::sleep(PERIOD);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_that_comes_true_ends_the_wait() {
+        let mut calls = 0;
+        eventually_blocking(
+            || {
+                calls += 1;
+                calls == 3
+            },
+            Duration::from_secs(30),
+        );
+        assert_eq!(calls, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "not true within 10ms")]
+    fn a_condition_that_stays_false_fails() {
+        eventually_blocking(|| false, Duration::from_millis(10));
+    }
+
+    #[cfg(feature = "helpers")]
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "not true within 3600s")]
+    async fn paused_time_makes_waiting_free() {
+        eventually(async || false, Duration::from_secs(3600)).await;
+    }
+}

@@ -1,0 +1,151 @@
+//! What the user asked for.
+
+use crate::test::Part;
+
+const HELP: &str = "\
+The commands of this workspace.
+
+Usage: cargo xtask <command>
+
+Commands:
+  test      everything that CI checks: formatting, lints, docs, tests, examples
+  servers   a redis-server to try things on, until Ctrl-C
+
+`cargo xtask <command> --help` says more.";
+
+const HELP_TEST: &str = "\
+Checks everything that CI checks.
+
+Usage: cargo xtask test [--install] [--only <part>]...
+
+  --install      install what is missing with the system's package manager (as root, or with sudo);
+                 without it the commands are printed and what needs them is skipped
+  --only <part>  only this part; may be given several times, or as a list: --only fmt,clippy
+
+Parts, in this order:
+  fmt       cargo fmt --check
+  clippy    cargo clippy on everything, all features, warnings are errors
+  features  lock-runtime without features and with each one alone, warnings are errors
+  docs      cargo doc, warnings are errors
+  test      unit, documentation, UI and integration tests (needs redis-server)
+  examples  quickstart and fencing, in memory and on a Redis server, two processes at once (needs redis-server)
+
+With CI=true in the environment, --install is implied and a part that is left out is a failure.
+LOCK_URL is not read: tests start their own servers.
+
+Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
+
+const HELP_SERVERS: &str = "\
+Starts a redis-server on a free port of the loopback interface and prints the line that makes examples use it:
+
+  export LOCK_URL=redis://127.0.0.1:<port>
+
+Usage: cargo xtask servers
+
+Its data is in a temporary folder. Ctrl-C or SIGTERM ends the server and removes the folder.";
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Help(&'static str),
+    Test(Options),
+    Servers,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) install: bool,
+    /// In the order of [`Part::ALL`].
+    pub(crate) parts: Vec<Part>,
+}
+
+pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
+    let mut args = args.iter().map(String::as_str);
+    match args.next() {
+        None => Err(format!("which command?\n\n{HELP}")),
+        Some("-h" | "--help" | "help") => Ok(Task::Help(HELP)),
+        Some("test") => parse_test(args),
+        Some("servers") => match args.next() {
+            None => Ok(Task::Servers),
+            Some("-h" | "--help") => Ok(Task::Help(HELP_SERVERS)),
+            Some(other) => Err(format!("`cargo xtask servers` takes no argument {other:?}")),
+        },
+        Some(other) => Err(format!("unknown command {other:?}; there are: test, servers")),
+    }
+}
+
+fn parse_test<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
+    let mut install = false;
+    let mut only = Vec::new();
+    while let Some(arg) = args.next() {
+        match arg {
+            "-h" | "--help" => return Ok(Task::Help(HELP_TEST)),
+            "--install" => install = true,
+            "--only" => {
+                let list = args.next().ok_or_else(|| format!("--only needs a part: {}", Part::names()))?;
+                only.extend(parts(list)?);
+            }
+            _ => match arg.strip_prefix("--only=") {
+                Some(list) => only.extend(parts(list)?),
+                None => {
+                    return Err(format!(
+                        "`cargo xtask test` knows no {arg:?}; it takes --install, --only <part>, --help"
+                    ));
+                }
+            },
+        }
+    }
+    let chosen = |part: &Part| only.is_empty() || only.contains(part);
+    Ok(Task::Test(Options { install, parts: Part::ALL.into_iter().filter(chosen).collect() }))
+}
+
+fn parts(list: &str) -> Result<Vec<Part>, String> {
+    list.split(',')
+        .map(|name| {
+            let found = Part::ALL.into_iter().find(|part| part.name() == name.trim());
+            found.ok_or_else(|| format!("unknown part {name:?}; there are: {}", Part::names()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Task, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn without_options_everything_is_tested() {
+        let all = Options { install: false, parts: Part::ALL.to_vec() };
+        assert_eq!(parsed("test"), Ok(Task::Test(all)));
+    }
+
+    #[test]
+    fn parts_run_in_their_own_order() {
+        let some = Options { install: true, parts: vec![Part::Fmt, Part::Clippy, Part::Docs] };
+        assert_eq!(parsed("test --only docs,fmt --install --only=clippy"), Ok(Task::Test(some)));
+    }
+
+    #[test]
+    fn help_is_given_everywhere() {
+        for line in ["--help", "help", "test --help", "servers -h", "test --install --help"] {
+            assert!(matches!(parsed(line), Ok(Task::Help(_))), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (line, word) in [
+            ("nonsense", "nonsense"),
+            ("test --nonsense", "--nonsense"),
+            ("test --only nonsense", "nonsense"),
+            ("test --only", "needs a part"),
+            ("servers now", "now"),
+            ("", "which command"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+}

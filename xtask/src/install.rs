@@ -1,0 +1,233 @@
+//! Finding the programs that the parts need, and installing those that are missing.
+
+use std::process::{Command, Stdio};
+
+/// Something a part needs besides cargo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Rustfmt,
+    Clippy,
+    RedisServer,
+    /// pkg-config and OpenSSL's headers, for the feature `tls-native`.
+    OpenSsl,
+}
+
+impl Tool {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rustfmt => "rustfmt",
+            Self::Clippy => "clippy",
+            Self::RedisServer => "redis-server",
+            Self::OpenSsl => "pkg-config with OpenSSL's headers",
+        }
+    }
+
+    pub(crate) fn is_there(self) -> bool {
+        match self {
+            Self::Rustfmt => runs(crate::cargo().args(["fmt", "--version"])),
+            Self::Clippy => runs(crate::cargo().args(["clippy", "--version"])),
+            Self::RedisServer => runs(Command::new("redis-server").arg("--version")),
+            // macOS and Windows bring a TLS library of their own.
+            Self::OpenSsl => {
+                !cfg!(any(target_os = "linux", target_os = "android"))
+                    || runs(Command::new("pkg-config").args(["--exists", "openssl"]))
+            }
+        }
+    }
+
+    /// The commands that install it, one after the other.
+    pub(crate) fn commands(self, manager: Option<Manager>) -> Result<Vec<Vec<String>>, String> {
+        let component = match self {
+            Self::Rustfmt => Some("rustfmt"),
+            Self::Clippy => Some("clippy"),
+            Self::RedisServer | Self::OpenSsl => None,
+        };
+        if let Some(component) = component {
+            return Ok(vec![words(&["rustup", "component", "add", component])]);
+        }
+        let Some(manager) = manager else {
+            let known = Manager::ALL.map(Manager::program).join(", ");
+            return Err(format!("install {} by hand: none of {known} is on the PATH", self.name()));
+        };
+        Ok(manager.install(manager.packages(self)))
+    }
+}
+
+/// A package manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manager {
+    AptGet,
+    Dnf,
+    Apk,
+    Pacman,
+    Brew,
+}
+
+impl Manager {
+    const ALL: [Self; 5] = [Self::AptGet, Self::Dnf, Self::Apk, Self::Pacman, Self::Brew];
+
+    /// The first one that is on the `PATH`.
+    pub(crate) fn find() -> Option<Self> {
+        Self::ALL.into_iter().find(|manager| is_on_path(manager.program()))
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::AptGet => "apt-get",
+            Self::Dnf => "dnf",
+            Self::Apk => "apk",
+            Self::Pacman => "pacman",
+            Self::Brew => "brew",
+        }
+    }
+
+    fn packages(self, tool: Tool) -> &'static [&'static str] {
+        match (tool, self) {
+            (Tool::Rustfmt | Tool::Clippy, _) => &[],
+            (Tool::RedisServer, Self::AptGet) => &["redis-server"],
+            (Tool::RedisServer, _) => &["redis"],
+            (Tool::OpenSsl, Self::AptGet) => &["pkg-config", "libssl-dev"],
+            (Tool::OpenSsl, Self::Dnf) => &["pkgconf-pkg-config", "openssl-devel"],
+            (Tool::OpenSsl, Self::Apk) => &["pkgconf", "openssl-dev"],
+            (Tool::OpenSsl, Self::Pacman | Self::Brew) => &["pkgconf", "openssl"],
+        }
+    }
+
+    /// The commands that install `packages`, without asking.
+    fn install(self, packages: &[&str]) -> Vec<Vec<String>> {
+        let mut commands = Vec::new();
+        let start: &[&str] = match self {
+            Self::AptGet => {
+                commands.push(words(&["apt-get", "update"]));
+                // Not in the environment: sudo drops it.
+                &[
+                    "env",
+                    "DEBIAN_FRONTEND=noninteractive",
+                    "apt-get",
+                    "install",
+                    "-y",
+                    "--no-install-recommends",
+                ]
+            }
+            Self::Dnf => &["dnf", "install", "-y"],
+            Self::Apk => &["apk", "add"],
+            Self::Pacman => &["pacman", "-Sy", "--needed", "--noconfirm"],
+            Self::Brew => &["brew", "install"],
+        };
+        commands.push(words(&[start, packages].concat()));
+        // Homebrew refuses to run as root, and needs no rights of root.
+        if self != Self::Brew && !is_root() {
+            for command in &mut commands {
+                command.insert(0, "sudo".to_owned());
+            }
+        }
+        commands
+    }
+}
+
+/// What became of the tools.
+pub(crate) struct Found {
+    missing: Vec<Tool>,
+}
+
+impl Found {
+    /// Looks for `tools`; installs what is missing, or prints how to.
+    pub(crate) fn look(tools: &[Tool], install: bool) -> Self {
+        let mut missing: Vec<Tool> = tools.iter().copied().filter(|tool| !tool.is_there()).collect();
+        if missing.is_empty() {
+            return Self { missing };
+        }
+        let manager = Manager::find();
+        for tool in &missing {
+            println!("missing: {}", tool.name());
+            match tool.commands(manager) {
+                Err(message) => println!("  {message}"),
+                Ok(commands) => {
+                    for command in commands {
+                        println!("  {}", command.join(" "));
+                        if install && !run(&command) {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        if install {
+            missing.retain(|tool| !tool.is_there());
+        } else {
+            println!("  (or run `cargo xtask test --install`)");
+        }
+        Self { missing }
+    }
+
+    pub(crate) fn is_missing(&self, tool: Tool) -> bool {
+        self.missing.contains(&tool)
+    }
+}
+
+/// Runs an installation, its output on ours. A failure is said, and shows in the closing table too.
+fn run(command: &[String]) -> bool {
+    let Some((program, args)) = command.split_first() else { return true };
+    match Command::new(program).args(args).stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => true,
+        Ok(status) => {
+            eprintln!("error: {program} ended with {status}");
+            false
+        }
+        Err(error) => {
+            eprintln!("error: can't run {program}: {error}");
+            false
+        }
+    }
+}
+
+fn runs(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").stderr(Stdio::null()).output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_manager_installs_a_server_without_asking() {
+        for manager in Manager::ALL {
+            let commands = manager.install(manager.packages(Tool::RedisServer));
+            let last = commands.last().unwrap();
+            assert!(last.iter().any(|word| word.starts_with("redis")), "{last:?}");
+            assert!(last.iter().any(|word| word == manager.program()), "{last:?}");
+        }
+        let apt = Manager::AptGet.install(&["redis-server"]);
+        assert_eq!(apt.len(), 2, "update comes before install");
+    }
+
+    #[test]
+    fn a_system_without_a_known_manager_is_told_what_to_do() {
+        let message = Tool::RedisServer.commands(None).unwrap_err();
+        assert!(message.contains("install redis-server by hand"), "{message}");
+    }
+
+    #[test]
+    fn components_come_from_rustup_whatever_the_system() {
+        assert_eq!(Tool::Clippy.commands(None).unwrap(), [words(&["rustup", "component", "add", "clippy"])]);
+    }
+}

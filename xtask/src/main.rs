@@ -1,0 +1,38 @@
+//! The commands of README and CI. `cargo xtask --help` lists them.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
+
+mod cli;
+mod examples;
+mod install;
+mod servers;
+mod test;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match cli::parse(&args) {
+        Ok(cli::Task::Help(text)) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Ok(cli::Task::Test(options)) => test::run(&options),
+        Ok(cli::Task::Servers) => servers::run(),
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The cargo that runs us, in the workspace's root.
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+}

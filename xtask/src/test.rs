@@ -1,0 +1,233 @@
+//! `cargo xtask test`: the parts, one after the other, and the table of what became of them.
+
+use std::fmt;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use crate::cli::Options;
+use crate::examples;
+use crate::install::{Found, Tool};
+
+/// One part of the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Fmt,
+    Clippy,
+    Features,
+    Docs,
+    Test,
+    Examples,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Fmt, Self::Clippy, Self::Features, Self::Docs, Self::Test, Self::Examples];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fmt => "fmt",
+            Self::Clippy => "clippy",
+            Self::Features => "features",
+            Self::Docs => "docs",
+            Self::Test => "test",
+            Self::Examples => "examples",
+        }
+    }
+
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    fn tools(self) -> &'static [Tool] {
+        match self {
+            Self::Fmt => &[Tool::Rustfmt],
+            Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
+            Self::Features => &[Tool::Clippy],
+            Self::Docs => &[Tool::OpenSsl],
+            Self::Test => &[Tool::RedisServer, Tool::OpenSsl],
+            Self::Examples => &[Tool::RedisServer],
+        }
+    }
+}
+
+/// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
+const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustls"];
+
+/// What became of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ok,
+    Failed(String),
+    Skipped(String),
+}
+
+/// One line of the closing table.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) outcome: Outcome,
+    pub(crate) took: Duration,
+}
+
+/// Collects the rows.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// Runs a step and notes what became of it.
+    pub(crate) fn step(&mut self, name: &str, step: impl FnOnce() -> Outcome) {
+        println!("\n=== {name} ===");
+        let start = Instant::now();
+        let outcome = step();
+        match &outcome {
+            Outcome::Ok => {}
+            Outcome::Failed(why) => println!("{name} FAILED: {why}"),
+            Outcome::Skipped(why) => println!("{name} skipped: {why}"),
+        }
+        self.rows.push(Row { name: name.to_owned(), outcome, took: start.elapsed() });
+    }
+
+    /// Whether nothing failed; in CI nothing may be left out either.
+    fn is_good(&self, ci: bool) -> bool {
+        self.rows.iter().all(|row| match row.outcome {
+            Outcome::Ok => true,
+            Outcome::Failed(_) => false,
+            Outcome::Skipped(_) => !ci,
+        })
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max("part".len());
+        writeln!(f, "{:width$}  {:7}  {:>7}", "part", "result", "seconds")?;
+        for Row { name, outcome, took } in &self.rows {
+            let (result, why) = match outcome {
+                Outcome::Ok => ("ok", ""),
+                Outcome::Failed(why) => ("FAILED", why.as_str()),
+                Outcome::Skipped(why) => ("skipped", why.as_str()),
+            };
+            let line = format!("{name:width$}  {result:7}  {:7.1}  {why}", took.as_secs_f64());
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    let mut tools: Vec<Tool> = Vec::new();
+    for tool in options.parts.iter().flat_map(|part| part.tools()) {
+        if !tools.contains(tool) {
+            tools.push(*tool);
+        }
+    }
+    let found = Found::look(&tools, options.install || ci);
+    let mut table = Table::default();
+    for &part in &options.parts {
+        run_part(part, &found, &mut table);
+    }
+    println!("\n{table}");
+    if table.is_good(ci) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_part(part: Part, found: &Found, table: &mut Table) {
+    // Without a server there is still much that can be tested.
+    let needed = part.tools().iter().filter(|&&tool| tool != Tool::RedisServer);
+    let missing: Vec<&str> = needed.filter(|&&tool| found.is_missing(tool)).map(|tool| tool.name()).collect();
+    if !missing.is_empty() {
+        let why = format!("missing: {}", missing.join(", "));
+        table.step(part.name(), || Outcome::Skipped(why));
+        return;
+    }
+    let server_missing = found.is_missing(Tool::RedisServer);
+    match part {
+        Part::Fmt => table.step("fmt", || cargo(&["fmt", "--all", "--check"])),
+        Part::Clippy => table.step("clippy", || {
+            cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+        }),
+        Part::Features => {
+            table.step("features: none", || lint_runtime(&[]));
+            for feature in FEATURES {
+                table.step(&format!("features: {feature}"), || lint_runtime(&["--features", feature]));
+            }
+        }
+        Part::Docs => table.step("docs", || {
+            let mut doc = crate::cargo();
+            doc.args(["doc", "--workspace", "--no-deps", "--all-features"])
+                .env("RUSTDOCFLAGS", "-D warnings");
+            run_command(&mut doc)
+        }),
+        Part::Test if server_missing => {
+            table.step("test", || {
+                cargo(&["test", "--workspace", "--all-features", "--no-fail-fast", "--exclude", "lock-tests"])
+            });
+            table.step("test: integration", || Outcome::Skipped("missing: redis-server".to_owned()));
+        }
+        Part::Test => {
+            table.step("test", || cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"]));
+        }
+        Part::Examples => examples::run(table, server_missing),
+    }
+}
+
+/// `lock-runtime` as a user with exactly these features compiles it.
+fn lint_runtime(features: &[&str]) -> Outcome {
+    let start = ["clippy", "--package", "lock-runtime", "--no-default-features"];
+    cargo(&[&start, features, &["--", "-D", "warnings"]].concat())
+}
+
+fn cargo(args: &[&str]) -> Outcome {
+    run_command(crate::cargo().args(args))
+}
+
+/// Runs `command` with its output on ours.
+fn run_command(command: &mut Command) -> Outcome {
+    let mut line = String::from("cargo");
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    println!("$ {line}");
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Ok,
+        Ok(status) => Outcome::Failed(format!("`{line}`: {status}")),
+        Err(error) => Outcome::Failed(format!("`{line}`: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(outcomes: &[Outcome]) -> Table {
+        let mut table = Table::default();
+        for outcome in outcomes {
+            table.step("part", || outcome.clone());
+        }
+        table
+    }
+
+    #[test]
+    fn a_failure_is_a_failure_everywhere() {
+        let table = table(&[Outcome::Ok, Outcome::Failed("why".to_owned())]);
+        assert!(!table.is_good(false));
+        assert!(!table.is_good(true));
+    }
+
+    #[test]
+    fn what_is_left_out_fails_in_ci_only() {
+        let table = table(&[Outcome::Ok, Outcome::Skipped("why".to_owned())]);
+        assert!(table.is_good(false));
+        assert!(!table.is_good(true));
+    }
+
+    #[test]
+    fn the_table_says_what_became_of_each_part() {
+        let text = table(&[Outcome::Ok, Outcome::Skipped("missing: x".to_owned())]).to_string();
+        assert!(text.contains("part  ok"), "{text}");
+        assert!(text.contains("skipped      0.0  missing: x"), "{text}");
+    }
+}
