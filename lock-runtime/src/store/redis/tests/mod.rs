@@ -1,1 +1,101 @@
-//! Tests against a real server.
+//! Behaviour against a real redis-server, and against fakes where a real one can't be made to do it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::{RedisOptions, RedisStore};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::key::LockKey;
+use crate::store::{
+    AcquireRequest, Acquired, Busy, Granted, Item, Kind, LockStore, ReleaseRequest, Released, StoreError,
+};
+use crate::token::OwnerId;
+
+mod check;
+mod faults;
+mod locks;
+mod server;
+mod states;
+mod takeover;
+mod watch;
+mod wire;
+
+use server::Server;
+
+const LEASE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+fn options() -> RedisOptions {
+    RedisOptions::new(&Config::default(), Clock::Boot, Handle::current())
+}
+
+fn store_with(server: &Server, change: impl FnOnce(&mut RedisOptions)) -> RedisStore {
+    let mut options = options();
+    change(&mut options);
+    RedisStore::new(&server.client(), options).unwrap()
+}
+
+fn store(server: &Server) -> RedisStore {
+    store_with(server, |_| {})
+}
+
+fn key(text: &str) -> LockKey {
+    LockKey::new(text).unwrap()
+}
+
+/// An owner never used before.
+fn owner() -> OwnerId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    OwnerId::new(format!("8743c9c0-0795-4907-87fd-6c719a6b4586:{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn item(name: &str) -> Item {
+    Item { key: key(name), kind: Kind::Mutex, owner: owner() }
+}
+
+fn request(items: &[Item]) -> AcquireRequest {
+    AcquireRequest::new(items.to_vec(), LEASE, TIMEOUT)
+}
+
+async fn acquire(store: &RedisStore, items: &[Item]) -> Result<Acquired, StoreError> {
+    store.acquire(Arc::new(request(items))).await
+}
+
+async fn granted(store: &RedisStore, items: &[Item]) -> Granted {
+    granted_by(store, request(items)).await
+}
+
+async fn granted_by(store: &RedisStore, request: AcquireRequest) -> Granted {
+    match store.acquire(Arc::new(request)).await.unwrap() {
+        Acquired::Granted(granted) => granted,
+        Acquired::Busy(busy) => panic!("{busy:?}"),
+    }
+}
+
+async fn busy(store: &RedisStore, items: &[Item]) -> Busy {
+    match acquire(store, items).await.unwrap() {
+        Acquired::Busy(busy) => busy,
+        Acquired::Granted(granted) => panic!("{granted:?}"),
+    }
+}
+
+fn release_request(items: &[Item]) -> ReleaseRequest {
+    ReleaseRequest { items: items.to_vec(), linger: Duration::ZERO, then: None, timeout: TIMEOUT }
+}
+
+async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreError> {
+    store.release(Arc::new(release_request(items))).await
+}
+
+/// Waits until `condition` holds, for at most 10 s.
+async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
+    let give_up = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < give_up, "not within 10 s: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,100 @@
+//! What `check` says about servers.
+
+use super::server::Fake;
+use super::*;
+use crate::store::StoreErrorKind;
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// A fake that says this in INFO, and that its role and version are these.
+async fn fake(info: &'static str, version: &'static str, role: &'static str) -> Fake {
+    Fake::start(move |words| match words[0].as_str() {
+        "HELLO" => format!("%2\r\n{}{}{}{}", bulk("version"), bulk(version), bulk("role"), bulk(role)),
+        "TIME" => "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n".to_owned(),
+        "CLIENT" => "+OK\r\n".to_owned(),
+        "INFO" if info.is_empty() => "-NOPERM this user has no permissions to run the 'info' command\r\n".to_owned(),
+        "INFO" => bulk(info),
+        _ => "-NOPERM this user has no permissions to run this command\r\n".to_owned(),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_good_server_passes() {
+    let server = Server::start();
+    store_with(&server, |options| options.strict = true).check().await.unwrap();
+}
+
+#[tokio::test]
+async fn eviction_warns_and_is_an_error_in_strict_mode() {
+    let server = Server::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+    store(&server).check().await.unwrap();
+    let error = store_with(&server, |options| options.strict = true).check().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("allkeys-lru") && text.contains("noeviction"), "{text}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_look_it_only_warns() {
+    let server = Server::start();
+    let _: () = server
+        .command(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all", "-info", "-config"])
+        .await;
+    let mut options = options();
+    options.strict = true;
+    let store = RedisStore::new(&server.client_as("ann", "hunter2"), options).unwrap();
+    store.check().await.unwrap();
+    granted(&store, &[item("a")]).await;
+}
+
+#[tokio::test]
+async fn an_old_server_is_named() {
+    for info in ["redis_version:6.0.16\r\nrole:master\r\n", ""] {
+        let fake = fake(info, "6.0.16", "master").await;
+        let error = RedisStore::new(&fake.client(), options()).unwrap().check().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("6.0.16") && text.contains("6.2"), "{text}");
+        assert!(text.contains(&fake.port.to_string()) && !text.contains("hunter2"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_hello_is_named_too() {
+    let fake = Fake::start(|words| match words[0].as_str() {
+        "AUTH" | "CLIENT" => "+OK\r\n".to_owned(),
+        "INFO" => bulk("redis_version:5.0.7\r\n"),
+        // As Redis 5 does: with the arguments.
+        name => format!(
+            "-ERR unknown command `{name}`, with args beginning with: {}\r\n",
+            words[1..].iter().map(|word| format!("`{word}`, ")).collect::<String>()
+        ),
+    })
+    .await;
+    let store = RedisStore::new(&fake.client(), options()).unwrap();
+    let error = store.check().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("5.0.7"), "{error}");
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+    let error = acquire(&store, &[item("a")]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_replica_or_a_loading_server_is_refused() {
+    let good = "redis_version:7.0.15\r\nloading:0\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
+    for (info, role, kind) in [
+        (good, "master", None),
+        ("redis_version:7.0.15\r\nloading:1\r\nrole:master\r\n", "master", Some(StoreErrorKind::NotReady)),
+        ("redis_version:7.0.15\r\nloading:0\r\nrole:slave\r\n", "replica", Some(StoreErrorKind::ReadOnly)),
+        ("", "replica", Some(StoreErrorKind::ReadOnly)),
+    ] {
+        let fake = fake(info, "7.0.15", role).await;
+        let checked = RedisStore::new(&fake.client(), options()).unwrap().check().await;
+        assert_eq!(checked.as_ref().err().map(StoreError::kind), kind, "{info:?} {checked:?}");
+    }
+}
