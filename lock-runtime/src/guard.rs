@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::hold::{Grant, Lease};
 use crate::engine::machine::{Ended, Entry};
 use crate::engine::registry::Key;
-use crate::error::{AcquireError, ExtendError, ReleaseError};
+use crate::error::{ExtendError, LockError, ReleaseError};
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::{Scope, Scoped};
@@ -111,12 +111,12 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`AcquireError::Busy`] when this guard's lock is lost: whoever wants the key has to stand in line again.
-    pub fn reenter(&self) -> Result<Self, AcquireError> {
+    /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in line again.
+    pub fn reenter(&self) -> Result<Self, LockError> {
         let entry = self
             .engine
             .act(&self.key, |machine, now, _| machine.reenter_guard(&self.entry.grant, self.entry.id, now));
-        let entry = entry.ok_or_else(|| AcquireError::Busy { key: self.key.name.clone() })?;
+        let entry = entry.ok_or_else(|| LockError::Lost { key: self.key.name.clone() })?;
         let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
         Ok(Self::new(engine, key, entry, self.lease, self.label.clone()))
     }

@@ -35,7 +35,7 @@ pub(crate) enum Wait {
 }
 
 /// What a lock builder has collected.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) engine: Arc<Engine>,
     pub(crate) key: LockKey,
@@ -69,7 +69,8 @@ enum State {
 }
 
 struct Extending {
-    guard: Option<LockGuard>,
+    guard: LockGuard,
+    request: Request,
     outcome: oneshot::Receiver<Result<(), ExtendError>>,
 }
 
@@ -127,7 +128,11 @@ impl Acquire {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
                 State::New(request) => match start(*request) {
-                    Ok(state) => self.state = state,
+                    Ok(Started::Waiting(waiting)) => self.state = State::Waiting(waiting),
+                    Ok(Started::Entered(Entered::Guard(guard))) => return Poll::Ready(Ok(guard)),
+                    Ok(Started::Entered(Entered::Extending(extending))) => {
+                        self.state = State::Extending(extending);
+                    }
                     Err(error) => return Poll::Ready(Err(error)),
                 },
                 State::Waiting(mut waiting) => match waiting.poll(cx) {
@@ -146,6 +151,12 @@ impl Acquire {
                         self.state = State::Extending(extending);
                         return Poll::Pending;
                     }
+                    // The outer hold is gone: the call stands in line like everybody else.
+                    Poll::Ready(Ok(Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. }))) => {
+                        let Extending { guard, request, .. } = *extending;
+                        drop(guard);
+                        self.state = State::New(Box::new(request));
+                    }
                     Poll::Ready(outcome) => return Poll::Ready(extending.finish(outcome.ok())),
                 },
                 State::Done => return Poll::Pending,
@@ -154,7 +165,12 @@ impl Acquire {
     }
 }
 
-fn start(request: Request) -> Result<State, AcquireError> {
+enum Started {
+    Entered(Entered),
+    Waiting(Box<Waiting>),
+}
+
+fn start(request: Request) -> Result<Started, AcquireError> {
     let engine = Arc::clone(&request.engine);
     if engine.shut_down.load(Ordering::Acquire) {
         return Err(AcquireError::ShutDown { key: request.key });
@@ -192,10 +208,7 @@ fn start(request: Request) -> Result<State, AcquireError> {
     let mut waiting =
         Waiting { request, key, id: 0, started, timer: None, in_grace: false, queued: false, span };
     match enqueued {
-        Ok(Enqueued::Entered(entry)) => match waiting.enter(entry) {
-            Entered::Guard(guard) => Ok(State::Extending(Box::new(Extending::ready(guard)))),
-            Entered::Extending(extending) => Ok(State::Extending(extending)),
-        },
+        Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
         Ok(Enqueued::Waiting { id, own_task }) => {
             if own_task {
                 tracing::warn!(
@@ -206,7 +219,7 @@ fn start(request: Request) -> Result<State, AcquireError> {
             }
             waiting.id = id;
             waiting.queued = true;
-            Ok(State::Waiting(Box::new(waiting)))
+            Ok(Started::Waiting(Box::new(waiting)))
         }
         Err(error) => {
             waiting.record(Err(&error));
@@ -356,7 +369,8 @@ impl Waiting {
             let wanted = (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
             if !hold.is_renewing() && hold.deadline() < wanted {
                 let outcome = engine.extend(&hold, lease);
-                return Entered::Extending(Box::new(Extending { guard: Some(guard), outcome }));
+                let request = self.request.clone();
+                return Entered::Extending(Box::new(Extending { guard, request, outcome }));
             }
         }
         Entered::Guard(guard)
@@ -364,28 +378,17 @@ impl Waiting {
 }
 
 impl Extending {
-    /// Nothing to be extended.
-    fn ready(guard: LockGuard) -> Self {
-        let (report, outcome) = oneshot::channel();
-        let _ = report.send(Ok(()));
-        Self { guard: Some(guard), outcome }
-    }
-
-    fn finish(&mut self, outcome: Option<Result<(), ExtendError>>) -> Result<LockGuard, AcquireError> {
-        let Some(guard) = self.guard.take() else {
-            return Err(AcquireError::misconfigured("an acquire future was polled after it had finished"));
-        };
+    fn finish(self, outcome: Option<Result<(), ExtendError>>) -> Result<LockGuard, AcquireError> {
         match outcome {
-            Some(Ok(())) => Ok(guard),
+            Some(Ok(())) => Ok(self.guard),
             Some(Err(ExtendError::Unavailable { key, source })) => {
                 Err(AcquireError::Unavailable { key, source })
             }
             Some(Err(ExtendError::Misconfigured { reason })) => Err(AcquireError::Misconfigured { reason }),
-            // The outer hold is gone: as if the call had come a moment later, it has to stand in line.
             Some(Err(ExtendError::Lost { key } | ExtendError::NotHeld { key })) => {
                 Err(AcquireError::Busy { key })
             }
-            None => Err(AcquireError::ShutDown { key: guard.key().clone() }),
+            None => Err(AcquireError::ShutDown { key: self.request.key }),
         }
     }
 }

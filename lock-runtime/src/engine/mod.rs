@@ -120,7 +120,11 @@ impl Engine {
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> (Arc<Key>, R) {
         loop {
-            let key = self.registry.get(name, self.clock, || self.new_id());
+            let key = self.registry.get(name, || {
+                // Read under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
+                let shut_down = self.shut_down.load(Ordering::Acquire);
+                Key::new(self.new_id(), Machine::new(name.clone(), self.clock, shut_down))
+            });
             let mut machine = lock(&key.machine);
             if machine.removed {
                 continue;
@@ -190,10 +194,11 @@ impl Engine {
 
     /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold.
     pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry) -> Ended {
-        if entry.grant.max_hold_end < Tick::MAX {
+        let ended = self.act(key, |machine, now, effects| machine.release(entry, now, effects));
+        if entry.grant.max_hold_end < Tick::MAX && entry.grant.has_ended() {
             self.timers.remove(entry.grant.max_hold_job);
         }
-        self.act(key, |machine, now, effects| machine.release(entry, now, effects))
+        ended
     }
 
     /// A guard is dropped while no release can be sent.

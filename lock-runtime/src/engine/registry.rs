@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::machine::Machine;
-use crate::clock::Clock;
 use crate::key::LockKey;
 use crate::store::Watch;
 use crate::sync::lock;
@@ -24,6 +23,18 @@ pub(crate) struct Key {
     pub(crate) watch: Mutex<Option<Watch>>,
 }
 
+impl Key {
+    pub(crate) fn new(id: u64, machine: Machine) -> Self {
+        Self {
+            name: machine.key().clone(),
+            id,
+            machine: Mutex::new(machine),
+            changed: Notify::new(),
+            watch: Mutex::new(None),
+        }
+    }
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key").field("name", &self.name).finish_non_exhaustive()
@@ -36,18 +47,12 @@ pub(crate) struct Registry(Mutex<HashMap<LockKey, Arc<Key>>>);
 
 impl Registry {
     /// The key's entry, made when it is not there.
-    pub(crate) fn get(&self, name: &LockKey, clock: Clock, new_id: impl FnOnce() -> u64) -> Arc<Key> {
+    pub(crate) fn get(&self, name: &LockKey, make: impl FnOnce() -> Key) -> Arc<Key> {
         let mut keys = lock(&self.0);
         if let Some(key) = keys.get(name) {
             return Arc::clone(key);
         }
-        let key = Arc::new(Key {
-            name: name.clone(),
-            id: new_id(),
-            machine: Mutex::new(Machine::new(name.clone(), clock)),
-            changed: Notify::new(),
-            watch: Mutex::new(None),
-        });
+        let key = Arc::new(make());
         keys.insert(name.clone(), Arc::clone(&key));
         key
     }

@@ -39,8 +39,14 @@ impl Machine {
         }
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
         let id = self.new_id();
-        let waiter =
-            Waiter { wish, state: WaiterState::Active, waker: None, answers: self.answers, late: false };
+        let waiter = Waiter {
+            wish,
+            state: WaiterState::Active,
+            waker: None,
+            calls: self.calls,
+            answers: self.answers,
+            late: false,
+        };
         self.waiters.insert(id, waiter);
         self.kick(now, effects);
         Ok(Enqueued::Waiting { id, own_task })

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{COUNTER_AHEAD, Effects, Held, Machine, OFFER_TIME, Patience, Phase, Rivals, Step, WaiterState};
+use super::{
+    COUNTER_AHEAD, Effects, Held, Machine, OFFER_TIME, Patience, Phase, Rivals, Step, Waiter, WaiterState,
+};
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
 use crate::error::AcquireError;
@@ -111,7 +113,9 @@ impl Machine {
                     self.parked = true;
                     return Step::Park { until };
                 }
-                Step::Acquire { lease: waiter.wish.lease, tokens: self.wanted_tokens() }
+                let lease = waiter.wish.lease;
+                self.calls += 1;
+                Step::Acquire { lease, tokens: self.wanted_tokens() }
             }
         }
     }
@@ -161,7 +165,13 @@ impl Machine {
         self.windows_without_release = 0;
         self.pace.busy(now, remaining, listening, longest, random);
         let key = self.key.clone();
-        self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &AcquireError::Busy { key }, effects);
+        let calls = self.calls;
+        // A try that came while the call was under way gets an attempt of its own.
+        let answered = |waiter: &Waiter| waiter.wish.patience == Patience::Try && waiter.calls < calls;
+        self.fail_where(answered, &AcquireError::Busy { key }, effects);
+        if self.first_active().is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
+            self.pace.now(now);
+        }
         self.wake_late(effects);
     }
 

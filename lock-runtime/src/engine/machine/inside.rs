@@ -89,7 +89,8 @@ impl Machine {
         let entry_id = self.new_id();
         let (clock, valid) = match &self.phase {
             Phase::Held(held) if matches!(held.offer, Some((offered, _)) if offered == id) => {
-                (self.clock, held.hold.is_valid(now))
+                let tokens_left = held.tokens.first <= held.tokens.last;
+                (self.clock, tokens_left && held.hold.is_valid(now))
             }
             _ => {
                 if let Some(waiter) = self.waiters.get_mut(&id) {

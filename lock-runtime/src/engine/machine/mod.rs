@@ -196,7 +196,8 @@ struct Waiter {
     wish: Wish,
     state: WaiterState,
     waker: Option<Waker>,
-    /// [`Machine::answers`] when it came.
+    /// [`Machine::calls`] and [`Machine::answers`] when it came.
+    calls: u64,
     answers: u64,
     /// Its wait is over, only the answer to its first attempt is still awaited.
     late: bool,
@@ -226,7 +227,8 @@ pub(crate) struct Machine {
     used_tokens: u32,
     counter_ahead: bool,
     windows_without_release: u32,
-    /// Replies to acquire calls so far.
+    /// Acquire calls begun so far, and those answered.
+    calls: u64,
     answers: u64,
     pub(crate) pace: Pace,
     shut_down: bool,
@@ -235,7 +237,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(key: LockKey, clock: Clock) -> Self {
+    pub(crate) fn new(key: LockKey, clock: Clock, shut_down: bool) -> Self {
         Self {
             key,
             clock,
@@ -248,11 +250,16 @@ impl Machine {
             used_tokens: 1,
             counter_ahead: false,
             windows_without_release: 0,
+            calls: 0,
             answers: 0,
             pace: Pace::default(),
-            shut_down: false,
+            shut_down,
             removed: false,
         }
+    }
+
+    pub(crate) fn key(&self) -> &LockKey {
+        &self.key
     }
 
     /// Nothing is held, wanted or under way: the key can be forgotten.

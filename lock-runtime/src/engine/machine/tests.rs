@@ -13,7 +13,7 @@ use crate::token::OwnerId;
 const LEASE: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(50);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Op {
     Enqueue {
         patience: Patience,
@@ -101,7 +101,7 @@ impl World {
     fn new() -> Self {
         let clock = Clock::tokio();
         Self {
-            machine: Machine::new(LockKey::new("k").unwrap(), clock),
+            machine: Machine::new(LockKey::new("k").unwrap(), clock, false),
             clock,
             store: Owner::Nobody,
             top: 1000,
@@ -130,10 +130,10 @@ impl World {
         if let Some(grant) = effects.signal {
             grant.signal_lost();
         }
-        if let Some(hold) = effects.abandon {
-            if matches!(self.store, Owner::Us(id, _) if id == hold.id) {
-                self.store = Owner::Nobody;
-            }
+        if let Some(hold) = effects.abandon
+            && matches!(self.store, Owner::Us(id, _) if id == hold.id)
+        {
+            self.store = Owner::Nobody;
         }
         effects.wake.into_iter().chain(effects.wake_more).for_each(Waker::wake);
         result
@@ -338,10 +338,10 @@ impl World {
     /// What the timekeeper does.
     fn keep_time(&mut self) {
         let now = self.clock.now();
-        if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned() {
-            if !hold.is_valid(now) {
-                self.act(|machine, now, effects| machine.lose(&hold, now, effects));
-            }
+        if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned()
+            && !hold.is_valid(now)
+        {
+            self.act(|machine, now, effects| machine.lose(&hold, now, effects));
         }
         if self.sweep.is_some_and(|due| due <= now) {
             self.sweep = None;
