@@ -1,2 +1,30 @@
-//! The `#[distributed_lock]` attribute of `lock-runtime`.
+//! The `#[distributed_lock]` attribute of `lock-runtime`, which re-exports it: depend on that crate only.
+//!
+//! An expansion takes one way through this crate: [`options`] reads the attribute's arguments, [`item`] the function
+//! below it, [`model`] puts both together and finds what contradicts, [`expand`] writes the new function. Every step
+//! collects its mistakes in [`errors`]; if there is one, the function comes out as it was written, with the errors
+//! beside it, so that an editor keeps understanding the code around it.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod arguments;
+mod duration;
+mod errors;
+mod expand;
+mod item;
+mod key;
+mod model;
+mod options;
+mod shape;
+mod template;
+
+use proc_macro::TokenStream;
+
+#[doc = include_str!("docs/distributed_lock.md")]
+#[proc_macro_attribute]
+pub fn distributed_lock(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    expand::attribute(arguments.into(), item.into()).into()
+}

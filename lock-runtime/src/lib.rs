@@ -18,6 +18,7 @@ mod key;
 mod kinds;
 mod manager;
 mod metrics;
+mod private;
 mod scope;
 pub mod store;
 mod sync;
@@ -45,6 +46,7 @@ pub mod __private {
     //! What `#[distributed_lock]` expands to. Not public API.
 
     pub use crate::body::{OnLost, Run};
+    pub use crate::private::*;
     use crate::{IntoLockKey, LockGuard, LockManager, Mutex};
 
     /// On the task's or the process's default manager.

@@ -1,0 +1,272 @@
+//! The new function: get the lock, run the body under it, hand back what it returned.
+//!
+//! An `async fn place(id: u64) -> Result<(), E> { body }` becomes
+//!
+//! ```text
+//! async fn place(mut id: u64) -> Result<(), E> {
+//!     let returns = Returns::new();
+//!     if let Some(value) = returns.sample() { return value; }    // never runs: tells the compiler what `returns` is of
+//!     let acquire = mutex(key).wait(…).acquire();                // the key is complete before anything waits
+//!     let error = 'failed: {
+//!         let guard = match acquire.await { Ok(guard) => guard, Err(error) => break 'failed error.into() };
+//!         match run(guard, OnLost::Cancel, async {
+//!             if let Some(value) = returns.into_sample() { return value; }
+//!             let _ = (&mut id,);
+//!             body
+//!         }).await { Ok(value) => return value, Err(error) => break 'failed error }
+//!     };
+//!     carry(error)
+//! }
+//! ```
+//!
+//! Three rules keep it invisible. Names of its own have the span `mixed_site`, so that the body neither sees nor hides
+//! them, and everything else is reached through `::lock_runtime::__private`. The body keeps its tokens and braces, so
+//! that lints and messages point where they did. Nothing but the arguments and the running body is alive across an
+//! await, so that the future stays small: statements end before the next one waits, and no `match` holds the guard in
+//! what it matches on.
+
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{Expr, ExprPath, ExprReference, Ident, Lifetime, ReturnType, Stmt};
+
+use crate::arguments::Capture;
+use crate::model::Locked;
+use crate::options::{OnBusy, OnLost, Time, Wait};
+use crate::shape::{self, Shape};
+
+/// Expands one use of the attribute; with mistakes in it, the item as it was and the errors.
+pub(crate) fn attribute(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    match Locked::parse(arguments, item.clone()) {
+        Ok(locked) => expand(locked),
+        Err(errors) => {
+            let errors = errors.into_tokens();
+            quote!(#item #errors)
+        }
+    }
+}
+
+/// Names in the expansion that the user's code can't see.
+struct Names {
+    private: TokenStream,
+    returns: Ident,
+    value: Ident,
+    error: Ident,
+    guard: Ident,
+    acquire: Ident,
+    failed: Lifetime,
+}
+
+impl Names {
+    fn new(locked: &Locked) -> Self {
+        let hidden = Span::mixed_site();
+        let name = |text| Ident::new(text, hidden);
+        let private = match &locked.options.krate {
+            Some(path) => quote!(#path::__private),
+            None => quote!(::lock_runtime::__private),
+        };
+        Self {
+            private,
+            returns: name("returns"),
+            value: name("value"),
+            error: name("error"),
+            guard: name("guard"),
+            acquire: name("acquire"),
+            failed: Lifetime::new("'failed", hidden),
+        }
+    }
+}
+
+fn expand(mut locked: Locked) -> TokenStream {
+    let names = Names::new(&locked);
+    match locked.shape.take_tail() {
+        None => {
+            let Capture { rebind, borrow } = Capture::prepare(&mut locked.function.signature);
+            let tell = tell_body(&locked, &names);
+            let written = locked.function.body.stream();
+            let block = braced(&locked.function.body, quote!(#tell #borrow #written));
+            let inside = under_lock(&locked, &names, &quote!(async #block));
+            locked.function.body = braced(&locked.function.body, quote!(#rebind #inside));
+        }
+        // The user's block stays as it is, `move` or not: it already decided how to hold its variables.
+        Some(tail) => {
+            let mut block = tail.block.clone();
+            block.attrs.clear();
+            block.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(tell_body(&locked, &names)), None));
+            let inside = under_lock(&locked, &names, &block.into_token_stream());
+            locked.function.body = braced(&locked.function.body, tail.with(inside));
+        }
+    }
+    locked.function.into_token_stream()
+}
+
+/// `tokens` in the braces of `like`.
+fn braced(like: &Group, tokens: TokenStream) -> Group {
+    let mut group = Group::new(like.delimiter(), tokens);
+    group.set_span(like.span());
+    group
+}
+
+/// The first statement of the body's block: what it returns is what the function returns. Without it a body could
+/// not rely on the return type for coercions and for `?`.
+fn tell_body(locked: &Locked, names: &Names) -> TokenStream {
+    let Names { private, returns, value, .. } = names;
+    // The compiler shows this `return` as the place where the type of the body comes from.
+    let here = Span::mixed_site().located_at(returned(locked).0);
+    let mut shown = value.clone();
+    shown.set_span(here);
+    let tell = quote_spanned!(here=> return #shown);
+    quote!(if let #private::Some(#value) = #private::Returns::into_sample(#returns) { #tell; })
+}
+
+/// The statements that run `block` under the lock.
+fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStream {
+    let Names { private, returns, value, error, guard, acquire, failed } = names;
+    let request = request(locked, names);
+    let view = locked.options.guard.as_ref().map(|view| quote!(let #view = #guard.view();));
+    let on_lost = match locked.options.on_lost {
+        OnLost::Cancel => quote!(Cancel),
+        OnLost::Finish => quote!(Finish),
+    };
+    let answer = answer(locked, names);
+    quote! {
+        let #returns = #private::Returns::new();
+        if let #private::Some(#value) = #private::Returns::sample(&#returns) {
+            return #value;
+        }
+        let #acquire = #request.acquire();
+        let #error = #failed: {
+            let #guard = match #acquire.await {
+                #private::Ok(#guard) => #guard,
+                #private::Err(#error) => break #failed <#private::LockError as #private::From<_>>::from(#error),
+            };
+            #view
+            match #private::run(#guard, #private::OnLost::#on_lost, #block).await {
+                #private::Ok(#value) => return #value,
+                #private::Err(#error) => break #failed #error,
+            }
+        };
+        #answer
+    }
+}
+
+/// The ends of what the function returns, which is where a return type that does not fit is reported; of the
+/// function's name, if it returns nothing.
+fn returned(locked: &Locked) -> (Span, Span) {
+    let signature = &locked.function.signature;
+    match &signature.output {
+        ReturnType::Default => (signature.ident.span(), signature.ident.span()),
+        ReturnType::Type(_, ty) => {
+            let ty = match locked.shape {
+                Shape::Async => ty,
+                Shape::Block(_) => shape::future_output(ty).unwrap_or(ty),
+            };
+            first_and_last(ty.to_token_stream())
+        }
+    }
+}
+
+/// A call of the runtime whose tokens have the spans of the code that it asks something of: that is what the compiler
+/// shows when the answer is no.
+fn asking(
+    private: &TokenStream,
+    name: &str,
+    argument: Option<&Ident>,
+    (start, end): (Span, Span),
+) -> TokenStream {
+    let at = |mut token: TokenTree, span| {
+        token.set_span(token.span().located_at(span));
+        token
+    };
+    let private: TokenStream = private.clone().into_iter().map(|token| at(token, start)).collect();
+    let argument = argument.map(|argument| at(argument.clone().into(), end));
+    let end = Span::call_site().located_at(end);
+    let name = Ident::new(name, end);
+    let call = quote_spanned!(end=> ::#name(#argument));
+    quote!(#private #call)
+}
+
+fn first_and_last(tokens: TokenStream) -> (Span, Span) {
+    let mut spans = tokens.into_iter().map(|token| token.span());
+    let first = spans.next().unwrap_or_else(Span::call_site);
+    (first, spans.last().unwrap_or(first))
+}
+
+/// The request's builder. Its statement ends before the first await, and with it whatever the user's expressions
+/// borrowed or locked.
+fn request(locked: &Locked, names: &Names) -> TokenStream {
+    let Names { private, .. } = names;
+    let options = &locked.options;
+    let key = locked.key.expand(private);
+    let mut request = match &options.manager {
+        Some(manager) => {
+            let manager = reference(manager);
+            quote!(#private::mutex_on(#manager, #key))
+        }
+        None => quote!(#private::mutex(#key)),
+    };
+    match &options.wait {
+        None => {}
+        Some(Wait::None) => request.extend(quote!(.no_wait())),
+        Some(Wait::Forever) => request.extend(quote!(.wait_forever())),
+        Some(Wait::For(time)) => {
+            let time = duration(time, private);
+            request.extend(quote!(.wait(#time)));
+        }
+    }
+    let times = [("lease", &options.lease), ("max_hold", &options.max_hold), ("min_hold", &options.min_hold)];
+    for (name, time) in times {
+        if let Some(time) = time {
+            let method = Ident::new(name, Span::mixed_site());
+            let time = duration(time, private);
+            request.extend(quote!(.#method(#time)));
+        }
+    }
+    request
+}
+
+/// `&expression`, in parentheses where the expression needs them.
+fn reference(expr: &Expr) -> TokenStream {
+    let reference = ExprReference {
+        attrs: Vec::new(),
+        and_token: syn::token::And(first_and_last(expr.to_token_stream()).0),
+        mutability: None,
+        expr: Box::new(expr.clone()),
+    };
+    reference.into_token_stream()
+}
+
+fn duration(time: &Time, private: &TokenStream) -> TokenStream {
+    match time {
+        Time::Expr(expr) => expr.to_token_stream(),
+        Time::Known(duration, _) => {
+            let seconds = duration.as_secs();
+            let nanos = duration.subsec_nanos();
+            quote!(const { #private::Duration::new(#seconds, #nanos) })
+        }
+    }
+}
+
+/// What the function returns for a lock error.
+fn answer(locked: &Locked, names: &Names) -> TokenStream {
+    let Names { private, error, .. } = names;
+    let options = &locked.options;
+    let other = match &options.on_error {
+        Some(path) => fallback(path, error),
+        None => asking(private, "carry", Some(error), returned(locked)),
+    };
+    let busy = match &options.on_busy {
+        OnBusy::Error => return other,
+        OnBusy::Skip(skip) => asking(private, "skipped", None, (skip.span(), skip.span())),
+        OnBusy::Path(path) => fallback(path, error),
+    };
+    quote!(if #error.is_busy() { #busy } else { #other })
+}
+
+/// A call of the user's function; what does not fit is reported on its path.
+fn fallback(path: &ExprPath, error: &Ident) -> TokenStream {
+    let (_, end) = first_and_last(path.to_token_stream());
+    let mut shown = error.clone();
+    shown.set_span(error.span().located_at(end));
+    let argument = quote_spanned!(end=> (#shown));
+    quote!(#path #argument)
+}

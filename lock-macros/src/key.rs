@@ -1,0 +1,219 @@
+//! [`Key`]: the lock's key, a checked template or the user's expression, and the tokens that build it.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::parse::Parser;
+use syn::{Error, Expr, Ident, Index, LitStr};
+
+use crate::arguments::Arguments;
+use crate::errors::Errors;
+use crate::options::Text;
+use crate::template::{self, Piece, Placeholder, Step};
+
+/// What stands before the rest of the key, and the rest.
+pub(crate) struct Key {
+    prefix: Option<Part>,
+    rest: Part,
+    arguments: Arguments,
+}
+
+enum Part {
+    Template(Vec<Piece>, LitStr),
+    Expr(Expr),
+}
+
+impl Key {
+    /// Checks the texts against the function's arguments.
+    pub(crate) fn new(
+        key: Text,
+        prefix: Option<Text>,
+        arguments: Arguments,
+        errors: &mut Errors,
+    ) -> Option<Self> {
+        let prefix = match prefix {
+            Some(prefix) => Some(Part::new(prefix, "prefix", &arguments, errors)?),
+            None => None,
+        };
+        let rest = Part::new(key, "key", &arguments, errors)?;
+        let key = Self { prefix, rest, arguments };
+        key.check_braces(errors);
+        Some(key)
+    }
+
+    /// Only a key that is all template has all its braces here.
+    fn check_braces(&self, errors: &mut Errors) {
+        let (joined, at) = match (&self.prefix, &self.rest) {
+            (None, Part::Template(pieces, at)) => (template::check_braces(pieces), at),
+            (Some(Part::Template(before, _)), Part::Template(pieces, at)) => {
+                (template::check_braces(before.iter().chain(pieces)), at)
+            }
+            _ => return,
+        };
+        if let Err(problem) = joined {
+            errors.add(Error::new(at.span(), format!("{problem}; an argument is put in with `<argument>`")));
+        }
+    }
+
+    /// An expression that implements `IntoLockKey`.
+    pub(crate) fn expand(&self, private: &TokenStream) -> TokenStream {
+        let start = |part: &Part| match part {
+            Part::Template(pieces, literal) => self.text_of(pieces, literal, private),
+            Part::Expr(expr) => quote!(#private::KeyText::with_capacity(0).prefix(&(#expr))),
+        };
+        match (&self.prefix, &self.rest) {
+            (None, Part::Expr(expr)) => quote!(#expr),
+            (None, Part::Template(pieces, literal)) => match pieces.as_slice() {
+                [Piece::Text(text)] => quote!(#text),
+                pieces => self.text_of(pieces, literal, private),
+            },
+            (Some(prefix), Part::Expr(expr)) => {
+                let prefix = start(prefix);
+                quote!(#prefix.key(#expr))
+            }
+            (Some(prefix), Part::Template(pieces, literal)) => {
+                let calls = self.calls(pieces, literal, private);
+                let prefix = start(prefix);
+                quote!(#prefix #calls)
+            }
+        }
+    }
+
+    fn text_of(&self, pieces: &[Piece], literal: &LitStr, private: &TokenStream) -> TokenStream {
+        // Ids and numbers mostly fit in 20 bytes; a longer value costs one more allocation, not an error.
+        let guess = pieces.iter().map(|piece| if let Piece::Text(text) = piece { text.len() } else { 20 });
+        let capacity = guess.sum::<usize>();
+        let calls = self.calls(pieces, literal, private);
+        quote!(#private::KeyText::with_capacity(#capacity) #calls)
+    }
+
+    fn calls(&self, pieces: &[Piece], literal: &LitStr, private: &TokenStream) -> TokenStream {
+        let mut tokens = TokenStream::new();
+        for piece in pieces {
+            tokens.extend(match piece {
+                Piece::Text(text) => quote!(.text(#text)),
+                Piece::Value(placeholder) => {
+                    let text = &placeholder.text;
+                    let value = self.reference_to(placeholder, literal.span());
+                    if placeholder.has_index() {
+                        quote!(.item(#text, || #private::Some(#value)))
+                    } else {
+                        quote!(.value(#text, #value))
+                    }
+                }
+            });
+        }
+        tokens
+    }
+
+    /// An expression for the placeholder's value, by reference. Its tokens have the template's span: that is where a
+    /// missing field is reported.
+    fn reference_to(&self, placeholder: &Placeholder, span: Span) -> TokenStream {
+        let root = self.arguments.get(&placeholder.root).map(|mut root| {
+            root.set_span(root.span().located_at(span));
+            root
+        });
+        let mut value = quote!(#root);
+        let mut ends_in_index = false;
+        for step in &placeholder.steps {
+            ends_in_index = matches!(step, Step::Index(_));
+            value = match step {
+                Step::Field(name) => {
+                    let field = identifier(name, span);
+                    quote!(#value.#field)
+                }
+                Step::Position(position) => {
+                    let position = Index { index: *position, span };
+                    quote!(#value.#position)
+                }
+                // An index out of range is a bad request, not a reason to panic.
+                Step::Index(index) => {
+                    let index = *index as usize;
+                    quote_spanned!(span=> #value.get(#index)?)
+                }
+            };
+        }
+        if ends_in_index { value } else { quote_spanned!(span=> &#value) }
+    }
+}
+
+impl Part {
+    fn new(text: Text, option: &str, arguments: &Arguments, errors: &mut Errors) -> Option<Self> {
+        let literal = match text {
+            Text::Expr(expr) => return Some(Self::Expr(expr)),
+            Text::Literal(literal) => literal,
+        };
+        let mut fail = |message: String| errors.add(Error::new(literal.span(), message));
+        let template = literal.value();
+        if template.is_empty() {
+            fail(match option {
+                "key" => "the key is empty; give the lock a name, as in \"order:<id>\"".to_owned(),
+                _ => format!("the {option} is empty; leave it out"),
+            });
+            return None;
+        }
+        if template.contains(char::is_control) {
+            fail(format!("the {option} has a control character; keys are printable text"));
+            return None;
+        }
+        let pieces = match template::parse(&template) {
+            Ok(pieces) => pieces,
+            Err(problems) => {
+                problems.into_iter().for_each(fail);
+                return None;
+            }
+        };
+        let mut problems = Vec::new();
+        for piece in &pieces {
+            match piece {
+                Piece::Text(text) => problems.extend(braced_arguments(text, arguments)),
+                Piece::Value(placeholder) => problems.extend(unknown_argument(placeholder, arguments)),
+            }
+        }
+        if problems.is_empty() {
+            return Some(Self::Template(pieces, literal));
+        }
+        problems.into_iter().for_each(fail);
+        None
+    }
+}
+
+fn braced_arguments<'a>(text: &'a str, arguments: &'a Arguments) -> impl Iterator<Item = String> + 'a {
+    let written_like_format = |content: &&str| {
+        let end = content.find(['.', '[', ':']).unwrap_or(content.len());
+        let root = content.get(..end).unwrap_or_default().trim();
+        arguments.get(root).is_some()
+    };
+    template::braced(text).filter(written_like_format).map(|content| {
+        let path = content.split(':').next().unwrap_or_default().trim();
+        format!(
+            "`{{{content}}}` would be the literal text: braces in a key are Redis hash tags; write `<{path}>` for the \
+             value of the argument (and `{{<{path}>}}` if it shall be the hash tag)"
+        )
+    })
+}
+
+fn unknown_argument(placeholder: &Placeholder, arguments: &Arguments) -> Option<String> {
+    let Placeholder { text, root, steps } = placeholder;
+    if arguments.get(root).is_none() {
+        return Some(match root.as_str() {
+            "self" => format!("`{text}` needs a `self`, and this function has none"),
+            _ => format!("`{text}` names no argument of this function; {}", arguments.list()),
+        });
+    }
+    let fields = steps.iter().filter_map(|step| if let Step::Field(name) = step { Some(name) } else { None });
+    let mut wrong = fields.filter(|name| identifier(name, Span::call_site()).is_none());
+    wrong.next().map(|name| format!("`{name}` in `{text}` is not an identifier"))
+}
+
+/// The identifier of that name, raw where it is a keyword.
+fn identifier(name: &str, span: Span) -> Option<Ident> {
+    let mut ident = match syn::parse_str::<Ident>(name) {
+        Ok(ident) => ident,
+        Err(_) if matches!(name, "self" | "super" | "crate" | "Self" | "_") => return None,
+        // Something that is no identifier at all would make the constructor panic.
+        Err(_) => Ident::new_raw(&Ident::parse_any.parse_str(name).ok()?.unraw().to_string(), span),
+    };
+    ident.set_span(span);
+    Some(ident)
+}

@@ -1,0 +1,94 @@
+//! [`Locked`]: a function and its options that fit each other.
+
+use std::time::Duration;
+
+use proc_macro2::{Span, TokenStream};
+use syn::Error;
+use syn::ext::IdentExt;
+
+use crate::arguments::Arguments;
+use crate::errors::Errors;
+use crate::item::AnnotatedFn;
+use crate::key::Key;
+use crate::options::{Options, Time};
+use crate::shape::Shape;
+
+/// The engine refuses shorter leases: a round trip and a pause of the runtime have to fit in.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+
+/// Everything that an expansion needs.
+pub(crate) struct Locked {
+    pub(crate) function: AnnotatedFn,
+    pub(crate) shape: Shape,
+    pub(crate) key: Key,
+    pub(crate) options: Options,
+}
+
+impl Locked {
+    /// Reads both parts of a use of the attribute. Not one mistake of the arguments hides one of the function.
+    pub(crate) fn parse(arguments: TokenStream, item: TokenStream) -> Result<Self, Errors> {
+        let mut errors = Errors::default();
+        let mut options = Options::parse(arguments, &mut errors);
+        contradictions(&options, &mut errors);
+        let function = AnnotatedFn::parse(item, &mut errors);
+        let shape = function.as_ref().and_then(|function| Shape::of(function, &mut errors));
+        if !options.has("key") {
+            errors.add(Error::new(
+                Span::call_site(),
+                "`key` is missing; name the lock, as in `key = \"order:<id>\"`",
+            ));
+        }
+        let (text, prefix) = (options.key.take(), options.prefix.take());
+        if let Some(function) = function {
+            let arguments = Arguments::of(&function.signature);
+            guard_is_new(&options, &arguments, &mut errors);
+            let key = text.and_then(|text| Key::new(text, prefix, arguments, &mut errors));
+            if let (Some(shape), Some(key), true) = (shape, key, errors.is_empty()) {
+                return Ok(Self { function, shape, key, options });
+            }
+        }
+        Err(errors)
+    }
+}
+
+fn guard_is_new(options: &Options, arguments: &Arguments, errors: &mut Errors) {
+    if let Some(guard) = &options.guard {
+        if arguments.get(&guard.unraw().to_string()).is_some() {
+            errors.at(
+                guard,
+                format!("`guard = {guard}` would hide the argument `{guard}`; choose another name"),
+            );
+        }
+    }
+}
+
+/// Pairs of options that can't both be meant.
+fn contradictions(options: &Options, errors: &mut Errors) {
+    let known = |time: &Option<Time>| match time {
+        Some(Time::Known(duration, text)) => Some((*duration, text.clone())),
+        _ => None,
+    };
+    let lease = known(&options.lease);
+    let max_hold = known(&options.max_hold);
+    let min_hold = known(&options.min_hold);
+    if let Some((duration, text)) = &lease {
+        if *duration < SHORTEST_LEASE {
+            errors.at(text, "a lease is at least \"100ms\"; the store's answers take a part of it");
+        }
+    }
+    if let (Some((max, _)), Some((min, text))) = (&max_hold, &min_hold) {
+        if min > max {
+            errors.at(text, "`min_hold` is longer than `max_hold`");
+        }
+    }
+    if let (Some((lease, _)), Some((max, text))) = (&lease, &max_hold) {
+        if max < lease {
+            errors.at(text, "`max_hold` is shorter than `lease`, and a fixed lease ends by itself; give the shorter one as `lease` alone");
+        }
+    }
+    if let (Some((lease, _)), Some((min, text))) = (&lease, &min_hold) {
+        if min > lease {
+            errors.at(text, "`min_hold` is longer than `lease`, and a fixed lease is not renewed: the key would be free before");
+        }
+    }
+}

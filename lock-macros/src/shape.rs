@@ -1,0 +1,140 @@
+//! [`Shape`]: where in a function the future is that has to run under the lock.
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens, quote};
+use syn::punctuated::Punctuated;
+use syn::{
+    Block, Expr, ExprAsync, ExprCall, GenericArgument, Path, PathArguments, ReturnType, Signature, Stmt,
+    Token, Type, TypeParamBound,
+};
+
+use crate::errors::Errors;
+use crate::item::AnnotatedFn;
+
+/// The two kinds of functions that make a future.
+pub(crate) enum Shape {
+    /// `async fn`: the body is the future.
+    Async,
+    /// A plain fn that ends in an `async` block, which is what `#[async_trait]` and other macros leave.
+    Block(Option<Box<Tail>>),
+}
+
+/// A function's body that ends in an `async` block, boxed or not.
+pub(crate) struct Tail {
+    before: Vec<Stmt>,
+    boxed: Option<ExprCall>,
+    pub(crate) block: ExprAsync,
+}
+
+impl Shape {
+    pub(crate) fn of(function: &AnnotatedFn, errors: &mut Errors) -> Option<Self> {
+        let signature = &function.signature;
+        if signature.asyncness.is_some() {
+            return Some(Self::Async);
+        }
+        if let Some(tail) = Tail::parse(&function.body) {
+            return Some(Self::Block(Some(Box::new(tail))));
+        }
+        // What is wrong with a `const` or `extern` fn has been said.
+        if signature.constness.is_none() && signature.abi.is_none() {
+            errors.at(signature.fn_token, not_async(signature));
+        }
+        None
+    }
+}
+
+impl Shape {
+    /// The tail, which an expansion takes apart.
+    pub(crate) fn take_tail(&mut self) -> Option<Box<Tail>> {
+        match self {
+            Self::Async => None,
+            Self::Block(tail) => tail.take(),
+        }
+    }
+}
+
+/// `T` in `Pin<Box<dyn Future<Output = T>>>` and in `impl Future<Output = T>`.
+pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
+    match ty {
+        Type::Path(ty) => in_arguments(&ty.path),
+        Type::TraitObject(ty) => in_bounds(&ty.bounds),
+        Type::ImplTrait(ty) => in_bounds(&ty.bounds),
+        Type::Paren(ty) => future_output(&ty.elem),
+        Type::Group(ty) => future_output(&ty.elem),
+        _ => None,
+    }
+}
+
+fn in_bounds(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Option<&Type> {
+    bounds.iter().find_map(|bound| match bound {
+        TypeParamBound::Trait(bound) => in_arguments(&bound.path),
+        _ => None,
+    })
+}
+
+fn in_arguments(path: &Path) -> Option<&Type> {
+    let PathArguments::AngleBracketed(arguments) = &path.segments.last()?.arguments else { return None };
+    arguments.args.iter().find_map(|argument| match argument {
+        GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
+        GenericArgument::Type(ty) => future_output(ty),
+        _ => None,
+    })
+}
+
+fn not_async(signature: &Signature) -> &'static str {
+    if returns_a_future(signature) {
+        "a fn that returns a future can be locked when its body ends in `Box::pin(async move { … })` or in an `async` \
+         block; make it such, or make it an `async fn`"
+    } else {
+        "`#[distributed_lock]` needs an `async fn`; add `async`, and put an attribute that makes the fn synchronous, as \
+         `#[tokio::main]` and `#[tokio::test]` do, below this one"
+    }
+}
+
+/// Whether the tokens of the return type look like a future, to choose the better advice.
+fn returns_a_future(signature: &Signature) -> bool {
+    match &signature.output {
+        ReturnType::Default => false,
+        ReturnType::Type(_, ty) => ty.to_token_stream().to_string().contains("Future"),
+    }
+}
+
+impl Tail {
+    fn parse(body: &proc_macro2::Group) -> Option<Self> {
+        let Block { mut stmts, .. } = syn::parse2(body.to_token_stream()).ok()?;
+        let Some(Stmt::Expr(tail, None)) = stmts.pop() else { return None };
+        let (boxed, block) = match tail {
+            Expr::Async(block) => (None, block),
+            Expr::Call(mut call) if is_box_pin(&call.func) && call.args.len() == 1 => {
+                let Some(Expr::Async(block)) = call.args.pop() else {
+                    return None;
+                };
+                (Some(call), block)
+            }
+            _ => return None,
+        };
+        Some(Self { before: stmts, boxed, block })
+    }
+
+    /// The function's body with `inside` in place of what the `async` block had.
+    pub(crate) fn with(mut self, inside: TokenStream) -> TokenStream {
+        self.block.block.stmts = vec![Stmt::Expr(Expr::Verbatim(inside), None)];
+        let Self { before, boxed, block } = self;
+        let tail = match boxed {
+            Some(mut call) => {
+                call.args.push(Expr::Async(block));
+                call.into_token_stream()
+            }
+            None => block.into_token_stream(),
+        };
+        quote!(#(#before)* #tail)
+    }
+}
+
+/// `Box::pin`, from whatever path.
+fn is_box_pin(function: &Expr) -> bool {
+    let Expr::Path(function) = function else { return false };
+    let Path { segments, .. } = &function.path;
+    let mut names = segments.iter().rev().map(|segment| &segment.ident);
+    names.next().is_some_and(|name| name == "pin") && names.next().is_some_and(|name| name == "Box")
+}

@@ -1,0 +1,127 @@
+//! [`Returns`]: the return type of an annotated function, inferred instead of named.
+//!
+//! A return type may be an alias, may hold `impl Trait`, and the attribute sees only its tokens. So the expansion
+//! makes a `Returns<_>`, lets a `return` that never runs bind `_`, and asks the traits below for values of it.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::error::LockError;
+
+/// The type that a function returns.
+pub struct Returns<R>(PhantomData<fn() -> R>);
+
+impl<R> Returns<R> {
+    /// Of a type that is still to be inferred.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "generated code calls it by name")]
+    pub fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    /// `None`; the `return` of its content tells the compiler what `R` is.
+    #[must_use]
+    pub fn sample(&self) -> Option<R> {
+        None
+    }
+
+    /// The same for the body's block. Consumes, because a block captures what it consumes by value, and that is
+    /// nothing, where a reference would cost its size.
+    #[must_use]
+    pub fn into_sample(self) -> Option<R> {
+        None
+    }
+}
+
+/// The return value for `error`.
+pub fn carry<R: CarriesLockError>(error: LockError) -> R {
+    R::carry(error)
+}
+
+/// The return value of a call that was skipped.
+#[must_use]
+pub fn skipped<R: Skipped>() -> R {
+    R::skipped()
+}
+
+impl<R> fmt::Debug for Returns<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Returns").field(&std::any::type_name::<R>()).finish()
+    }
+}
+
+/// A return type that has room for a [`LockError`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot carry a `LockError`, and an annotated function has to say when it did not get its lock",
+    label = "this return type has no room for a `LockError`",
+    note = "one way out: return a `Result<_, E>` whose `E` implements `From<LockError>`, or `LockError` itself",
+    note = "another, if it is such a `Result` already: write `impl From<LockError> for` its error type",
+    note = "the third: `on_error = path`, a plain `fn(LockError) -> {Self}` that makes the return value of every \
+            lock error; `on_busy` alone leaves the other errors without a way out"
+)]
+pub trait CarriesLockError: Sized {
+    /// The value to return for `error`.
+    fn carry(error: LockError) -> Self;
+}
+
+// Without the attribute the compiler reports the missing `From`, and the three ways out stay unsaid.
+#[diagnostic::do_not_recommend]
+impl<T, E: From<LockError>> CarriesLockError for Result<T, E> {
+    fn carry(error: LockError) -> Self {
+        Err(E::from(error))
+    }
+}
+
+/// A return type with a value that says "somebody else is doing it", for `on_busy = skip`.
+#[diagnostic::on_unimplemented(
+    message = "`on_busy = skip` has no value to return for a call that was skipped: `{Self}` is not `()`, `Option<_>` \
+               or a `Result` of these",
+    label = "`{Self}` has no value for \"skipped\"",
+    note = "return an `Option`, or name a fn that makes the value: `on_busy = path`"
+)]
+pub trait Skipped: Sized {
+    /// The value to return.
+    fn skipped() -> Self;
+}
+
+impl Skipped for () {
+    fn skipped() -> Self {}
+}
+
+impl<T> Skipped for Option<T> {
+    fn skipped() -> Self {
+        None
+    }
+}
+
+impl<T: Skipped, E> Skipped for Result<T, E> {
+    fn skipped() -> Self {
+        Ok(T::skipped())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::AcquireError;
+
+    #[test]
+    fn a_skipped_call_returns_the_value_for_nothing() {
+        <() as Skipped>::skipped();
+        assert_eq!(<Option<u8>>::skipped(), None);
+        assert_eq!(<Result<Option<u8>, ()>>::skipped(), Ok(None));
+    }
+
+    #[test]
+    fn a_result_carries_the_error_as_its_own() {
+        struct Mine(LockError);
+        impl From<LockError> for Mine {
+            fn from(error: LockError) -> Self {
+                Self(error)
+            }
+        }
+        let error = LockError::from(AcquireError::misconfigured("x"));
+        let carried = <Result<(), Mine>>::carry(error);
+        assert!(matches!(carried, Err(Mine(LockError::Misconfigured { .. }))));
+    }
+}

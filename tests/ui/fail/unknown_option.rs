@@ -1,0 +1,24 @@
+// Unknown options, two of them not there yet.
+use lock_runtime::{LockError, distributed_lock};
+
+#[distributed_lock(key = "a", colour = "red")]
+async fn a() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "a", timeout = "5s")]
+async fn b() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(key = "a", kind = fair)]
+async fn c() -> Result<(), LockError> {
+    Ok(())
+}
+
+#[distributed_lock(keys = ["a", "b"])]
+async fn d() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}
