@@ -42,7 +42,9 @@ pub(super) async fn check(connector: &Connector, strict: bool, deadline: Tick) -
         supported(&version).map_err(|what| address.error(StoreErrorKind::Unsupported, what))?;
     }
     if field(&info, "loading").is_some_and(|loading| loading != "0") {
-        return Err(address.error(StoreErrorKind::NotReady, "LOADING: the server is reading its data from disk"));
+        return Err(
+            address.error(StoreErrorKind::NotReady, "LOADING: the server is reading its data from disk")
+        );
     }
     let role = field(&info, "role").map(str::to_owned).or_else(|| entry(&hello, "role"));
     if let Some(role) = role.filter(|role| role != "master") {
@@ -111,7 +113,8 @@ async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreE
     let dialer = connector.dialer();
     let client = dialer.older_protocol().ok()?;
     let ask = async {
-        let config = redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let config =
+            redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.ok()?;
         let value = connection.send_packed_command(redis::cmd("INFO").arg("server")).await.ok()?;
         let version = field(reply::text(&value)?, "redis_version")?.to_owned();
@@ -138,7 +141,9 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// A value of a map, or of an array of names and values.
 fn entry(value: &Value, name: &str) -> Option<String> {
     let found = match value {
-        Value::Map(entries) => entries.iter().find(|(key, _)| reply::text(key) == Some(name)).map(|(_, value)| value),
+        Value::Map(entries) => {
+            entries.iter().find(|(key, _)| reply::text(key) == Some(name)).map(|(_, value)| value)
+        }
         Value::Array(values) => values.chunks_exact(2).find_map(|pair| match pair {
             [key, value] if reply::text(key) == Some(name) => Some(value),
             _ => None,

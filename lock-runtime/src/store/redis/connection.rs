@@ -48,7 +48,12 @@ impl Dialer {
         let mut tcp = info.tcp_settings().clone().set_nodelay(true);
         if tcp.keepalive().is_none() {
             let probes = TcpKeepalive::new().with_time(Duration::from_secs(15));
-            #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "windows"))]
+            #[cfg(any(
+                target_os = "linux",
+                target_os = "android",
+                target_os = "macos",
+                target_os = "windows"
+            ))]
             let probes = probes.with_interval(Duration::from_secs(5));
             tcp = tcp.set_keepalive(probes);
         }
@@ -73,7 +78,10 @@ impl Dialer {
     }
 
     /// A new connection; nothing is executed on it but the handshake.
-    pub(super) async fn dial(&self, pushes: impl AsyncPushSender) -> Result<MultiplexedConnection, StoreError> {
+    pub(super) async fn dial(
+        &self,
+        pushes: impl AsyncPushSender,
+    ) -> Result<MultiplexedConnection, StoreError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -230,7 +238,12 @@ impl Connector {
     }
 
     /// Sends one command and waits for its answer, which is never an error answer.
-    pub(super) async fn call(&self, link: &Arc<Link>, command: &Cmd, deadline: Tick) -> Result<Value, CallError> {
+    pub(super) async fn call(
+        &self,
+        link: &Arc<Link>,
+        command: &Cmd,
+        deadline: Tick,
+    ) -> Result<Value, CallError> {
         let clock = self.dialer.clock;
         let sent = clock.now();
         let left = deadline.since(sent);

@@ -87,7 +87,13 @@ impl Registry {
         let mut new = false;
         let channel = self.channels.entry(Arc::clone(name)).or_insert_with(|| {
             new = true;
-            Channel { state: State::Wanted, watchers: Vec::new(), idle_since: now, in_idle_queue: false, left_again: false }
+            Channel {
+                state: State::Wanted,
+                watchers: Vec::new(),
+                idle_since: now,
+                in_idle_queue: false,
+                left_again: false,
+            }
         });
         if matches!(channel.state, State::Refused { until } if until <= now) {
             channel.state = State::Wanted;

@@ -213,7 +213,8 @@ mod tests {
 
     #[test]
     fn a_bare_number_is_a_grant_of_the_usual_kind() {
-        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&Value::Int(1_700_000_000_000_010), 2, 10) else {
+        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&Value::Int(1_700_000_000_000_010), 2, 10)
+        else {
             panic!("not granted");
         };
         assert_eq!(granted.server_time.as_micros(), 1_700_000_000_000_000);
@@ -224,8 +225,13 @@ mod tests {
     #[test]
     fn tokens_above_two_to_the_53rd_are_exact() {
         let value = Value::Array(vec![Value::Int(1), Value::Int(5), bulk("9223372036854775807")]);
-        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&value, 1, 2) else { panic!("not granted") };
-        assert_eq!(granted.tokens, [TokenRange { first: 9_223_372_036_854_775_806, last: 9_223_372_036_854_775_807 }]);
+        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&value, 1, 2) else {
+            panic!("not granted")
+        };
+        assert_eq!(
+            granted.tokens,
+            [TokenRange { first: 9_223_372_036_854_775_806, last: 9_223_372_036_854_775_807 }]
+        );
     }
 
     #[test]

@@ -57,6 +57,10 @@ mod tests {
         clock.observe(ServerTime::from_micros(900), Tick::from_nanos(1_000));
         assert_eq!(clock.estimate(Tick::from_nanos(2_000)), Some(ServerTime::from_micros(500)));
         clock.observe(ServerTime::from_micros(100), Tick::from_nanos(2_000));
-        assert_eq!(clock.estimate(Tick::from_nanos(2_000)), Some(ServerTime::from_micros(100)), "clocks step back");
+        assert_eq!(
+            clock.estimate(Tick::from_nanos(2_000)),
+            Some(ServerTime::from_micros(100)),
+            "clocks step back"
+        );
     }
 }

@@ -307,7 +307,9 @@ async fn try_subscribe(
 ) -> Result<Result<(), RedisError>, End> {
     match tokio::time::timeout(shared.timing.timeout, connection.subscribe(texts(batch))).await {
         Ok(Ok(())) => Ok(Ok(())),
-        Ok(Err(error)) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => Ok(Err(error)),
+        Ok(Err(error)) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Ok(Err(error))
+        }
         Ok(Err(_)) => Err(End::Lost("SUBSCRIBE failed")),
         Err(_) => Err(End::Lost("SUBSCRIBE was not answered")),
     }

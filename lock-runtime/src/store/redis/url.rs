@@ -26,12 +26,17 @@ pub(crate) fn client(url: &str) -> Result<redis::Client, StoreError> {
     match redis::Client::open(url) {
         Ok(client) => Ok(client),
         Err(error) => {
-            let reason = error.detail().map_or_else(|| error.to_string(), |_| {
-                // Details may quote the address.
-                error.category().to_owned()
-            });
-            refuse(&format!("is not understood ({reason}); write redis://user:password@host:port/db, with special \
-                             characters in user and password percent-encoded"))
+            let reason = error.detail().map_or_else(
+                || error.to_string(),
+                |_| {
+                    // Details may quote the address.
+                    error.category().to_owned()
+                },
+            );
+            refuse(&format!(
+                "is not understood ({reason}); write redis://user:password@host:port/db, with special \
+                             characters in user and password percent-encoded"
+            ))
         }
     }
 }

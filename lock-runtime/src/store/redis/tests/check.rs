@@ -14,7 +14,9 @@ async fn fake(info: &'static str, version: &'static str, role: &'static str) -> 
         "HELLO" => format!("%2\r\n{}{}{}{}", bulk("version"), bulk(version), bulk("role"), bulk(role)),
         "TIME" => "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n".to_owned(),
         "CLIENT" => "+OK\r\n".to_owned(),
-        "INFO" if info.is_empty() => "-NOPERM this user has no permissions to run the 'info' command\r\n".to_owned(),
+        "INFO" if info.is_empty() => {
+            "-NOPERM this user has no permissions to run the 'info' command\r\n".to_owned()
+        }
         "INFO" => bulk(info),
         _ => "-NOPERM this user has no permissions to run this command\r\n".to_owned(),
     })

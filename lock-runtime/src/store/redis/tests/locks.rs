@@ -246,7 +246,9 @@ fn block_on<T>(mut future: crate::store::BoxFuture<T>) -> T {
     }
     let waker = Arc::new(Unpark(std::thread::current())).into();
     loop {
-        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+        if let std::task::Poll::Ready(value) =
+            future.as_mut().poll(&mut std::task::Context::from_waker(&waker))
+        {
             return value;
         }
         std::thread::park();

@@ -91,7 +91,10 @@ impl Server {
         self.try_command(words).await.unwrap()
     }
 
-    pub(super) async fn try_command<T: FromRedisValue>(&self, words: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
+    pub(super) async fn try_command<T: FromRedisValue>(
+        &self,
+        words: &[impl ToRedisArgs],
+    ) -> redis::RedisResult<T> {
         let mut command = redis::Cmd::new();
         for word in words {
             command.arg(word);
@@ -195,7 +198,8 @@ impl Proxy {
                         if flag_a.swap(false, Ordering::SeqCst) {
                             mine_a.store(true, Ordering::SeqCst);
                         }
-                        if !mine_a.load(Ordering::SeqCst) && server_out.write_all(&buffer[..n]).await.is_err() {
+                        if !mine_a.load(Ordering::SeqCst) && server_out.write_all(&buffer[..n]).await.is_err()
+                        {
                             return;
                         }
                     }

@@ -30,7 +30,8 @@ async fn counters_behind_the_clock_are_seeded_from_it() {
     let server = Server::start();
     let store = store(&server);
     // Missing, then: value, its TTL before, whether it is without one afterwards.
-    for (value, ttl) in [(None, None), (Some("7"), None), (Some("7"), Some("60000")), (Some("-5"), None), (Some("0"), None)]
+    for (value, ttl) in
+        [(None, None), (Some("7"), None), (Some("7"), Some("60000")), (Some("-5"), None), (Some("0"), None)]
     {
         let _: () = server.command(&["DEL", COUNTER]).await;
         if let Some(value) = value {
@@ -89,7 +90,10 @@ async fn counters_ahead_of_the_clock_are_counted_on_exactly() {
         assert_eq!(granted.tokens[0].first, counter + 1, "{counter}");
         assert_eq!(granted.tokens[0].last, counter + u64::from(tokens), "{counter}");
         let now = server_micros(&server).await;
-        assert!(granted.server_time.as_micros().abs_diff(now) < 10_000_000, "the server's time is told all the same");
+        assert!(
+            granted.server_time.as_micros().abs_diff(now) < 10_000_000,
+            "the server's time is told all the same"
+        );
         assert_eq!(pttl(&server, COUNTER).await, -1);
         release(&store, &mine).await.unwrap();
     }
@@ -99,7 +103,9 @@ async fn counters_ahead_of_the_clock_are_counted_on_exactly() {
 async fn a_counter_that_would_overflow_takes_nothing() {
     let server = Server::start();
     let store = store(&server);
-    for (counter, tokens) in [("9223372036854775807", 1), ("9223372036854775800", 8), ("9223372036854775807", 131_072)] {
+    for (counter, tokens) in
+        [("9223372036854775807", 1), ("9223372036854775800", 8), ("9223372036854775807", 131_072)]
+    {
         let _: () = server.command(&["SET", COUNTER, counter]).await;
         let error = store.acquire(Arc::new(request(&[item("a")]).tokens(tokens))).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
@@ -144,7 +150,8 @@ async fn keep_retention_never_leaves_a_ttl() {
 #[tokio::test]
 async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
     let server = Server::start();
-    let short = store_with(&server, |options| options.token_retention = TokenRetention::For(Duration::from_secs(40)));
+    let short =
+        store_with(&server, |options| options.token_retention = TokenRetention::For(Duration::from_secs(40)));
     let mine = [item("a")];
     granted(&short, &mine).await;
     release(&short, &mine).await.unwrap();
@@ -156,7 +163,9 @@ async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
         release(&short, &mine).await.unwrap();
     }
     // Grants go on for longer than the TTL: it never runs low, though not every grant refreshes it.
-    let quick = store_with(&server, |options| options.token_retention = TokenRetention::For(Duration::from_millis(900)));
+    let quick = store_with(&server, |options| {
+        options.token_retention = TokenRetention::For(Duration::from_millis(900));
+    });
     let _: () = server.command(&["DEL", COUNTER]).await;
     let end = tokio::time::Instant::now() + Duration::from_secs(2);
     while tokio::time::Instant::now() < end {
@@ -172,7 +181,8 @@ async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
 #[tokio::test]
 async fn a_counter_lives_at_least_two_leases() {
     let server = Server::start();
-    let store = store_with(&server, |options| options.token_retention = TokenRetention::For(Duration::from_secs(1)));
+    let store =
+        store_with(&server, |options| options.token_retention = TokenRetention::For(Duration::from_secs(1)));
     granted(&store, &[item("a")]).await;
     assert!(pttl(&server, COUNTER).await > 15_000);
 }
@@ -181,7 +191,9 @@ async fn a_counter_lives_at_least_two_leases() {
 async fn a_counter_that_is_no_number_takes_nothing_and_stays() {
     let server = Server::start();
     let store = store(&server);
-    for value in ["abc", "", "0x7f", "1e30", " 12", "12 ", "12.5", "nan", "inf", "-", "-0", "007", "+5", "1\n"] {
+    for value in
+        ["abc", "", "0x7f", "1e30", " 12", "12 ", "12.5", "nan", "inf", "-", "-0", "007", "+5", "1\n"]
+    {
         let _: () = server.command(&["SET", COUNTER, value, "PX", "60000"]).await;
         for items in [vec![item("a")], vec![item("b"), item("a")]] {
             let error = acquire(&store, &items).await.unwrap_err();
@@ -289,7 +301,17 @@ async fn the_same_owner_again_is_the_same_hold() {
 async fn a_user_without_channel_rights_releases_all_the_same() {
     let server = Server::start();
     let _: () = server
-        .command(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~lock:*", "~redisson_lock*", "resetchannels", "+@all"])
+        .command(&[
+            "ACL",
+            "SETUSER",
+            "ann",
+            "on",
+            ">hunter2",
+            "~lock:*",
+            "~redisson_lock*",
+            "resetchannels",
+            "+@all",
+        ])
         .await;
     let store = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
     let mine = [item("a"), item("b")];
@@ -307,8 +329,10 @@ async fn a_user_without_channel_rights_releases_all_the_same() {
 async fn a_user_without_rights_is_denied() {
     let server = Server::start();
     let _: () = server.command(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~other:*", "&*", "+@all"]).await;
-    let _: () = server.command(&["ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "&*", "+@all", "-pexpire"]).await;
-    let _: () = server.command(&["ACL", "SETUSER", "eve", "on", ">hunter2", "~*", "&*", "+@all", "-evalsha"]).await;
+    let _: () =
+        server.command(&["ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "&*", "+@all", "-pexpire"]).await;
+    let _: () =
+        server.command(&["ACL", "SETUSER", "eve", "on", ">hunter2", "~*", "&*", "+@all", "-evalsha"]).await;
     for user in ["ann", "bob", "eve"] {
         let store = RedisStore::new(&server.client_as(user, "hunter2"), options()).unwrap();
         let error = acquire(&store, &[item("a"), item("b")]).await.unwrap_err();
@@ -320,7 +344,10 @@ async fn a_user_without_rights_is_denied() {
     for error in [acquire(&store, &[item("a")]).await.unwrap_err(), store.check().await.unwrap_err()] {
         assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
         let text = format!("{error} {error:?} {store:?}");
-        assert!(text.contains("WRONGPASS") && text.contains(&format!("127.0.0.1:{}", server.port())), "{text}");
+        assert!(
+            text.contains("WRONGPASS") && text.contains(&format!("127.0.0.1:{}", server.port())),
+            "{text}"
+        );
         assert!(!text.contains("hunter"), "{text}");
     }
 }
@@ -346,7 +373,7 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     granted(&store, &a).await;
     granted(&store, &b).await;
     let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"]).await;
+    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     let error = acquire(&store, &[item("c")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
@@ -359,11 +386,14 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     assert_eq!(store.release(Arc::new(linger)).await.unwrap().held, [true]);
     assert_eq!(release(&store, &a).await.unwrap().held, [true]);
     assert!(store.status(key("b")).await.unwrap().is_locked());
-    store.withdraw(Arc::new({
-        let request = request(&b);
-        request.stamp(crate::store::ServerTime::from_micros(1));
-        request
-    })).await.unwrap();
+    store
+        .withdraw(Arc::new({
+            let request = request(&b);
+            request.stamp(crate::store::ServerTime::from_micros(1));
+            request
+        }))
+        .await
+        .unwrap();
     assert!(!exists(&server, "lock:b").await);
     let _: () = server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
     granted(&store, &[item("c")]).await;

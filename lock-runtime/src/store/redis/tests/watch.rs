@@ -53,7 +53,11 @@ async fn ones_own_subscription_is_no_listener_but_an_echo() {
     granted(&store, &mine).await;
     drop(watch);
     let released = release(&store, &mine).await.unwrap();
-    assert_eq!((released.other_listeners, released.echo), (0, false), "subscribed still, but nobody hears it");
+    assert_eq!(
+        (released.other_listeners, released.echo),
+        (0, false),
+        "subscribed still, but nobody hears it"
+    );
 }
 
 #[tokio::test]

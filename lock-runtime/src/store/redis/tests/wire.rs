@@ -5,8 +5,21 @@ use super::*;
 
 /// Commands of Redis 6.2 that the scripts may use.
 const COMMANDS: [&str; 15] = [
-    "TIME", "PTTL", "HEXISTS", "HRANDFIELD", "GET", "SET", "INCRBY", "PEXPIRE", "PERSIST", "HSET", "HDEL", "PUBLISH",
-    "HLEN", "HGETALL", "HKEYS",
+    "TIME",
+    "PTTL",
+    "HEXISTS",
+    "HRANDFIELD",
+    "GET",
+    "SET",
+    "INCRBY",
+    "PEXPIRE",
+    "PERSIST",
+    "HSET",
+    "HDEL",
+    "PUBLISH",
+    "HLEN",
+    "HGETALL",
+    "HKEYS",
 ];
 /// And what force_release.lua needs.
 const DELETES: [&str; 1] = ["DEL"];
@@ -43,7 +56,9 @@ fn scripts_that_free_or_renew_use_only_commands_that_full_memory_allows() {
     // Those without the flag `denyoom`.
     const ALLOWED: [&str; 9] =
         ["TIME", "PTTL", "HEXISTS", "PEXPIRE", "HDEL", "PUBLISH", "HLEN", "HKEYS", "DEL"];
-    for script in [&*script::RELEASE, &script::LINGER, &script::KEEP, &script::WITHDRAW, &script::FORCE_RELEASE] {
+    for script in
+        [&*script::RELEASE, &script::LINGER, &script::KEEP, &script::WITHDRAW, &script::FORCE_RELEASE]
+    {
         for call in script.source.split("call('").skip(1) {
             let command = call.split('\'').next().unwrap();
             assert!(ALLOWED.contains(&command), "{} uses {command}", script.name);
