@@ -276,7 +276,8 @@ impl Inner {
         let names = Names::new(&self.options.prefix, key)?;
         let deadline = self.deadline(self.options.call_timeout);
         let link = self.connector.link(deadline).await?;
-        let invocation = Invocation::new(&script::STATUS, [names.lock.as_str(), names.counter.as_str()]);
+        let invocation =
+            Invocation::new(&script::STATUS, [names.lock.as_str(), names.counter.as_str()].into_iter());
         let answer = self.connector.run(&link, &invocation, deadline).await;
         let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
         let status = reply::status(&value).ok_or_else(|| self.senseless(&value))?;
@@ -287,7 +288,7 @@ impl Inner {
         let names = Names::new(&self.options.prefix, key)?;
         let deadline = self.deadline(self.options.call_timeout);
         let link = self.connector.link(deadline).await?;
-        let mut invocation = Invocation::new(&script::FORCE_RELEASE, [names.lock.as_str()]);
+        let mut invocation = Invocation::new(&script::FORCE_RELEASE, std::iter::once(names.lock.as_str()));
         invocation.arg(&names.channel);
         let answer = self.connector.run(&link, &invocation, deadline).await;
         let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
@@ -296,7 +297,7 @@ impl Inner {
     }
 }
 
-fn locks(names: &[Names]) -> impl Iterator<Item = &str> {
+fn locks(names: &[Names]) -> impl Iterator<Item = &str> + Clone {
     names.iter().map(|names| names.lock.as_str())
 }
 
