@@ -83,17 +83,23 @@ impl Address {
     }
 }
 
-/// Redis 6.2 wraps an error inside a script into an `ERR Error running script (…): @user_script: 12: CODE text`;
-/// Redis 7 keeps the code in front and appends ` script: sha, on @user_script:12.`.
+/// The error of a command inside a script. Redis 7 keeps its code in front and appends ` script: sha, on
+/// @user_script:12.`; Redis 6.2 puts `@user_script: 12: -` in front of it, and more in front of that when the script
+/// did not catch it.
 fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
-    if code == "ERR"
-        && detail.contains("Error running script")
-        && let Some((_, inner)) = detail.rsplit_once("@user_script")
-    {
-        let inner = inner.trim_start_matches(|c: char| matches!(c, ':' | ' ' | '-') || c.is_ascii_digit());
-        return inner.split_once(' ').unwrap_or((inner, ""));
+    if let Some((detail, _)) = detail.split_once(" script: ") {
+        return (code, detail);
     }
-    (code, detail.split_once(" script: ").map_or(detail, |(text, _)| text))
+    let inner = match detail.rsplit_once("@user_script") {
+        Some((_, inner)) => inner,
+        None if code.starts_with("@user_script") => detail,
+        None => return (code, detail),
+    };
+    let inner = inner.trim_start_matches(|c: char| matches!(c, ':' | ' ' | '-') || c.is_ascii_digit());
+    match inner.split_once(' ') {
+        Some((code, detail)) if code.bytes().all(|byte| byte.is_ascii_uppercase()) => (code, detail),
+        _ => ("ERR", inner),
+    }
 }
 
 fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
@@ -105,8 +111,8 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         "READONLY" => StoreErrorKind::ReadOnly,
         "OOM" => StoreErrorKind::Full,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => StoreErrorKind::Denied,
-        // Redis 6.2 words it so inside a script.
-        "The" if detail.contains("can't run this command or subcommand") => StoreErrorKind::Denied,
+        // So it is worded inside a script.
+        "ERR" if detail.starts_with("The user executing the script can't") => StoreErrorKind::Denied,
         "WRONGTYPE" | "LOCKTOKEN" => StoreErrorKind::ForeignData,
         // Only the counter is ever incremented.
         "ERR" if detail.contains("would overflow") || detail.contains("not an integer") => {
@@ -142,6 +148,7 @@ mod tests {
             ("NOAUTH Authentication required.", Denied),
             ("WRONGPASS invalid username-password pair or user is disabled.", Denied),
             ("NOPERM this user has no permissions to run the 'evalsha' command", Denied),
+            ("ERR The user executing the script can't run this command or subcommand", Denied),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", ForeignData),
             ("LOCKTOKEN not a counter", ForeignData),
             ("ERR increment or decrement would overflow", ForeignData),
@@ -164,6 +171,11 @@ mod tests {
         let error = address().answer("ERR", old);
         assert_eq!(error.kind(), StoreErrorKind::Full);
         assert!(!error.to_string().contains("user_script"), "{error}");
+
+        let caught = "10: -READONLY You can't write against a read only replica.";
+        assert_eq!(address().answer("@user_script:", caught).kind(), StoreErrorKind::ReadOnly);
+        let denied = "104: The user executing the script can't run this command or subcommand";
+        assert_eq!(address().answer("@user_script:", denied).kind(), StoreErrorKind::Denied);
 
         let new = "Operation against a key holding the wrong kind of value script: 0af, on @user_script:34.";
         let error = address().answer("WRONGTYPE", new);

@@ -290,7 +290,7 @@ impl Connector {
         invocation: &Invocation,
         deadline: Tick,
     ) -> Result<Value, StoreError> {
-        let answer = match self.call(link, &invocation.by_name(), deadline).await {
+        let answer = match self.call(link, invocation.by_name(), deadline).await {
             // The script was not executed, so it may be sent again.
             Err(CallError::NoScript) => self.call(link, &invocation.by_source(), deadline).await,
             answer => answer,

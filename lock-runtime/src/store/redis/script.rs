@@ -44,23 +44,25 @@ scripts! {
 /// One call of a script.
 pub(super) struct Invocation {
     script: &'static Script,
-    keys: usize,
-    arguments: Cmd,
+    command: Cmd,
 }
 
 impl Invocation {
-    pub(super) fn new<'a>(script: &'static Script, keys: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut arguments = Cmd::new();
-        let mut count = 0;
+    /// A call with these keys; arguments follow.
+    pub(super) fn new<'a, K>(script: &'static Script, keys: K) -> Self
+    where
+        K: Iterator<Item = &'a str> + Clone,
+    {
+        let mut command = Cmd::new();
+        command.arg("EVALSHA").arg(&script.sha1).arg(keys.clone().count());
         for key in keys {
-            arguments.arg(key);
-            count += 1;
+            command.arg(key);
         }
-        Self { script, keys: count, arguments }
+        Self { script, command }
     }
 
     pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
-        self.arguments.arg(argument);
+        self.command.arg(argument);
         self
     }
 
@@ -69,19 +71,15 @@ impl Invocation {
     }
 
     /// The usual form.
-    pub(super) fn by_name(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.sha1)
+    pub(super) fn by_name(&self) -> &Cmd {
+        &self.command
     }
 
     /// For a server that answered NOSCRIPT.
     pub(super) fn by_source(&self) -> Cmd {
-        self.command("EVAL", self.script.source)
-    }
-
-    fn command(&self, verb: &str, script: &str) -> Cmd {
         let mut command = Cmd::new();
-        command.arg(verb).arg(script).arg(self.keys);
-        for argument in self.arguments.args_iter() {
+        command.arg("EVAL").arg(self.script.source);
+        for argument in self.command.args_iter().skip(2) {
             if let redis::Arg::Simple(bytes) = argument {
                 command.arg(bytes);
             }

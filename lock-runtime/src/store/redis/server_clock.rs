@@ -25,6 +25,12 @@ impl ServerClock {
         }
     }
 
+    /// Believes `server` at `sent`, whatever was known.
+    #[cfg(test)]
+    pub(super) fn pretend(&self, server: ServerTime, sent: Tick) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sample { server, sent });
+    }
+
     /// The server's time at `now`; `None` before the first answer.
     pub(super) fn estimate(&self, now: Tick) -> Option<ServerTime> {
         let sample = *self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,6 +5,7 @@
 //! left is subscribed again. Watches never fail: without a subscription they are unconfirmed, and their owner polls.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ struct Shared {
     timing: Timing,
     inner: Mutex<Inner>,
     wake: Notify,
+    /// Refusals are warned of once.
+    warned: AtomicBool,
 }
 
 struct Inner {
@@ -74,7 +77,8 @@ impl Drop for Subscriber {
 impl Subscriber {
     pub(super) fn new(dialer: Dialer, timing: Timing, runtime: Handle) -> Self {
         let inner = Mutex::new(Inner { registry: Registry::default(), task: None });
-        Self { shared: Arc::new(Shared { dialer, timing, inner, wake: Notify::new() }), runtime }
+        let warned = AtomicBool::new(false);
+        Self { shared: Arc::new(Shared { dialer, timing, inner, wake: Notify::new(), warned }), runtime }
     }
 
     /// Watches `channels`. Resolves when each is subscribed or will not be for now, at `deadline` at the latest.
@@ -292,7 +296,11 @@ async fn subscribe(
     for channel in batch {
         if let Err(refusal) = try_subscribe(shared, connection, std::slice::from_ref(&channel)).await? {
             let store = &shared.dialer.address;
-            tracing::warn!(?store, %channel, answer = %refusal, "SUBSCRIBE was refused, waiters poll instead");
+            if shared.warned.swap(true, Ordering::Relaxed) {
+                tracing::debug!(?store, %channel, answer = %refusal, "SUBSCRIBE was refused");
+            } else {
+                tracing::warn!(?store, %channel, answer = %refusal, "SUBSCRIBE was refused, waiters poll instead");
+            }
             shared.inner().registry.refused(&channel, shared.dialer.clock.now());
         }
     }

@@ -17,6 +17,8 @@
 -- Scripts have no roll-back, so whatever can fail comes first: locks are looked at, counters are read, counters are
 -- moved (out of memory, read-only and overflow show here), and only then the locks are written.
 
+local call = redis.call -- looked up once: it is called six times on the plain path
+
 -- Whether a and b, both decimal texts without sign and leading zeros, are in the order a < b. Exact above 2^53.
 local function less(a, b)
   if #a ~= #b then return #a < #b end
@@ -28,33 +30,33 @@ local function advance(counter, raw, now, floor, want, ttl)
   local base = string.format('%.0f', now)
   if floor ~= '0' and less(base, floor) then base = floor end
   if not raw then
-    if ttl > 0 then redis.call('SET', counter, base, 'PX', ttl) else redis.call('SET', counter, base) end
+    if ttl > 0 then call('SET', counter, base, 'PX', ttl) else call('SET', counter, base) end
   elseif tonumber(raw) < now or less(raw, base) then
-    redis.call('SET', counter, base, 'KEEPTTL')
+    call('SET', counter, base, 'KEEPTTL')
   end
-  redis.call('INCRBY', counter, want)
-  if ttl == 0 then redis.call('PERSIST', counter) end
-  return redis.call('GET', counter)
+  call('INCRBY', counter, want)
+  if ttl == 0 then call('PERSIST', counter) end
+  return call('GET', counter)
 end
 
 -- Gives the counter its full time to live again, unless it has none: it is Redisson's then and stays for ever.
 local function refresh(counter, ttl)
-  local left = redis.call('PTTL', counter)
-  if left ~= -1 and left < ttl then redis.call('PEXPIRE', counter, ttl) end
+  local left = call('PTTL', counter)
+  if left ~= -1 and left < ttl then call('PEXPIRE', counter, ttl) end
 end
 
 local function grant(a)
-  local t = redis.call('TIME')
+  local t = call('TIME')
   local now = t[1] * 1000000 + t[2]
   if now > tonumber(ARGV[a + 4]) then return {2, now} end
   local lefts, raws, n = {}, {}, #KEYS / 2
 
   for i = 1, n do
     local lock = KEYS[2 * i - 1]
-    local left = redis.call('PTTL', lock)
+    local left = call('PTTL', lock)
     if left == -1 then return {3, now, i, 'no-ttl'} end
-    if left >= 0 and redis.call('HEXISTS', lock, ARGV[a + 5 + i]) == 0 then
-      for _, field in ipairs(redis.call('HRANDFIELD', lock, 8)) do
+    if left >= 0 and call('HEXISTS', lock, ARGV[a + 5 + i]) == 0 then
+      for _, field in ipairs(call('HRANDFIELD', lock, 8)) do
         if field ~= 'mode' and not string.find(field, '^.+:%d+$') and not string.find(field, '^.+:%d+:write$') then
           return {3, now, i, 'field'}
         end
@@ -65,7 +67,7 @@ local function grant(a)
   end
 
   for i = 1, n do
-    local raw = redis.call('GET', KEYS[2 * i])
+    local raw = call('GET', KEYS[2 * i])
     if raw and raw ~= '0' and not string.find(raw, '^%-?[1-9]%d*$') then return {4, now, i} end
     raws[i] = raw
   end
@@ -78,11 +80,11 @@ local function grant(a)
     if low and cur < now then
       -- The usual case: the counter follows the server's clock.
       if ttl == 0 then
-        redis.call('SET', counter, top)
+        call('SET', counter, top)
       elseif not raw then
-        redis.call('SET', counter, top, 'PX', ttl)
+        call('SET', counter, top, 'PX', ttl)
       else
-        redis.call('SET', counter, top, 'KEEPTTL')
+        call('SET', counter, top, 'KEEPTTL')
         -- The TTL is refreshed by the first grant in each eighth of it: a PTTL less for all the others.
         local eighth = ttl * 125
         if math.floor(now / eighth) ~= math.floor(cur / eighth) then refresh(counter, ttl) end

@@ -1,7 +1,7 @@
 //! The plain path: acquire, release, keep, withdraw, status, force release.
 
 use super::*;
-use crate::store::{KeepItem, KeepRequest, Kept, StoreErrorKind, TokenRange, Withdrawn};
+use crate::store::{KeepItem, KeepRequest, Kept, ServerTime, StoreErrorKind, TokenRange, Withdrawn};
 
 #[tokio::test]
 async fn a_lock_is_taken_once_and_given_back() {
@@ -160,15 +160,12 @@ async fn withdrawing_touches_no_other_owner() {
 async fn an_acquire_that_arrives_late_takes_nothing() {
     let server = Server::start();
     let store = store(&server);
-    let request = Arc::new(AcquireRequest::new(vec![item("a")], LEASE, Duration::from_millis(200)));
-    // The server's clock seems to be an hour behind, so that the stamp is in the past when it arrives.
     granted(&store, &[item("warm-up")]).await;
-    let sent = Clock::Boot.now() + Duration::from_secs(3600);
-    store.inner.server_clock.observe(crate::store::ServerTime::from_micros(1), sent);
-    let acquired = store.acquire(Arc::clone(&request)).await;
-    // observe() ignores the refusal's time, which is from an "older" request: the second try is refused as well.
-    assert_eq!(acquired.unwrap_err().kind(), StoreErrorKind::TooLate);
+    let late = Arc::new(AcquireRequest::new(vec![item("a")], LEASE, Duration::from_millis(200)));
+    let error = acquire_late(&store, late).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TooLate, "{error}");
     assert!(!server.keys().await.contains(&"lock:a".to_owned()));
+    granted(&store, &[item("a")]).await;
 }
 
 #[tokio::test]
@@ -179,7 +176,7 @@ async fn after_a_clock_jump_the_second_try_succeeds() {
     // What the store thinks of the server's time is an hour old: the server's clock was stepped forward.
     let now = Clock::Boot.now();
     let estimate = store.inner.server_clock.estimate(now).unwrap().as_micros();
-    store.inner.server_clock.observe(crate::store::ServerTime::from_micros(estimate - 3_600_000_000), now);
+    store.inner.server_clock.pretend(ServerTime::from_micros(estimate - 3_600_000_000), now);
     granted(&store, &[item("a")]).await;
     let estimate = store.inner.server_clock.estimate(Clock::Boot.now()).unwrap().as_micros();
     let (seconds, micros): (u64, u64) = server.command(&["TIME"]).await;

@@ -11,7 +11,8 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, Busy, Granted, Item, Kind, LockStore, ReleaseRequest, Released, StoreError,
+    AcquireRequest, Acquired, Busy, Granted, Item, Kind, LockStore, ReleaseRequest, Released, ServerTime,
+    StoreError,
 };
 use crate::token::OwnerId;
 
@@ -89,6 +90,19 @@ fn release_request(items: &[Item]) -> ReleaseRequest {
 
 async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreError> {
     store.release(Arc::new(release_request(items))).await
+}
+
+/// Sends a request that the server finds too late, both times: its stamp is far in the past.
+async fn acquire_late(store: &RedisStore, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
+    store.check().await?;
+    let clock = &store.inner.server_clock;
+    let now = Clock::Boot.now();
+    let truth = clock.estimate(now).unwrap();
+    // The time in the refusal is ignored, since this seems to be newer.
+    clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    let acquired = store.acquire(request).await;
+    clock.pretend(truth, now);
+    acquired
 }
 
 /// Waits until `condition` holds, for at most 10 s.

@@ -47,10 +47,6 @@ impl Server {
         self.port
     }
 
-    pub(super) fn directory(&self) -> &std::path::Path {
-        &self.directory
-    }
-
     pub(super) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }

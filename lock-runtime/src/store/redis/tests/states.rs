@@ -164,7 +164,7 @@ async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
     }
     // Grants go on for longer than the TTL: it never runs low, though not every grant refreshes it.
     let quick = store_with(&server, |options| {
-        options.token_retention = TokenRetention::For(Duration::from_millis(900))
+        options.token_retention = TokenRetention::For(Duration::from_millis(900));
     });
     let _: () = server.command(&["DEL", COUNTER]).await;
     let end = tokio::time::Instant::now() + Duration::from_secs(2);
@@ -373,7 +373,7 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     granted(&store, &a).await;
     granted(&store, &b).await;
     let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1"]).await;
+    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     let error = acquire(&store, &[item("c")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
