@@ -18,7 +18,7 @@ mod wait;
 pub use process::Helper;
 pub use redis::RedisServer;
 #[cfg(feature = "helpers")]
-pub use site::Site;
+pub use site::{Site, validity};
 pub use wait::eventually_blocking;
 #[cfg(feature = "helpers")]
 pub use wait::{eventually, first_poll};

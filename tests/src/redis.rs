@@ -160,8 +160,8 @@ impl RedisServer {
         connection.command(args)
     }
 
-    /// How many connections have sent something that the server has not read: what waits in its socket buffers while
-    /// it is [stopped](Self::stop).
+    /// How many open connections have sent something that the server has not read: what waits in its socket buffers
+    /// while it is [stopped](Self::stop). Connections that the other side has closed are not counted.
     ///
     /// # Panics
     ///
@@ -177,9 +177,9 @@ impl RedisServer {
             let (Some(local), Some(state), Some(queues)) = (words.get(1), words.get(3), words.get(4)) else {
                 return false;
             };
-            // A listening socket counts its backlog there.
+            // 01: established. A listening socket counts its backlog there, a closed one the end of its stream.
             let received = queues.split_once(':').map_or("", |(_, received)| received);
-            local.ends_with(&port) && *state != "0A" && received.bytes().any(|digit| digit != b'0')
+            local.ends_with(&port) && *state == "01" && received.bytes().any(|digit| digit != b'0')
         };
         table.lines().skip(1).filter(unread).count()
     }

@@ -42,7 +42,7 @@ async fn main() {
         }
     }
     if let Lock::Real(locks) = &*lock {
-        locks.shutdown(Duration::from_secs(10)).await;
+        locks.shutdown(Duration::from_secs(10)).await.expect("everything was given back");
     }
     println!("done {sections}");
 }
