@@ -4,15 +4,21 @@
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
 //! Nothing here reads `LOCK_URL`.
+#![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod clock;
+pub mod fenced;
 pub mod overlap;
 pub mod process;
 pub mod redis;
+#[cfg(feature = "helpers")]
+mod site;
 mod wait;
 
 pub use process::Helper;
 pub use redis::RedisServer;
 #[cfg(feature = "helpers")]
-pub use wait::eventually;
+pub use site::{Site, validity};
 pub use wait::eventually_blocking;
+#[cfg(feature = "helpers")]
+pub use wait::{eventually, first_poll};

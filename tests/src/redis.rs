@@ -160,6 +160,30 @@ impl RedisServer {
         connection.command(args)
     }
 
+    /// How many open connections have sent something that the server has not read: what waits in its socket buffers
+    /// while it is [stopped](Self::stop). Connections that the other side has closed are not counted.
+    ///
+    /// # Panics
+    ///
+    /// When the system does not tell.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn unread_connections(&self) -> usize {
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux lists its connections");
+        // sl local_address rem_address st tx_queue:rx_queue …, numbers in hexadecimal
+        let port = format!(":{:04X}", self.port);
+        let unread = |line: &&str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (Some(local), Some(state), Some(queues)) = (words.get(1), words.get(3), words.get(4)) else {
+                return false;
+            };
+            // 01: established. A listening socket counts its backlog there, a closed one the end of its stream.
+            let received = queues.split_once(':').map_or("", |(_, received)| received);
+            local.ends_with(&port) && *state == "01" && received.bytes().any(|digit| digit != b'0')
+        };
+        table.lines().skip(1).filter(unread).count()
+    }
+
     /// The whole log of the server.
     #[must_use]
     pub fn log(&self) -> String {
@@ -450,6 +474,8 @@ mod tests {
         let mut connection = Connection::open(server.addr(), Duration::from_millis(200)).unwrap();
         server.stop();
         assert!(connection.command(&["PING"]).is_err());
+        #[cfg(target_os = "linux")]
+        assert_eq!(server.unread_connections(), 1);
         server.cont();
         assert_eq!(server.cli(&["PING"]), "PONG");
     }

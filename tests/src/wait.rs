@@ -25,7 +25,23 @@ pub fn eventually<C: AsyncFnMut() -> bool>(condition: C, within: Duration) -> im
     }
 }
 
-/// The same for tests without a runtime.
+/// Polls `future` once and hands it back: it has taken its place in every queue by then, and makes no progress until
+/// it is polled again.
+///
+/// # Panics
+///
+/// When the first poll completes it.
+#[cfg(feature = "helpers")]
+pub async fn first_poll<F: Future>(future: F) -> std::pin::Pin<Box<F>> {
+    use std::task::Poll;
+
+    let mut future = Box::pin(future);
+    let pending = std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await;
+    assert!(pending, "completed at the first poll");
+    future
+}
+
+/// The same as `eventually` for tests without a runtime.
 ///
 /// # Panics
 ///

@@ -145,8 +145,9 @@ impl Found {
                 Ok(commands) => {
                     for command in commands {
                         println!("  {}", command.join(" "));
-                        if install && !run(&command) {
-                            break;
+                        // A failed update need not stop the installation; whether the tool is there decides.
+                        if install {
+                            run(&command);
                         }
                     }
                 }
@@ -166,18 +167,12 @@ impl Found {
 }
 
 /// Runs an installation, its output on ours. A failure is said, and shows in the closing table too.
-fn run(command: &[String]) -> bool {
-    let Some((program, args)) = command.split_first() else { return true };
+fn run(command: &[String]) {
+    let Some((program, args)) = command.split_first() else { return };
     match Command::new(program).args(args).stdin(Stdio::null()).status() {
-        Ok(status) if status.success() => true,
-        Ok(status) => {
-            eprintln!("error: {program} ended with {status}");
-            false
-        }
-        Err(error) => {
-            eprintln!("error: can't run {program}: {error}");
-            false
-        }
+        Ok(status) if status.success() => {}
+        Ok(status) => eprintln!("error: {program} ended with {status}"),
+        Err(error) => eprintln!("error: can't run {program}: {error}"),
     }
 }
 

@@ -1,0 +1,100 @@
+//! Many tasks on few keys, every section noted in the overlap log.
+//!
+//! `hammer <url> <log> <tasks> <keys> <milliseconds> <real|broken>`: says `ready`, starts at the line `go`, says
+//! `done <sections>`. `broken` uses a lock that only excludes the tasks of its own process, which the checker must
+//! notice.
+#![allow(clippy::print_stdout, reason = "answers go to stdout")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lock_runtime::LockManager;
+use lock_tests::clock::now_nanos;
+use lock_tests::overlap::Recorder;
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [url, log, tasks, keys, time, lock] = args.as_slice() else {
+        println!("!six arguments, please: {args:?}");
+        return;
+    };
+    let number = |text: &String| text.parse::<usize>().expect("a number");
+    let (tasks, keys) = (number(tasks), number(keys));
+    let time = Duration::from_millis(number(time) as u64);
+    let lock = Arc::new(match lock.as_str() {
+        "real" => Lock::Real(LockManager::connect(url).await.expect("the server is up")),
+        "broken" => Lock::ThisProcessOnly((0..keys).map(|_| tokio::sync::Mutex::new(())).collect()),
+        other => panic!("real or broken, not {other:?}"),
+    });
+    println!("ready");
+    tokio::task::block_in_place(|| std::io::stdin().read_line(&mut String::new()).expect("a line"));
+
+    let end = Instant::now() + time;
+    let running: Vec<_> =
+        (0..tasks).map(|task| tokio::spawn(run(lock.clone(), PathBuf::from(log), task, keys, end))).collect();
+    let mut sections = 0;
+    for task in running {
+        match task.await {
+            Ok(count) => sections += count,
+            Err(error) => println!("!a task failed: {error}"),
+        }
+    }
+    if let Lock::Real(locks) = &*lock {
+        locks.shutdown(Duration::from_secs(10)).await.expect("everything was given back");
+    }
+    println!("done {sections}");
+}
+
+enum Lock {
+    Real(LockManager),
+    ThisProcessOnly(Vec<tokio::sync::Mutex<()>>),
+}
+
+/// Sections one after the other on changing keys, ended in the ways in which users end them.
+async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Instant) -> usize {
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+    let recorder = Recorder::open(&log).expect("the log can be opened");
+    let mut sections = 0;
+    while Instant::now() < end {
+        let index = (task + sections) % keys;
+        let key = format!("hammered:{index}");
+        match &*lock {
+            Lock::Real(locks) => {
+                let guard = locks
+                    .mutex(&key)
+                    .wait(Duration::from_secs(60))
+                    .acquire()
+                    .await
+                    .expect("everybody gets a turn");
+                let section = recorder.enter(&key, guard.fencing_token().get(), || guard.remaining());
+                work(sections).await;
+                recorder.leave(section, || guard.remaining());
+                if sections % 2 == 0 {
+                    guard.release().await.expect("the lock was held until here");
+                } else {
+                    drop(guard);
+                }
+            }
+            Lock::ThisProcessOnly(mutexes) => {
+                let guard = mutexes[index].lock().await;
+                let section = recorder.enter(&key, now_nanos(), || FOR_EVER);
+                work(sections).await;
+                recorder.leave(section, || FOR_EVER);
+                drop(guard);
+            }
+        }
+        sections += 1;
+    }
+    sections
+}
+
+/// Some sections are empty, some yield, some sleep.
+async fn work(n: usize) {
+    match n % 3 {
+        0 => {}
+        1 => tokio::task::yield_now().await,
+        _ => tokio::time::sleep(Duration::from_millis(1)).await,
+    }
+}

@@ -1,0 +1,173 @@
+//! A process that takes locks on command: the rival of the integration tests.
+//!
+//! `holder <url> [lease=<ms>] [call_timeout=<ms>]` connects and says `ready`. Then one command a line, one answer a
+//! line; `failed <error>` where an operation fails, `!…` where a command is not understood:
+//!
+//! ```text
+//! acquire <key> [wait=<ms>] [lease=<ms>]   acquired <token>
+//! start <key> [wait=<ms>] [lease=<ms>]     started, later on its own line: acquired <token>
+//! release <key>                            released
+//! drop <key>                               dropped
+//! state <key>                              lost | held <remaining ms>
+//! body <key> <register>                    inside <token>, then waits for the line `go` *without* an await, writes to
+//!                                          the fenced register and says `write accepted` or `write refused`; then
+//!                                          awaits; in the end `outcome done` or `outcome lost`
+//! ```
+//!
+//! It ends, without releasing anything in an orderly way, when its input ends.
+#![allow(clippy::print_stdout, reason = "answers go to stdout")]
+
+use std::collections::HashMap;
+use std::io::BufRead;
+use std::time::Duration;
+
+use lock_runtime::{AcquireError, LockError, LockGuard, LockManager};
+use lock_tests::fenced::FencedRegister;
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let url = args.next().expect("the first argument is the URL");
+    let options = Options::parse(&args.collect::<Vec<_>>().join(" "));
+    let mut builder = LockManager::builder();
+    if let Some(lease) = options.lease {
+        builder = builder.lease(lease);
+    }
+    if let Some(timeout) = options.call_timeout {
+        builder = builder.call_timeout(timeout);
+    }
+    let locks = match builder.connect(&url).await {
+        Ok(locks) => locks,
+        Err(error) => {
+            println!("!can't connect: {error}");
+            return;
+        }
+    };
+    println!("ready");
+
+    let (guards, mut acquired) = tokio::sync::mpsc::unbounded_channel();
+    let mut held: HashMap<String, LockGuard> = HashMap::new();
+    loop {
+        // Blocking in place: other tasks move to other threads, and the guards are renewed meanwhile.
+        let Some(line) = tokio::task::block_in_place(next_line) else { return };
+        while let Ok((key, guard)) = acquired.try_recv() {
+            held.insert(key, guard);
+        }
+        let mut words = line.split_whitespace();
+        let (Some(command), Some(key)) = (words.next(), words.next()) else {
+            println!("!a command and a key, please: {line:?}");
+            continue;
+        };
+        let key = key.to_owned();
+        let rest = words.collect::<Vec<_>>().join(" ");
+        match command {
+            "acquire" => match acquire(&locks, &key, &Options::parse(&rest)).await {
+                Ok(guard) => {
+                    println!("acquired {}", guard.fencing_token());
+                    held.insert(key, guard);
+                }
+                Err(error) => println!("failed {error}"),
+            },
+            "start" => {
+                let (locks, guards) = (locks.clone(), guards.clone());
+                println!("started");
+                tokio::spawn(async move {
+                    match acquire(&locks, &key, &Options::parse(&rest)).await {
+                        Ok(guard) => {
+                            let token = guard.fencing_token();
+                            let _ = guards.send((key, guard));
+                            println!("acquired {token}");
+                        }
+                        Err(error) => println!("failed {error}"),
+                    }
+                });
+            }
+            "release" => match held.remove(&key) {
+                Some(guard) => match guard.release().await {
+                    Ok(()) => println!("released"),
+                    Err(error) => println!("failed {error}"),
+                },
+                None => println!("!{key} is not held"),
+            },
+            "drop" => match held.remove(&key) {
+                Some(guard) => {
+                    drop(guard);
+                    println!("dropped");
+                }
+                None => println!("!{key} is not held"),
+            },
+            "state" => match held.get(&key) {
+                Some(guard) if guard.is_lost() => println!("lost"),
+                Some(guard) => println!("held {}", guard.remaining().as_millis()),
+                None => println!("!{key} is not held"),
+            },
+            "body" => body(&locks, &url, &key, &rest).await,
+            _ => println!("!unknown command {command:?}"),
+        }
+    }
+}
+
+async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<LockGuard, AcquireError> {
+    let mut mutex = locks.mutex(key);
+    if let Some(wait) = options.wait {
+        mutex = mutex.wait(wait);
+    }
+    if let Some(lease) = options.lease {
+        mutex = mutex.lease(lease);
+    }
+    mutex.acquire().await
+}
+
+/// A locked body that is between two awaits when it is told to go on.
+async fn body(locks: &LockManager, url: &str, key: &str, register: &str) {
+    let addr = url.trim_start_matches("redis://").parse().expect("an address");
+    let mut register = FencedRegister::open(addr, register);
+    let outcome = locks
+        .mutex(key)
+        .with(async |guard| {
+            let token = guard.fencing_token().get();
+            println!("inside {token}");
+            tokio::task::block_in_place(next_line);
+            let accepted = register.write(token, "late");
+            println!("write {}", if accepted { "accepted" } else { "refused" });
+            tokio::task::yield_now().await;
+        })
+        .await;
+    match outcome {
+        Ok(()) => println!("outcome done"),
+        Err(LockError::Lost { .. }) => println!("outcome lost"),
+        Err(error) => println!("outcome {error}"),
+    }
+}
+
+fn next_line() -> Option<String> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(0) | Err(_) => None,
+        Ok(_) => Some(line),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Options {
+    wait: Option<Duration>,
+    lease: Option<Duration>,
+    call_timeout: Option<Duration>,
+}
+
+impl Options {
+    fn parse(text: &str) -> Self {
+        let mut options = Self::default();
+        for word in text.split_whitespace() {
+            let (name, value) = word.split_once('=').expect("options are name=milliseconds");
+            let value = Some(Duration::from_millis(value.parse().expect("milliseconds")));
+            match name {
+                "wait" => options.wait = value,
+                "lease" => options.lease = value,
+                "call_timeout" => options.call_timeout = value,
+                _ => panic!("unknown option {name:?}"),
+            }
+        }
+        options
+    }
+}

@@ -1,0 +1,303 @@
+//! A Redis server that is dead, stopped, restarted, or that others look at.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use lock_runtime::{AcquireError, ConnectError, LockManager};
+use lock_tests::redis::{Connection, Data, Reply};
+use lock_tests::{Helper, RedisServer, eventually, eventually_blocking};
+use tokio::time::Instant;
+
+const LONG: Duration = Duration::from_secs(60);
+const SLACK: Duration = Duration::from_secs(10);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+async fn connect(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url()).await.expect("the server is up")
+}
+
+/// A connection error names where, and is silent about the password.
+fn assert_tells_where(error: &ConnectError, port: u16) {
+    assert!(matches!(error, ConnectError::Unavailable { .. }), "{error:?}");
+    for text in [error.to_string(), format!("{error:?}")] {
+        assert!(text.contains("127.0.0.1") && text.contains(&port.to_string()), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connecting_to_a_dead_server_fails_and_says_where() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let port = server.port();
+    let start = Instant::now();
+    let error = LockManager::connect(&format!("redis://user:s3cret@127.0.0.1:{port}/0")).await.unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(5) + SLACK, "{:?}", start.elapsed());
+    assert_tells_where(&error, port);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connecting_to_a_silent_server_fails_within_the_connect_timeout() {
+    // The system accepts the connection, nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let start = Instant::now();
+    let error = LockManager::builder()
+        .connect_timeout(ms(500))
+        .connect(&format!("redis://user:s3cret@127.0.0.1:{port}/0"))
+        .await
+        .unwrap_err();
+    assert!(start.elapsed() >= ms(450) && start.elapsed() < ms(500) + SLACK, "{:?}", start.elapsed());
+    assert_tells_where(&error, port);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_not_shown() {
+    let server = RedisServer::start_with(&["--requirepass", "right"]);
+    let url = format!("redis://:s3cret@127.0.0.1:{}", server.port());
+    let error = LockManager::connect(&url).await.unwrap_err();
+    for text in [error.to_string(), format!("{error:?}")] {
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    let locks = LockManager::connect(&format!("redis://:right@127.0.0.1:{}", server.port())).await.unwrap();
+    assert!(!format!("{locks:?}").contains("right"), "{locks:?}");
+    locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_fails_when_the_server_is_gone() {
+    let mut server = RedisServer::start();
+    let locks = connect(&server).await;
+    locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
+    server.kill();
+    // Without a wait: at once. With one: retried until it ends, and then not "timed out", for nobody held it.
+    let error = locks.mutex("k").try_acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    let start = Instant::now();
+    let error = locks.mutex("k").wait(ms(1000)).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(start.elapsed() >= ms(1000) && start.elapsed() < ms(1000) + SLACK, "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_outlives_a_restart_of_the_server() {
+    let mut server = RedisServer::start();
+    let (locks, other) = (connect(&server).await, connect(&server).await);
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let other = other.clone();
+        async move { other.mutex("k").wait(LONG).acquire().await }
+    });
+    tokio::time::sleep(ms(300)).await;
+    server.restart(Data::Kept);
+    assert!(!waiter.is_finished());
+    guard.release().await.unwrap();
+    let start = Instant::now();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_grow_over_a_server_that_forgot_everything() {
+    let mut server = RedisServer::start();
+    let locks = connect(&server).await;
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let token = guard.fencing_token();
+    server.restart(Data::Lost);
+    drop(guard);
+    let next = locks.mutex("k").wait(LONG).acquire().await.unwrap();
+    assert!(next.fencing_token() > token, "{} after {token}", next.fencing_token());
+    next.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_hears_when_the_server_forgets_its_lock() {
+    let mut server = RedisServer::start();
+    let lease = ms(3000);
+    let locks = LockManager::builder().lease(lease).connect(&server.url()).await.unwrap();
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let start = Instant::now();
+    server.restart(Data::Lost);
+    guard.lost().await;
+    assert!(start.elapsed() < lease + SLACK, "{:?}", start.elapsed());
+    assert!(guard.is_lost());
+}
+
+/// Which of two requests reaches the stopped server first, and so most likely is read first.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug)]
+enum First {
+    Acquire,
+    Release,
+}
+
+/// Both orders, three times each; a run is over within about two seconds.
+#[cfg(target_os = "linux")]
+const RUNS: [First; 6] =
+    [First::Release, First::Acquire, First::Release, First::Acquire, First::Release, First::Acquire];
+
+/// The holders of `lock:k` after a process died whose acquire, limited to `call_timeout`, sat in the buffer of a
+/// stopped server together with the release of the holder.
+#[cfg(target_os = "linux")]
+fn holders_after_a_stuck_acquire(first: First, call_timeout: Duration, stopped: Duration) -> String {
+    let mut server = RedisServer::start();
+    let url = server.url();
+    let spawn = |options: &[&str]| {
+        let args = std::iter::once(url.as_str()).chain(options.iter().copied());
+        let mut helper = Helper::spawn(env!("CARGO_BIN_EXE_holder"), args);
+        assert_eq!(helper.line(SLACK * 2), "ready");
+        helper
+    };
+    let mut holding = spawn(&["lease=60000"]);
+    let mut dying = spawn(&["lease=60000", &format!("call_timeout={}", call_timeout.as_millis())]);
+    // Scripts are loaded and clocks compared: each request below is one message.
+    for helper in [&mut holding, &mut dying] {
+        assert!(helper.ask("acquire other").starts_with("acquired"));
+        assert_eq!(helper.ask("release other"), "released");
+    }
+    assert!(holding.ask("acquire k").starts_with("acquired"));
+    server.stop();
+    assert_eq!(server.unread_connections(), 0);
+    match first {
+        First::Acquire => {
+            assert_eq!(dying.ask("start k wait=60000"), "started");
+            eventually_blocking(|| server.unread_connections() == 1, SLACK);
+            dying.kill();
+            holding.send("release k");
+        }
+        First::Release => {
+            holding.send("release k");
+            eventually_blocking(|| server.unread_connections() == 1, SLACK);
+            assert_eq!(dying.ask("start k wait=60000"), "started");
+            eventually_blocking(|| server.unread_connections() == 2, SLACK);
+            dying.kill();
+        }
+    }
+    eventually_blocking(|| server.unread_connections() == 1, SLACK);
+    std::thread::sleep(stopped);
+    server.cont();
+    assert_eq!(holding.line(SLACK * 2), "released");
+    std::thread::sleep(ms(1000));
+    server.cli(&["HGETALL", "lock:k"])
+}
+
+/// An acquire that sits in the server's socket buffer when its process dies, and is read after a release by others:
+/// without a limit to its age it takes the lock for nobody.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_acquire_stuck_in_the_servers_buffer_takes_nothing_for_a_dead_process() {
+    for first in RUNS {
+        // Stopped for longer than the dead process would have waited for its answer.
+        let holders = holders_after_a_stuck_acquire(first, ms(500), ms(700));
+        assert_eq!(holders, "", "{first:?} first");
+    }
+}
+
+/// The counterpart: within its limit the same acquire is carried out, so what the test above sees is the limit.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stuck_acquire_within_its_limit_is_carried_out() {
+    let carried_out = (0..10).any(|_| !holders_after_a_stuck_acquire(First::Release, LONG, ms(0)).is_empty());
+    assert!(carried_out);
+}
+
+/// The same with a process that lives: it gave the acquire up, and undoes it if it was carried out after all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg(target_os = "linux")]
+async fn an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock() {
+    for first in RUNS {
+        let mut server = RedisServer::start();
+        let (holding, waiting) = (connect(&server).await, connect(&server).await);
+        for locks in [&holding, &waiting] {
+            locks.mutex("other").acquire().await.unwrap().release().await.unwrap();
+        }
+        let guard = holding.mutex("k").acquire().await.unwrap();
+        server.stop();
+        assert_eq!(server.unread_connections(), 0);
+        let acquire = || {
+            let waiting = waiting.clone();
+            tokio::spawn(async move { waiting.mutex("k").wait(LONG).acquire().await })
+        };
+        let (waiter, release) = match first {
+            First::Acquire => {
+                let waiter = acquire();
+                eventually(async || server.unread_connections() == 1, SLACK).await;
+                (waiter, tokio::spawn(guard.release()))
+            }
+            First::Release => {
+                let release = tokio::spawn(guard.release());
+                eventually(async || server.unread_connections() == 1, SLACK).await;
+                (acquire(), release)
+            }
+        };
+        eventually(async || server.unread_connections() == 2, SLACK).await;
+        waiter.abort();
+        assert!(waiter.await.is_err_and(|error| error.is_cancelled()));
+        server.cont();
+        release.await.unwrap().unwrap();
+        tokio::time::sleep(ms(1000)).await;
+        assert_eq!(server.cli(&["HGETALL", "lock:k"]), "", "{first:?} first");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contended_names_leave_no_subscription_behind() {
+    const NAMES: usize = 5;
+    let server = RedisServer::start();
+    let mut managers = Vec::new();
+    for _ in 0..4 {
+        let builder = LockManager::builder().subscription_linger(ms(200));
+        managers.push(builder.connect(&server.url()).await.unwrap());
+    }
+    let mut tasks = Vec::new();
+    for task in 0..32 {
+        let locks = managers[task % managers.len()].clone();
+        tasks.push(tokio::spawn(async move {
+            for round in 0..20 {
+                let key = format!("name:{}", (task + round) % NAMES);
+                let guard = locks.mutex(&key).wait(LONG).acquire().await.unwrap();
+                tokio::task::yield_now().await;
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    eventually(async || server.cli(&["PUBSUB", "CHANNELS", "*lock*"]).is_empty(), SLACK).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keyspace_events_tell_release_from_expiry() {
+    let server = RedisServer::start_with(&["--notify-keyspace-events", "Egx"]);
+    let mut events = Connection::open(server.addr(), Duration::from_secs(20)).unwrap();
+    events.command(&["PSUBSCRIBE", "__keyevent@0__:*"]).unwrap();
+    let locks = connect(&server).await;
+
+    locks.mutex("released").acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(next_event(&mut events, "lock:released"), "del");
+
+    // A holder that lives gives back even a lease that is over; only one that died lets it expire.
+    let url = server.url();
+    let mut dying = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [url.as_str()]);
+    assert_eq!(dying.line(SLACK * 2), "ready");
+    assert!(dying.ask("acquire expired lease=500").starts_with("acquired"));
+    dying.kill();
+    assert_eq!(next_event(&mut events, "lock:expired"), "expired");
+}
+
+/// The next event about `key` that is not the setting of its time to live.
+fn next_event(events: &mut Connection, key: &str) -> String {
+    loop {
+        let Reply::List(message) = events.read().expect("an event comes") else { panic!("not a message") };
+        let texts: Vec<String> = message.iter().map(ToString::to_string).collect();
+        let [_, _, channel, name] = texts.as_slice() else { panic!("not a message: {texts:?}") };
+        let event = channel.rsplit(':').next().unwrap_or_default();
+        if name == key && !matches!(event, "expire" | "persist") {
+            return event.to_owned();
+        }
+    }
+}
