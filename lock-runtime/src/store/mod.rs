@@ -230,7 +230,8 @@ pub enum ListenerPolicy {
 pub struct Released {
     /// For each item: whether its owner still held it.
     pub held: Vec<bool>,
-    /// How many others listened for the release, a hint. Our own subscription is not counted.
+    /// How many others listened for the release, a hint: only whether it is zero counts. Our own subscription is not
+    /// counted, and a lingering release may leave it at zero.
     pub other_listeners: u64,
     /// Whether our own watch of these keys will see this release too, and should ignore it.
     pub echo: bool,

@@ -53,7 +53,7 @@ pub(crate) async fn watch_hears_a_lingering_release(Subject { store, other, .. }
     let mut waiter = watch(&other, &["a"]).await;
     grant(&store, request(&["a"], 1)).await;
     let linger = ReleaseRequest { linger: LONG / 2, ..giving_back(items(&["a"], 1)) };
-    assert_eq!(release(&store, linger).await.other_listeners, 1);
+    release(&store, linger).await;
     assert_hears(&mut waiter).await;
 }
 

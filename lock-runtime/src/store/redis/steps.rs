@@ -158,8 +158,8 @@ impl Inner {
     ) -> Result<Released, StoreError> {
         let mut invocation = Invocation::new(&script::LINGER, locks(names));
         invocation.arg(millis(request.linger));
-        for item in &request.items {
-            invocation.arg(item.owner.as_str());
+        for (item, names) in request.items.iter().zip(names) {
+            invocation.arg(item.owner.as_str()).arg(&names.channel);
         }
         let value = self.connector.run(link, &invocation, deadline).await?;
         let held = reply::flags(&value, names.len()).ok_or_else(|| self.senseless(&value))?;

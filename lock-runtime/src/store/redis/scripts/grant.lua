@@ -25,6 +25,13 @@ local function less(a, b)
   return a < b
 end
 
+-- Whether `want` more tokens above both the counter and the floor fit into the server's integers. Exact, as text.
+local function room(raw, floor, want)
+  local limit = string.format('922337203685%07d', 4775807 - want)
+  local high = raw and string.sub(raw, 1, 1) ~= '-' and raw or '0'
+  return not less(limit, high) and not less(limit, floor)
+end
+
 -- Moves a counter that is ahead of the server's clock, or that has to pass a floor, exactly. Rare.
 local function advance(counter, raw, now, floor, want, ttl)
   local base = string.format('%.0f', now)
@@ -69,6 +76,9 @@ local function grant(a)
   for i = 1, n do
     local raw = call('GET', KEYS[2 * i])
     if raw and raw ~= '0' and not string.find(raw, '^%-?[1-9]%d*$') then return {4, now, i} end
+    if (raw and #raw > 18 or #ARGV[a + 5] > 18) and not room(raw, ARGV[a + 5], tonumber(ARGV[a + 2])) then
+      return redis.error_reply('ERR increment or decrement would overflow')
+    end
     raws[i] = raw
   end
 

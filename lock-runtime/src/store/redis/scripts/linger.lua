@@ -1,16 +1,19 @@
 -- Gives locks back later: they stay taken, but at most for the given time from now. Never lengthens.
 --
 -- KEYS     lock 1, lock 2, ...
--- ARGV     time (ms), owner 1, owner 2, ...
+-- ARGV     time (ms), owner 1, channel 1, owner 2, channel 2, ...
 -- Returns  for each lock 1 when its owner still held it, else 0.
 --
--- What Redisson sees: a lock with a shorter TTL. No message: waiters wait for the TTL.
+-- What Redisson sees: a lock with a shorter TTL, and one message `0`: waiters look again and learn the new TTL.
 local reply = {}
 for i = 1, #KEYS do
-  local mine = redis.pcall('HEXISTS', KEYS[i], ARGV[i + 1])
+  local mine = redis.pcall('HEXISTS', KEYS[i], ARGV[2 * i])
   if mine == 1 then
     local left = redis.call('PTTL', KEYS[i])
-    if left == -1 or left > tonumber(ARGV[1]) then redis.call('PEXPIRE', KEYS[i], ARGV[1]) end
+    if left == -1 or left > tonumber(ARGV[1]) then
+      redis.call('PEXPIRE', KEYS[i], ARGV[1])
+      redis.pcall('PUBLISH', ARGV[2 * i + 1], '0')
+    end
     reply[i] = 1
   elseif mine == 0 or string.find(mine.err, 'WRONGTYPE', 1, true) then
     reply[i] = 0

@@ -17,6 +17,7 @@ use crate::store::{
 use crate::token::OwnerId;
 
 mod check;
+mod conformance;
 mod faults;
 mod locks;
 mod server;

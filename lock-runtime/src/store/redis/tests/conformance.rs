@@ -1,0 +1,20 @@
+//! The suite that every store has to pass, on a real server.
+
+use std::sync::Arc;
+
+use super::{acquire_late, server::Server, store};
+use crate::store::conformance::Subject;
+
+async fn subject() -> Subject {
+    let server = Server::start();
+    let (one, other) = (Arc::new(store(&server)), Arc::new(store(&server)));
+    let late = Arc::clone(&one);
+    Subject::new(one, other)
+        .late_through(Box::new(move |request| {
+            let store = Arc::clone(&late);
+            Box::pin(async move { acquire_late(&store, request).await })
+        }))
+        .keeping(server)
+}
+
+crate::store::conformance::conformance!(subject);
