@@ -122,7 +122,9 @@ fn tell_body(locked: &Locked, names: &Names) -> TokenStream {
 fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStream {
     let Names { private, returns, value, error, guard, acquire, failed } = names;
     let request = request(locked, names);
-    let view = locked.options.guard.as_ref().map(|view| quote!(let #view = #guard.view();));
+    // Not `guard.view()`: what was borrowed once keeps its place in the future, also after it has moved on.
+    let view =
+        locked.options.guard.as_ref().map(|view| quote!(let (#guard, #view) = #private::with_view(#guard);));
     let on_lost = match locked.options.on_lost {
         OnLost::Cancel => quote!(Cancel),
         OnLost::Finish => quote!(Finish),
@@ -259,7 +261,7 @@ fn answer(locked: &Locked, names: &Names) -> TokenStream {
         OnBusy::Skip(skip) => asking(private, "skipped", None, (skip.span(), skip.span())),
         OnBusy::Path(path) => fallback(path, error),
     };
-    quote!(if #error.is_busy() { #busy } else { #other })
+    quote!(if #private::LockError::is_busy(&#error) { #busy } else { #other })
 }
 
 /// A call of the user's function; what does not fit is reported on its path.
