@@ -157,6 +157,7 @@ fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStrea
         if let #private::Some(#value) = #private::Returns::sample(&#returns) {
             return #value;
         }
+        #[allow(clippy::used_underscore_binding)]
         let #acquire = #request.acquire();
         let #error = #failed: {
             let #guard = match #acquire.await {
