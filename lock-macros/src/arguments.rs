@@ -93,7 +93,10 @@ impl Capture {
                         bindings.into_iter().filter(|b| b.by_ref.is_none())
                     {
                         if mutability.is_none() {
-                            rebind.extend(quote!(let mut #ident = #ident;));
+                            rebind.extend(quote! {
+                                #[allow(clippy::used_underscore_binding)]
+                                let mut #ident = #ident;
+                            });
                         }
                         borrowed.push(quote!(#ident));
                     }
@@ -220,6 +223,7 @@ mod tests {
         let (inputs, rebind, borrow) =
             prepared("async fn f((a, mut b): P, S { c, d: [e, ..] }: S, ref g: u8, Unit: Unit)");
         assert_eq!(inputs, "(a , mut b) : P , S { c , d : [e , ..] } : S , ref g : u8 , Unit : Unit");
+        let rebind = rebind.replace("# [allow (clippy :: used_underscore_binding)] ", "");
         assert_eq!(rebind, "let mut a = a ; let mut c = c ; let mut e = e ;");
         assert_eq!(borrow, "(& mut a , & mut b , & mut c , & mut e ,) ;");
     }

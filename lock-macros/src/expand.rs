@@ -19,7 +19,8 @@
 //! }
 //! ```
 //!
-//! Three rules keep it invisible. Names of its own have the span `mixed_site`, so that the body neither sees nor hides
+//! Three rules keep it invisible. Names of its own (with `__lock_` before them, because a user's constant of the same
+//! name would turn a binding into a comparison) have the span `mixed_site`, so that the body neither sees nor hides
 //! them, and everything else is reached through `::lock_runtime::__private`. The body keeps its tokens and braces, so
 //! that lints and messages point where they did. Nothing but the arguments and the running body is alive across an
 //! await, so that the future stays small: statements end before the next one waits, and no `match` holds the guard in
@@ -27,7 +28,7 @@
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Expr, ExprPath, ExprReference, Ident, Lifetime, ReturnType, Stmt};
+use syn::{Expr, ExprPath, ExprReference, Ident, Lifetime, Local, Pat, ReturnType, Stmt};
 
 use crate::arguments::Capture;
 use crate::model::Locked;
@@ -66,12 +67,12 @@ impl Names {
         };
         Self {
             private,
-            returns: name("returns"),
-            value: name("value"),
-            error: name("error"),
-            guard: name("guard"),
-            acquire: name("acquire"),
-            failed: Lifetime::new("'failed", hidden),
+            returns: name("__lock_returns"),
+            value: name("__lock_value"),
+            error: name("__lock_error"),
+            guard: name("__lock_guard"),
+            acquire: name("__lock_acquire"),
+            failed: Lifetime::new("'__lock_failed", hidden),
         }
     }
 }
@@ -91,12 +92,33 @@ fn expand(mut locked: Locked) -> TokenStream {
         Some(tail) => {
             let mut block = tail.block.clone();
             block.attrs.clear();
+            use_rebound(&mut block.block.stmts);
             block.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(tell_body(&locked, &names)), None));
             let inside = under_lock(&locked, &names, &block.into_token_stream());
             locked.function.body = braced(&locked.function.body, tail.with(inside));
         }
     }
     locked.function.into_token_stream()
+}
+
+/// Uses the variables that `#[async_trait]` makes of arguments by `let id = id;`: one that only the key needs would be
+/// reported as unused.
+fn use_rebound(stmts: &mut Vec<Stmt>) {
+    let rebound = |stmt: &Stmt| match stmt {
+        Stmt::Local(Local { pat: Pat::Ident(pat), init: Some(init), .. }) => match &*init.expr {
+            Expr::Path(path) if path.path.is_ident(&pat.ident) => Some(pat.ident.clone()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let with_use = |stmt: Stmt| {
+        let usage = rebound(&stmt).map(|name| {
+            let usage = quote!(#[allow(clippy::used_underscore_binding)] let _ = &#name;);
+            Stmt::Expr(Expr::Verbatim(usage), None)
+        });
+        std::iter::once(stmt).chain(usage)
+    };
+    *stmts = std::mem::take(stmts).into_iter().flat_map(with_use).collect();
 }
 
 /// `tokens` in the braces of `like`.
@@ -122,7 +144,9 @@ fn tell_body(locked: &Locked, names: &Names) -> TokenStream {
 fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStream {
     let Names { private, returns, value, error, guard, acquire, failed } = names;
     let request = request(locked, names);
-    let view = locked.options.guard.as_ref().map(|view| quote!(let #view = #guard.view();));
+    // Not `guard.view()`: what was borrowed once keeps its place in the future, also after it has moved on.
+    let view =
+        locked.options.guard.as_ref().map(|view| quote!(let (#guard, #view) = #private::with_view(#guard);));
     let on_lost = match locked.options.on_lost {
         OnLost::Cancel => quote!(Cancel),
         OnLost::Finish => quote!(Finish),
@@ -133,6 +157,7 @@ fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStrea
         if let #private::Some(#value) = #private::Returns::sample(&#returns) {
             return #value;
         }
+        #[allow(clippy::used_underscore_binding)]
         let #acquire = #request.acquire();
         let #error = #failed: {
             let #guard = match #acquire.await {
@@ -259,7 +284,7 @@ fn answer(locked: &Locked, names: &Names) -> TokenStream {
         OnBusy::Skip(skip) => asking(private, "skipped", None, (skip.span(), skip.span())),
         OnBusy::Path(path) => fallback(path, error),
     };
-    quote!(if #error.is_busy() { #busy } else { #other })
+    quote!(if #private::LockError::is_busy(&#error) { #busy } else { #other })
 }
 
 /// A call of the user's function; what does not fit is reported on its path.

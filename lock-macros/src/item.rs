@@ -37,10 +37,7 @@ impl AnnotatedFn {
                 "a method without a body has nothing to lock; annotate the methods of the impls, or give it a body",
             ));
         }
-        let body = match input.parse()? {
-            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => group,
-            other => return Err(Error::new(other.span(), "expected the body of the function")),
-        };
+        let body = body(input.parse()?)?;
         let (inner, stream) = inner_attributes.parse2(body.stream())?;
         attributes.extend(inner);
         let mut bare = Group::new(Delimiter::Brace, stream);
@@ -58,6 +55,21 @@ impl AnnotatedFn {
         if let Safety::Safe(safe) = &self.signature.safety {
             errors.at(safe, "`safe` belongs to extern blocks, whose functions have no body to lock");
         }
+    }
+}
+
+/// The braces, also out of the invisible group in which `macro_rules!` passes a `$body:block` on.
+fn body(token: TokenTree) -> syn::Result<Group> {
+    match token {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Ok(group),
+        TokenTree::Group(group) if group.delimiter() == Delimiter::None => {
+            let mut inside = group.stream().into_iter();
+            match (inside.next(), inside.next()) {
+                (Some(token), None) => body(token),
+                _ => Err(Error::new(group.span(), "expected the body of the function")),
+            }
+        }
+        other => Err(Error::new(other.span(), "expected the body of the function")),
     }
 }
 

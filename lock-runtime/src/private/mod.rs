@@ -13,5 +13,19 @@ pub use core::result::Result::{Err, Ok};
 pub use core::time::Duration;
 
 pub use crate::error::LockError;
+use crate::guard::{HeldLock, LockGuard};
 pub use key_text::KeyText;
 pub use returns::{CarriesLockError, Returns, Skipped, carry, skipped};
+
+/// The guard and its view.
+#[must_use]
+pub fn with_view(guard: LockGuard) -> (LockGuard, HeldLock) {
+    let view = guard.view();
+    (guard, view)
+}
+
+/// The examples in the attribute's documentation, tested here because its own crate cannot use this one.
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../../../lock-macros/src/docs/distributed_lock.md")]
+#[derive(Debug)]
+pub struct AttributeDocs;

@@ -9,7 +9,7 @@ use tracing::instrument;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-fn send<T: Send>(value: T) -> T {
+const fn send<T: Send>(value: T) -> T {
     value
 }
 
@@ -26,6 +26,7 @@ fn boxed(id: u64) -> Pin<Box<dyn Future<Output = Result<u64, LockError>> + Send>
     })
 }
 
+#[allow(clippy::elidable_lifetime_names)]
 #[distributed_lock(key = "<cell_id>")]
 fn alias<'a>(cell_id: &'a str, cell: Cell<u8>) -> BoxFuture<'a, Result<&'a str, LockError>> {
     std::boxed::Box::pin(async move {
@@ -36,6 +37,7 @@ fn alias<'a>(cell_id: &'a str, cell: Cell<u8>) -> BoxFuture<'a, Result<&'a str, 
 }
 
 #[distributed_lock(key = "<id>")]
+#[allow(clippy::manual_async_fn)]
 fn unboxed(id: u64) -> impl Future<Output = Result<u64, LockError>> + Send {
     async move { Ok(id) }
 }
@@ -62,7 +64,7 @@ impl Store for Memory {
         text.push_str(&self.name);
         tokio::task::yield_now().await;
         if lock.is_lost() {
-            return Ok(id as usize);
+            return Ok(usize::try_from(id).unwrap_or(0));
         }
         Ok(text.len())
     }
@@ -70,7 +72,7 @@ impl Store for Memory {
     #[instrument(skip_all)]
     #[distributed_lock(key = "<self.name>:<name>")]
     async fn rename(&mut self, name: &str) -> Result<&str, LockError> {
-        self.name = name.to_owned();
+        name.clone_into(&mut self.name);
         tokio::task::yield_now().await;
         Ok(&self.name)
     }
@@ -112,6 +114,7 @@ async fn instrumented_below(id: u64, text: String) -> Result<String, LockError> 
 #[tokio::main]
 async fn entry() {}
 
+#[allow(clippy::needless_pass_by_value)]
 fn quit(error: LockError) {
     let _ = error;
 }

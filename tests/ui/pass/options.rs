@@ -15,7 +15,7 @@ impl Service {
     #[distributed_lock(
         key = "{<self.tenant>}:order:<id>",
         wait = self.wait,
-        max_hold = Duration::from_secs(60),
+        max_hold = Duration::from_secs(50),
         min_hold = "500ms",
         manager = self.locks,
         guard = lock,
@@ -59,10 +59,12 @@ async fn texts(name: &str, id: u64) -> Result<(), LockError> {
     Ok(())
 }
 
+#[allow(clippy::unnecessary_wraps)]
 fn busy(_: LockError) -> Result<u8, LockError> {
     Ok(0)
 }
 
+#[allow(clippy::needless_pass_by_value)]
 fn failed(error: LockError) -> u8 {
     u8::from(error.is_busy())
 }

@@ -1,4 +1,6 @@
 // Signatures: generics, lifetimes, `where`, `impl Trait`, patterns, receivers, aliases.
+#![allow(clippy::needless_lifetimes, clippy::elidable_lifetime_names)]
+
 use std::cell::Cell;
 use std::fmt::Display;
 use std::future::Future;
@@ -10,7 +12,7 @@ use lock_runtime::{LockError, distributed_lock};
 type Answer<T> = Result<T, LockError>;
 type Nothing = Answer<()>;
 
-fn send<T: Send>(value: T) -> T {
+const fn send<T: Send>(value: T) -> T {
     value
 }
 
