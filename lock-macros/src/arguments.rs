@@ -154,10 +154,11 @@ fn scan_lifetimes(tokens: TokenStream, found: &mut Vec<String>) {
                     found.push(name.to_string());
                 }
             }
-            TokenTree::Punct(punct) if punct.as_char() == '&' => {
-                if !matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == '\'') {
-                    found.push("_".to_owned());
-                }
+            TokenTree::Punct(punct)
+                if punct.as_char() == '&'
+                    && !matches!(tokens.peek(), Some(TokenTree::Punct(next)) if next.as_char() == '\'') =>
+            {
+                found.push("_".to_owned());
             }
             _ => {}
         }

@@ -36,7 +36,7 @@ use crate::options::{OnBusy, OnLost, Time, Wait};
 use crate::shape::{self, Shape};
 
 /// Expands one use of the attribute; with mistakes in it, the item as it was and the errors.
-pub(crate) fn attribute(arguments: TokenStream, item: TokenStream) -> TokenStream {
+pub(crate) fn attribute(arguments: TokenStream, item: &TokenStream) -> TokenStream {
     match Locked::parse(arguments, item.clone()) {
         Ok(locked) => expand(locked),
         Err(errors) => {

@@ -52,13 +52,10 @@ impl Locked {
 }
 
 fn guard_is_new(options: &Options, arguments: &Arguments, errors: &mut Errors) {
-    if let Some(guard) = &options.guard {
-        if arguments.get(&guard.unraw().to_string()).is_some() {
-            errors.at(
-                guard,
-                format!("`guard = {guard}` would hide the argument `{guard}`; choose another name"),
-            );
-        }
+    if let Some(guard) = &options.guard
+        && arguments.get(&guard.unraw().to_string()).is_some()
+    {
+        errors.at(guard, format!("`guard = {guard}` would hide the argument `{guard}`; choose another name"));
     }
 }
 
@@ -71,24 +68,24 @@ fn contradictions(options: &Options, errors: &mut Errors) {
     let lease = known(&options.lease);
     let max_hold = known(&options.max_hold);
     let min_hold = known(&options.min_hold);
-    if let Some((duration, text)) = &lease {
-        if *duration < SHORTEST_LEASE {
-            errors.at(text, "a lease is at least \"100ms\"; the store's answers take a part of it");
-        }
+    if let Some((duration, text)) = &lease
+        && *duration < SHORTEST_LEASE
+    {
+        errors.at(text, "a lease is at least \"100ms\"; the store's answers take a part of it");
     }
-    if let (Some((max, _)), Some((min, text))) = (&max_hold, &min_hold) {
-        if min > max {
-            errors.at(text, "`min_hold` is longer than `max_hold`");
-        }
+    if let (Some((max, _)), Some((min, text))) = (&max_hold, &min_hold)
+        && min > max
+    {
+        errors.at(text, "`min_hold` is longer than `max_hold`");
     }
-    if let (Some((lease, _)), Some((max, text))) = (&lease, &max_hold) {
-        if max < lease {
-            errors.at(text, "`max_hold` is shorter than `lease`, and a fixed lease ends by itself; give the shorter one as `lease` alone");
-        }
+    if let (Some((lease, _)), Some((max, text))) = (&lease, &max_hold)
+        && max < lease
+    {
+        errors.at(text, "`max_hold` is shorter than `lease`, and a fixed lease ends by itself; give the shorter one as `lease` alone");
     }
-    if let (Some((lease, _)), Some((min, text))) = (&lease, &min_hold) {
-        if min > lease {
-            errors.at(text, "`min_hold` is longer than `lease`, and a fixed lease is not renewed: the key would be free before");
-        }
+    if let (Some((lease, _)), Some((min, text))) = (&lease, &min_hold)
+        && min > lease
+    {
+        errors.at(text, "`min_hold` is longer than `lease`, and a fixed lease is not renewed: the key would be free before");
     }
 }

@@ -108,11 +108,11 @@ impl Options {
                 if let Err(error) = options.option(input) {
                     errors.add(error);
                     skip_option(input);
-                } else if !input.is_empty() {
-                    if let Err(error) = input.parse::<Token![,]>() {
-                        errors.add(Error::new(error.span(), "expected `,` and the next option"));
-                        skip_option(input);
-                    }
+                } else if !input.is_empty()
+                    && let Err(error) = input.parse::<Token![,]>()
+                {
+                    errors.add(Error::new(error.span(), "expected `,` and the next option"));
+                    skip_option(input);
                 }
             }
             Ok(())
@@ -231,32 +231,29 @@ fn wait(input: ParseStream<'_>) -> syn::Result<Wait> {
             _ => {}
         }
     }
-    if let Expr::Path(path) = &expr {
-        if path.path.is_ident("none") || path.path.is_ident("forever") {
-            return Err(Error::new_spanned(path, "written as text: \"none\" or \"forever\""));
-        }
+    if let Expr::Path(path) = &expr
+        && (path.path.is_ident("none") || path.path.is_ident("forever"))
+    {
+        return Err(Error::new_spanned(path, "written as text: \"none\" or \"forever\""));
     }
     duration(expr, "wait", WAIT_HINT).map(Wait::For)
 }
 
 fn time(input: ParseStream<'_>, option: &str, hint: &str) -> syn::Result<Time> {
     let expr: Expr = input.parse()?;
-    if let Some(Lit::Str(text)) = literal(&expr) {
-        if matches!(text.value().as_str(), "none" | "forever") {
-            return Err(Error::new(
-                text.span(),
-                format!("only `wait` can be \"none\" or \"forever\"; {hint}"),
-            ));
-        }
+    if let Some(Lit::Str(text)) = literal(&expr)
+        && matches!(text.value().as_str(), "none" | "forever")
+    {
+        return Err(Error::new(text.span(), format!("only `wait` can be \"none\" or \"forever\"; {hint}")));
     }
     duration(expr, option, hint)
 }
 
 fn duration(expr: Expr, option: &str, zero_hint: &str) -> syn::Result<Time> {
-    if let Expr::Unary(negative) = &expr {
-        if literal(&negative.expr).is_some() {
-            return Err(Error::new_spanned(&expr, format!("`{option}` cannot be negative; {zero_hint}")));
-        }
+    if let Expr::Unary(negative) = &expr
+        && literal(&negative.expr).is_some()
+    {
+        return Err(Error::new_spanned(&expr, format!("`{option}` cannot be negative; {zero_hint}")));
     }
     let text = match literal(&expr) {
         None => return Ok(Time::Expr(expr)),

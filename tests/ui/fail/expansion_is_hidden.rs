@@ -3,8 +3,8 @@ use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "a")]
 async fn a() -> Result<(), LockError> {
-    drop(guard);
-    drop(returns);
+    drop(__lock_guard);
+    drop(__lock_returns);
     Ok(())
 }
 
