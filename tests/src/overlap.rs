@@ -3,7 +3,8 @@
 //! Every section writes one line when it enters and one when it leaves, each by one `write` to a file opened for
 //! appending, which keeps lines of several processes whole without a lock of their own. Times are on the clock that
 //! all processes share ([`now_nanos`]). A section that never left, because its process was killed, lasts as long as
-//! its lock was known to be valid.
+//! its lock was known to be valid; one whose lock was over when it entered, because its process was stopped in
+//! between, does not count as inside.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -143,9 +144,10 @@ impl Report {
         }
         let mut report = Self::default();
         for (key, mut list) in keys {
+            report.sections.insert(key, list.len());
+            list.retain(|interval| interval.from < interval.to);
             list.sort_by_key(|interval| interval.from);
             report.judge(&list);
-            report.sections.insert(key, list.len());
         }
         Ok(report)
     }
@@ -301,6 +303,18 @@ mod tests {
         let renewed =
             report(&["enter 1-0 a 10 100 500", "enter 2-0 a 11 600 900", "leave 1-0 a 10 650 1200"]);
         assert_eq!(renewed.overlaps.len(), 1);
+    }
+
+    #[test]
+    fn a_holder_that_comes_too_late_is_not_inside() {
+        let report = report(&[
+            "enter 2-0 a 11 100 900",
+            "enter 1-0 a 10 150 150",
+            "leave 1-0 a 10 200 200",
+            "leave 2-0 a 11 300 900",
+        ]);
+        assert_eq!(report.total(), 2);
+        report.assert_clean();
     }
 
     #[test]

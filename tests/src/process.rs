@@ -135,10 +135,44 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
+    /// SIGKILL for what the process has started, as far as the system tells, and for the process itself.
+    pub fn kill_tree(&mut self) {
+        if self.ended().is_none() {
+            self.stop();
+            kill_descendants(self.child.id());
+        }
+        self.kill();
+    }
+
     /// SIGKILL, and waits for the end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Kills the processes that `root` has started, and those that they have started. Known on Linux only.
+fn kill_descendants(root: u32) {
+    let Ok(root) = i32::try_from(root) else { return };
+    let mut doomed = vec![root];
+    let processes: Vec<(i32, i32)> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // pid (name) state parent …, and the name may have blanks and parentheses.
+            let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect();
+    let mut at = 0;
+    while let Some(&parent) = doomed.get(at) {
+        doomed.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    for pid in doomed.into_iter().skip(1).filter_map(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 
@@ -315,6 +349,24 @@ mod tests {
         let mut cat = Helper::spawn("cat", [""; 0]);
         cat.kill();
         cat.line(SOON);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_tree_of_processes_is_killed_to_the_leaves() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "(sleep 600 & echo $!; wait) & wait"]).stdout(Stdio::piped());
+        let mut process = Process::spawn(&mut shell, None).unwrap();
+        let mut leaf = String::new();
+        BufReader::new(process.child.stdout.take().unwrap()).read_line(&mut leaf).unwrap();
+        let stat = format!("/proc/{}/stat", leaf.trim());
+        assert!(Path::new(&stat).exists());
+        process.kill_tree();
+        // Gone, or dead and not yet collected by its new parent.
+        crate::eventually_blocking(
+            || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z ")),
+            SOON,
+        );
     }
 
     #[test]

@@ -91,10 +91,11 @@ pub fn validity(lease: Duration) -> Duration {
 
 /// Makes each function a test on the memory store, with paused time, and a test on a Redis server.
 ///
-/// ```ignore
-/// on_every_store! {
+/// ```
+/// lock_tests::on_every_store! {
 ///     async fn a_free_lock_is_acquired(site: Site) {
-///         …
+///         let locks = site.manager().await;
+///         assert!(locks.mutex("free").try_acquire().await.unwrap().is_some());
 ///     }
 /// }
 /// ```

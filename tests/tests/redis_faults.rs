@@ -151,7 +151,8 @@ fn holders_after_a_stuck_acquire(first: First, call_timeout: Duration, stopped: 
         assert_eq!(helper.line(SLACK * 2), "ready");
         helper
     };
-    let mut holding = spawn(&["lease=60000"]);
+    // The release may wait for its answer as long as this test takes.
+    let mut holding = spawn(&["lease=60000", "call_timeout=30000"]);
     let mut dying = spawn(&["lease=60000", &format!("call_timeout={}", call_timeout.as_millis())]);
     // Scripts are loaded and clocks compared: each request below is one message.
     for helper in [&mut holding, &mut dying] {
@@ -210,7 +211,9 @@ fn a_stuck_acquire_within_its_limit_is_carried_out() {
 async fn an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock() {
     for first in RUNS {
         let mut server = RedisServer::start();
-        let (holding, waiting) = (connect(&server).await, connect(&server).await);
+        // The release may wait for its answer as long as this test takes.
+        let holding = LockManager::builder().call_timeout(LONG / 2).connect(&server.url()).await.unwrap();
+        let waiting = connect(&server).await;
         for locks in [&holding, &waiting] {
             locks.mutex("other").acquire().await.unwrap().release().await.unwrap();
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use lock_tests::process::Process;
+
 use crate::cli::Options;
 use crate::examples;
 use crate::install::{Found, Tool};
@@ -52,6 +54,9 @@ impl Part {
 
 /// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
 const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustls"];
+
+/// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// What became of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,10 +196,21 @@ fn run_command(command: &mut Command) -> Outcome {
         line.push_str(&arg.to_string_lossy());
     }
     println!("$ {line}");
-    match command.status() {
-        Ok(status) if status.success() => Outcome::Ok,
-        Ok(status) => Outcome::Failed(format!("`{line}`: {status}")),
-        Err(error) => Outcome::Failed(format!("`{line}`: {error}")),
+    let mut process = match Process::spawn(command, None) {
+        Ok(process) => process,
+        Err(error) => return Outcome::Failed(format!("`{line}`: {error}")),
+    };
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        match process.ended() {
+            Some(status) if status.success() => return Outcome::Ok,
+            Some(status) => return Outcome::Failed(format!("`{line}`: {status}")),
+            None if Instant::now() >= deadline => {
+                process.kill_tree();
+                return Outcome::Failed(format!("`{line}`: not done within {LIMIT:?}"));
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
     }
 }
 

@@ -1,15 +1,15 @@
 //! Many tasks on few keys, every section noted in the overlap log.
 //!
-//! `hammer <url> <log> <tasks> <keys> <milliseconds> <real|broken>`: says `ready`, starts at the line `go`, says
-//! `done <sections>`. `broken` uses a lock that only excludes the tasks of its own process, which the checker must
-//! notice.
+//! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>`: says `ready`, starts at the line `go`,
+//! says `done <sections> <lost>`: how many were entered, and in how many of them the lock was lost. `broken` uses a
+//! lock that only excludes the tasks of its own process, which the checker must notice.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::LockManager;
+use lock_runtime::{LockManager, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::overlap::Recorder;
 
@@ -24,9 +24,11 @@ async fn main() {
     let (tasks, keys) = (number(tasks), number(keys));
     let time = Duration::from_millis(number(time) as u64);
     let lock = Arc::new(match lock.as_str() {
-        "real" => Lock::Real(LockManager::connect(url).await.expect("the server is up")),
         "broken" => Lock::ThisProcessOnly((0..keys).map(|_| tokio::sync::Mutex::new(())).collect()),
-        other => panic!("real or broken, not {other:?}"),
+        lease => {
+            let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
+            Lock::Real(LockManager::builder().lease(lease).connect(url).await.expect("the server is up"))
+        }
     });
     println!("ready");
     tokio::task::block_in_place(|| std::io::stdin().read_line(&mut String::new()).expect("a line"));
@@ -34,17 +36,20 @@ async fn main() {
     let end = Instant::now() + time;
     let running: Vec<_> =
         (0..tasks).map(|task| tokio::spawn(run(lock.clone(), PathBuf::from(log), task, keys, end))).collect();
-    let mut sections = 0;
+    let (mut sections, mut lost) = (0, 0);
     for task in running {
         match task.await {
-            Ok(count) => sections += count,
+            Ok(counts) => {
+                sections += counts.0;
+                lost += counts.1;
+            }
             Err(error) => println!("!a task failed: {error}"),
         }
     }
     if let Lock::Real(locks) = &*lock {
         locks.shutdown(Duration::from_secs(10)).await.expect("everything was given back");
     }
-    println!("done {sections}");
+    println!("done {sections} {lost}");
 }
 
 enum Lock {
@@ -53,10 +58,10 @@ enum Lock {
 }
 
 /// Sections one after the other on changing keys, ended in the ways in which users end them.
-async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Instant) -> usize {
+async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Instant) -> (usize, usize) {
     const FOR_EVER: Duration = Duration::from_secs(3600);
     let recorder = Recorder::open(&log).expect("the log can be opened");
-    let mut sections = 0;
+    let (mut sections, mut lost) = (0, 0);
     while Instant::now() < end {
         let index = (task + sections) % keys;
         let key = format!("hammered:{index}");
@@ -72,8 +77,13 @@ async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Insta
                 work(sections).await;
                 recorder.leave(section, || guard.remaining());
                 if sections % 2 == 0 {
-                    guard.release().await.expect("the lock was held until here");
+                    match guard.release().await {
+                        Ok(()) => {}
+                        Err(ReleaseError::Lost { .. }) => lost += 1,
+                        Err(error) => println!("!{error}"),
+                    }
                 } else {
+                    lost += usize::from(guard.is_lost());
                     drop(guard);
                 }
             }
@@ -87,7 +97,7 @@ async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Insta
         }
         sections += 1;
     }
-    sections
+    (sections, lost)
 }
 
 /// Some sections are empty, some yield, some sleep.
