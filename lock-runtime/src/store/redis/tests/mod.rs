@@ -19,6 +19,7 @@ use crate::token::OwnerId;
 mod check;
 mod faults;
 mod locks;
+mod registry;
 mod server;
 mod states;
 mod takeover;
