@@ -166,7 +166,7 @@ proptest! {
         let mut generation = registry.begin();
         registry.established(generation);
         let number = |name: &Arc<str>| name.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap();
-        let mut work = |registry: &mut Registry, server: &mut std::collections::BTreeSet<usize>, generation, now| {
+        let work = |registry: &mut Registry, server: &mut std::collections::BTreeSet<usize>, generation, now| {
             for name in registry.take_todo(2) {
                 server.insert(number(&name));
                 registry.subscribed(generation, &name);
