@@ -185,7 +185,16 @@ impl Connector {
                 Some(outcome) => outcome.clone(),
                 None => Err(self.error(StoreErrorKind::Unreachable, "no connection")),
             },
-            Ok(Err(_)) => Err(self.error(StoreErrorKind::Unreachable, "no connection: the runtime has gone")),
+            Ok(Err(_)) => {
+                // The next call starts anew: it may have been a panic, in a TLS library for example.
+                let mut state = self.state();
+                if matches!(&state.phase, Phase::Connecting { task, .. } if task.is_finished()) {
+                    state.phase = Phase::Idle;
+                }
+                let what =
+                    "no connection: the connecting task ended early, its runtime has gone or it panicked";
+                Err(self.error(StoreErrorKind::Unreachable, what))
+            }
             Err(_) => Err(self.error(StoreErrorKind::Unreachable, "no connection in time")),
         }
     }

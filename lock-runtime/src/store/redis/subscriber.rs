@@ -96,7 +96,7 @@ impl Subscriber {
                 pending.push(readiness);
                 work |= new;
             }
-            if inner.task.is_none() {
+            if inner.task.as_ref().is_none_or(AbortHandle::is_finished) {
                 let shared = Arc::clone(&self.shared);
                 inner.task = Some(self.runtime.spawn(serve(shared)).abort_handle());
             } else if work {

@@ -251,3 +251,40 @@ fn block_on<T>(mut future: crate::store::BoxFuture<T>) -> T {
         std::thread::park();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_stores_never_hold_a_lock_at_the_same_time() {
+    let server = Server::start();
+    let stores = [Arc::new(store(&server)), Arc::new(store(&server))];
+    let holder = Arc::new(AtomicU64::new(0));
+    let highest = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (1..=16)
+        .map(|task| {
+            let (store, holder, highest) =
+                (Arc::clone(&stores[task % 2]), Arc::clone(&holder), Arc::clone(&highest));
+            tokio::spawn(async move {
+                let mut held = 0;
+                while held < 50 {
+                    let mine = [item("a")];
+                    let Acquired::Granted(granted) = acquire(&store, &mine).await.unwrap() else {
+                        tokio::time::sleep(Duration::from_micros(300)).await;
+                        continue;
+                    };
+                    held += 1;
+                    assert_eq!(holder.swap(task as u64, Ordering::SeqCst), 0, "somebody else is in here");
+                    let token = granted.tokens[0].first;
+                    assert!(
+                        highest.swap(token, Ordering::SeqCst) < token,
+                        "tokens follow the order of grants"
+                    );
+                    tokio::task::yield_now().await;
+                    assert_eq!(holder.swap(0, Ordering::SeqCst), task as u64);
+                    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}

@@ -20,6 +20,7 @@ mod check;
 mod conformance;
 mod faults;
 mod locks;
+mod registry;
 mod server;
 mod states;
 mod takeover;

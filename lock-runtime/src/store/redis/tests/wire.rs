@@ -204,3 +204,43 @@ impl Subscription {
         lines
     }
 }
+
+/// Redisson's fenced lock: its `tryLock` script returns the counter through Lua.
+const FENCED: &str = "
+    if redis.call('exists', KEYS[1]) == 0 then
+        redis.call('incr', KEYS[2])
+        redis.call('hincrby', KEYS[1], ARGV[2], 1)
+        redis.call('pexpire', KEYS[1], ARGV[1])
+        return redis.call('get', KEYS[2])
+    end
+    return redis.call('pttl', KEYS[1])";
+
+#[tokio::test]
+async fn tokens_grow_across_alternations_with_java() {
+    let server = Server::start();
+    let store = store_with(&server, |options| {
+        options.prefix = String::new();
+        options.token_retention = crate::config::TokenRetention::Keep;
+    });
+    let mut connection = server.connection().await;
+    let java = "0e5a1b0e-7c0f-4f0e-9d53-0c1a3e6c2f11:42";
+    let mut highest = 0;
+    for _ in 0..1500 {
+        if rand::random::<bool>() {
+            let mut call = redis::cmd("EVAL");
+            call.arg(FENCED).arg(2).arg("a").arg("redisson_lock_token:{a}").arg(30_000).arg(java);
+            let token: u64 = call.query_async(&mut connection).await.unwrap();
+            assert!(token > highest, "{token} {highest}");
+            highest = token;
+            busy(&store, &[item("a")]).await;
+            let _: () = redis::cmd("DEL").arg("a").query_async(&mut connection).await.unwrap();
+        } else {
+            let mine = [item("a")];
+            let tokens = [1, 1, 1, 1000, 50_000][rand::random_range(0..5)];
+            let range = granted_by(&store, request(&mine).tokens(tokens)).await.tokens[0];
+            assert!(range.first > highest, "{range:?} {highest}");
+            highest = range.last;
+            release(&store, &mine).await.unwrap();
+        }
+    }
+}
