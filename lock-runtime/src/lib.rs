@@ -35,6 +35,12 @@
 //!
 //! `docs/guarantees.md` in the repository lists what is promised, with the tests behind it, and what is not.
 //!
+//! # Runtime
+//!
+//! Futures of this crate are polled inside a tokio runtime whose timers are enabled (`enable_all`, `#[tokio::main]`);
+//! most panic elsewhere, as tokio's own timers do. Guards may be dropped anywhere. A manager's tasks live on the
+//! runtime on which it was built; see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs.
+//!
 //! # Features
 //!
 //! | feature | default | |
