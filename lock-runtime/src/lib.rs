@@ -1,4 +1,55 @@
 //! Distributed locks that people put on a function and forget.
+//!
+//! ```
+//! # #[cfg(feature = "macros")] mod example {
+//! use lock_runtime::{LockError, distributed_lock};
+//!
+//! /// In all processes together, at most one call for an order is in here.
+//! #[distributed_lock(key = "order:<id>", wait = "5s")]
+//! pub async fn ship(id: u64) -> Result<(), LockError> {
+//!     println!("shipping order {id}");
+//!     Ok(())
+//! }
+//! # }
+//! ```
+//!
+//! # What is where
+//!
+//! - [`LockManager`]: a connection to a store (`memory:`, `redis://…`). One for the program, given to
+//!   [`set_default`].
+//! - `#[distributed_lock]` (feature `macros`): the attribute. [`Mutex`]: the same in calls,
+//!   `locks.mutex("order:42").wait(…).acquire()`.
+//! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the number of the grant.
+//! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
+//!   what to do about it.
+//! - [`store`]: the trait behind it all, for stores of one's own.
+#![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]
+//!
+//! # What a lock is, and is not
+//!
+//! A lock is a lease. The watchdog renews it for as long as its guard lives, so a crash frees the key after at most one
+//! lease, and a holder that is paused for longer than a lease has lost its lock without knowing. [`LockGuard::is_lost`]
+//! says so by the local clock, without asking anybody; a body under the attribute or under [`Mutex::with`] is dropped
+//! at its next await. Code between two awaits can't be stopped by any lock service. Where a late write does harm, pass
+//! [`LockGuard::fencing_token`] along with it, and let the resource refuse smaller ones than it has seen.
+//!
+//! `docs/guarantees.md` in the repository lists what is promised, with the tests behind it, and what is not.
+//!
+//! # Runtime
+//!
+//! Futures of this crate are polled inside a tokio runtime whose timers are enabled (`enable_all`, `#[tokio::main]`);
+//! most panic elsewhere, as tokio's own timers do. Guards may be dropped anywhere. A manager's tasks live on the
+//! runtime on which it was built; see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs.
+//!
+//! # Features
+//!
+//! | feature | default | |
+//! |---|---|---|
+//! | `macros` | yes | `#[distributed_lock]` |
+//! | `redis` | yes | the Redis store |
+//! | `tls-rustls`, `tls-native` | | `rediss://` |
+//! | `metrics` | | counters and histograms through the `metrics` facade |
+//! | `testing` | | helpers for tests: a memory manager, forced loss, a look for leftovers |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -63,4 +114,17 @@ pub mod __private {
     pub fn run<F: Future>(guard: LockGuard, on_lost: OnLost, body: F) -> Run<F> {
         Run::new(guard, on_lost, body)
     }
+}
+
+/// The code blocks of the README and of `docs/` are documentation tests.
+#[cfg(all(doctest, feature = "macros", feature = "testing"))]
+mod documents {
+    #[doc = include_str!("../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../docs/architecture.md")]
+    struct Architecture;
+    #[doc = include_str!("../../docs/errors.md")]
+    struct Errors;
+    #[doc = include_str!("../../docs/guarantees.md")]
+    struct Guarantees;
 }

@@ -1,0 +1,192 @@
+//! The orders: state that several requests, and several processes, read and write at the same time.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use lock_runtime::{FencingToken, LockError};
+use redis::AsyncCommands;
+use redis::aio::MultiplexedConnection;
+
+/// What a process leaves behind that was killed goes away by itself.
+const LIFE_SECONDS: u64 = 600;
+
+/// One payment, as it is kept in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Payment {
+    /// Which request made it; no two requests have the same.
+    pub(crate) operation: String,
+    /// Of the lock under which it was written.
+    pub(crate) token: FencingToken,
+}
+
+/// What a request knows when it is done.
+#[derive(Clone, Debug)]
+pub(crate) struct Receipt {
+    pub(crate) operation: String,
+    pub(crate) token: FencingToken,
+    pub(crate) waited: Duration,
+}
+
+/// Everything that can go wrong with a payment. `From<LockError>` is all that the attribute asks of it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShopError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("the orders can't be read or written: {0}")]
+    Redis(#[from] redis::RedisError),
+    #[error("an order can't be read: {0:?} is not a payment")]
+    NotAPayment(String),
+}
+
+/// Where the orders are. Nothing here protects a read and the write that follows it from each other.
+pub(crate) enum Orders {
+    /// In this process.
+    Memory(Mutex<HashMap<String, String>>),
+    /// On the server that has the locks too, so that all processes have the same orders.
+    Redis(MultiplexedConnection),
+}
+
+impl Orders {
+    pub(crate) async fn open(lock_url: Option<&str>) -> Result<Self, ShopError> {
+        match lock_url {
+            Some(url) if url.starts_with("redis") => {
+                Ok(Self::Redis(redis::Client::open(url)?.get_multiplexed_async_connection().await?))
+            }
+            _ => Ok(Self::Memory(Mutex::default())),
+        }
+    }
+
+    /// The payments of an order, the earliest first.
+    pub(crate) async fn read(&self, id: &str) -> Result<Vec<Payment>, ShopError> {
+        let text: Option<String> = match self {
+            Self::Memory(orders) => orders.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned(),
+            Self::Redis(connection) => connection.clone().get(name(id)).await?,
+        };
+        text.unwrap_or_default().lines().map(parse).collect()
+    }
+
+    /// Puts `payments` in the place of what was there; an order without any is deleted.
+    pub(crate) async fn write(&self, id: &str, payments: &[Payment]) -> Result<(), ShopError> {
+        let text: String =
+            payments.iter().map(|payment| format!("{} {}\n", payment.operation, payment.token)).collect();
+        match self {
+            Self::Memory(orders) => {
+                let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
+                if text.is_empty() {
+                    orders.remove(id);
+                } else {
+                    orders.insert(id.to_owned(), text);
+                }
+            }
+            Self::Redis(connection) if text.is_empty() => connection.clone().del(name(id)).await?,
+            Self::Redis(connection) => connection.clone().set_ex(name(id), text, LIFE_SECONDS).await?,
+        }
+        Ok(())
+    }
+}
+
+/// Not the name of the order's lock, which is `lock:quickstart:order:<id>` at the server.
+fn name(id: &str) -> String {
+    format!("quickstart:data:{id}")
+}
+
+fn parse(line: &str) -> Result<Payment, ShopError> {
+    let wrong = || ShopError::NotAPayment(line.to_owned());
+    let (operation, token) = line.split_once(' ').ok_or_else(wrong)?;
+    let token = FencingToken::new(token.parse().map_err(|_| wrong())?);
+    Ok(Payment { operation: operation.to_owned(), token })
+}
+
+impl fmt::Display for Orders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory(_) => "in memory (with LOCK_URL=redis://127.0.0.1:6379 on Redis)",
+            Self::Redis(_) => "on Redis (start several at once: they share the orders)",
+        })
+    }
+}
+
+/// What is wrong with an order, as far as the holder of these receipts can tell.
+///
+/// Right while other processes pay for the same order: their payments may be there, but have to be in line.
+pub(crate) fn check(order: &[Payment], receipts: &[Receipt]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for Receipt { operation, token, .. } in receipts {
+        let found: Vec<&Payment> = order.iter().filter(|payment| payment.operation == *operation).collect();
+        match found.as_slice() {
+            [payment] if payment.token == *token => {}
+            [payment] => {
+                problems.push(format!("payment {operation} has token {} instead of {token}", payment.token));
+            }
+            [] => problems.push(format!("payment {operation} is lost")),
+            _ => problems.push(format!("payment {operation} is there {} times", found.len())),
+        }
+    }
+    for (earlier, later) in order.iter().zip(order.iter().skip(1)) {
+        if earlier.token >= later.token {
+            let Payment { operation, token } = later;
+            problems.push(format!("payment {operation} with token {token} came after {}", earlier.token));
+        }
+    }
+    problems
+}
+
+/// How many of these payments are not in the order.
+pub(crate) fn lost(order: &[Payment], receipts: &[Receipt]) -> usize {
+    let is_there = |receipt: &Receipt| order.iter().any(|payment| payment.operation == receipt.operation);
+    receipts.iter().filter(|receipt| !is_there(receipt)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Orders {
+        pub(crate) fn is_empty(&self) -> bool {
+            matches!(self, Self::Memory(orders) if orders.lock().unwrap().is_empty())
+        }
+    }
+
+    fn payment(operation: &str, token: u64) -> Payment {
+        Payment { operation: operation.to_owned(), token: FencingToken::new(token) }
+    }
+
+    fn receipt(operation: &str, token: u64) -> Receipt {
+        let token = FencingToken::new(token);
+        Receipt { operation: operation.to_owned(), token, waited: Duration::ZERO }
+    }
+
+    #[test]
+    fn payments_of_others_are_no_problem() {
+        let order = [payment("a/1", 3), payment("b/1", 4), payment("a/2", 8)];
+        assert_eq!(check(&order, &[receipt("a/2", 8), receipt("a/1", 3)]), [""; 0]);
+        assert_eq!(lost(&order, &[receipt("a/1", 3)]), 0);
+    }
+
+    #[test]
+    fn lost_doubled_and_disordered_payments_are_found() {
+        let order = [payment("a", 3), payment("b", 5), payment("b", 4)];
+        assert_eq!(
+            check(&order, &[receipt("a", 2), receipt("b", 5), receipt("c", 6)]),
+            [
+                "payment a has token 3 instead of 2",
+                "payment b is there 2 times",
+                "payment c is lost",
+                "payment b with token 4 came after 5",
+            ]
+        );
+        assert_eq!(lost(&order, &[receipt("a", 2), receipt("c", 6)]), 1);
+    }
+
+    #[tokio::test]
+    async fn an_order_is_read_as_it_was_written() {
+        let orders = Orders::open(None).await.unwrap();
+        let order = [payment("a/1", 3), payment("b/1", 4)];
+        orders.write("1", &order).await.unwrap();
+        assert_eq!(orders.read("1").await.unwrap(), order);
+        orders.write("1", &[]).await.unwrap();
+        assert!(orders.is_empty());
+    }
+}
