@@ -1,0 +1,337 @@
+//! What the user asked for.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+pub(crate) const HELP: &str = "\
+Runs one workload and prints one line of JSON on stdout; logs go to stderr.
+
+Usage: lock-bench --workload <workload> [flags]; of a flag given twice, the last one counts
+
+Workloads:
+  latency     1 task locks and releases --keys keys in turn, a PING between the pairs; ours, raw, ping
+  throughput  --tasks tasks (64) lock and release, each its own part of --keys keys; ours, raw, ping
+  hot         --tasks tasks (64) on one key, wait without limit, hold --hold-us; ours, raw, tokio
+  pingpong    two managers hand one key over, parked, a PING between the rounds; ours, raw
+  seed10k     10000 sequential pairs on one key; ours, raw, ping
+  seed1000    1000 tasks at once, wait limit 10 ms, the winner holds to the end; ours, raw
+  seed100     100 tasks at once, wait limit 10 s, hold 0; ours, raw
+
+Flags:
+  --lib <lib>          what is measured: ours (default); raw = SET NX PX and a compare-and-delete script, polling
+                       every 5 ms; ping = a PING for each half of a pair; tokio = a bare tokio::sync::Mutex
+  --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
+  --url <url>          the same as a lock URL; memory: is the memory store (ours only)
+  --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10); not for seed…
+  --tasks <n>          for throughput and hot (64)
+  --keys <n>           for latency and throughput (1000)
+  --hold-us <µs>       for hot (0); a tokio sleep, so the real hold is longer, see real_hold_p50_us
+  --lease-ms <ms>      lease (30000), renewed by ours
+  --rounds <n>         pingpong ends after this many counted rounds instead of after --secs
+
+Exit status: 0 with the line, 1 without, 2 for a command line that is not understood.";
+
+/// Flags of the contract that are not implemented.
+const LATER_FLAGS: [&str; 3] = ["--procs", "--delay-ms", "--id"];
+const FLAGS: &str = "--workload, --lib, --redis, --url, --secs, --tasks, --keys, --hold-us, --lease-ms, --rounds, \
+                     --help";
+
+/// An enumeration of words: its values, their names, and what they are called in errors.
+macro_rules! words {
+    ($(#[$doc:meta])* $type:ident, $what:literal: $($variant:ident = $word:literal),+ $(,)?) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $type { $($variant),+ }
+
+        impl $type {
+            const NAMES: &str = words!(@list $($word),+);
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!("unknown {} {text:?}; there are: {}", $what, Self::NAMES)),
+                }
+            }
+        }
+    };
+    (@list $first:literal $(, $word:literal)*) => { concat!($first $(, ", ", $word)*) };
+}
+
+words! {
+    /// What runs.
+    Workload, "workload":
+    Latency = "latency",
+    Throughput = "throughput",
+    Hot = "hot",
+    Pingpong = "pingpong",
+    Seed10k = "seed10k",
+    Seed1000 = "seed1000",
+    Seed100 = "seed100",
+}
+
+words! {
+    /// What is measured.
+    Lib, "lib":
+    Ours = "ours",
+    Raw = "raw",
+    Ping = "ping",
+    Tokio = "tokio",
+}
+
+/// Workloads of the contract that are not implemented.
+const LATER: [&str; 8] = ["multi", "held", "fair-hot", "rw-hot", "rw-mix", "multi3", "layer", "stock"];
+
+/// Where the locks are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// On a redis-server that this program starts and ends.
+    Own,
+    /// At this URL, which is none of the memory store.
+    Redis(String),
+    /// In this process.
+    Memory,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) workload: Workload,
+    pub(crate) lib: Lib,
+    pub(crate) store: Store,
+    pub(crate) secs: Duration,
+    pub(crate) tasks: usize,
+    pub(crate) keys: usize,
+    pub(crate) hold: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) rounds: Option<u64>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Help,
+    Run(Options),
+}
+
+pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
+    let mut workload = None;
+    let mut options = Options {
+        workload: Workload::Latency,
+        lib: Lib::Ours,
+        store: Store::Own,
+        secs: Duration::from_secs(10),
+        tasks: 64,
+        keys: 1000,
+        hold: Duration::ZERO,
+        lease: Duration::from_secs(30),
+        rounds: None,
+    };
+    let mut args = args.iter().map(String::as_str);
+    while let Some(arg) = args.next() {
+        let (flag, attached) = match arg.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (arg, None),
+        };
+        let mut value = || {
+            attached.or_else(|| args.next()).ok_or_else(|| format!("{flag} needs a value; --help says which"))
+        };
+        match flag {
+            "-h" | "--help" => return Ok(Task::Help),
+            "--workload" => workload = Some(parse_workload(value()?)?),
+            "--lib" => options.lib = value()?.parse()?,
+            "--redis" => options.store = Store::Redis(format!("redis://{}", value()?)),
+            "--url" => options.store = parse_url(value()?),
+            "--secs" => options.secs = seconds(flag, value()?)?,
+            "--tasks" => options.tasks = number(flag, value()?, 1, 100_000)?,
+            "--keys" => options.keys = number(flag, value()?, 1, 10_000_000)?,
+            "--hold-us" => options.hold = Duration::from_micros(number(flag, value()?, 0, 60_000_000)?),
+            "--lease-ms" => options.lease = Duration::from_millis(number(flag, value()?, 100, 3_600_000)?),
+            "--rounds" => options.rounds = Some(number(flag, value()?, 1, u64::MAX)?),
+            _ if LATER_FLAGS.contains(&flag) => {
+                return Err(format!("{flag} is not there yet; there are: {FLAGS}"));
+            }
+            _ => return Err(format!("unknown argument {arg:?}; there are: {FLAGS}")),
+        }
+    }
+    options.workload = workload.ok_or_else(|| format!("which --workload? There are: {}", Workload::NAMES))?;
+    make_sense(&options)?;
+    Ok(Task::Run(options))
+}
+
+fn parse_workload(text: &str) -> Result<Workload, String> {
+    if LATER.contains(&text) {
+        return Err(format!("workload {text:?} is not there yet; there are: {}", Workload::NAMES));
+    }
+    text.parse()
+}
+
+fn parse_url(url: &str) -> Store {
+    // The name of a shared memory store has no meaning here: nobody else is in this process.
+    if url.starts_with("memory:") { Store::Memory } else { Store::Redis(url.to_owned()) }
+}
+
+fn seconds(flag: &str, text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds >= 0.001 && *seconds <= 86_400.0);
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("{flag} takes seconds from 0.001 to 86400, not {text:?}"))
+}
+
+fn number<N: FromStr + PartialOrd + fmt::Display + Copy>(
+    flag: &str,
+    text: &str,
+    least: N,
+    most: N,
+) -> Result<N, String> {
+    match text.parse() {
+        Ok(number) if number >= least && number <= most => Ok(number),
+        _ => Err(format!("{flag} takes a whole number from {least} to {most}, not {text:?}")),
+    }
+}
+
+/// A workload asks for something that not every library does: PING excludes nobody, and a tokio mutex is the limit of
+/// what a process can do on one key.
+fn make_sense(options: &Options) -> Result<(), String> {
+    let Options { workload, lib, store, .. } = options;
+    let possible: &[Workload] = match lib {
+        Lib::Ours | Lib::Raw => return refuse_memory(*lib, store),
+        Lib::Ping => &[Workload::Latency, Workload::Throughput, Workload::Seed10k],
+        Lib::Tokio => &[Workload::Hot],
+    };
+    if possible.contains(workload) {
+        return refuse_memory(*lib, store);
+    }
+    let names: Vec<String> = possible.iter().map(ToString::to_string).collect();
+    Err(format!("--lib {lib} makes no sense with workload {workload}; it runs: {}", names.join(", ")))
+}
+
+fn refuse_memory(lib: Lib, store: &Store) -> Result<(), String> {
+    match (lib, store) {
+        (Lib::Raw | Lib::Ping, Store::Memory) => {
+            Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Task, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    fn options(line: &str) -> Options {
+        match parsed(line) {
+            Ok(Task::Run(options)) => options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let expected = Options {
+            workload: Workload::Hot,
+            lib: Lib::Ours,
+            store: Store::Own,
+            secs: Duration::from_secs(10),
+            tasks: 64,
+            keys: 1000,
+            hold: Duration::ZERO,
+            lease: Duration::from_secs(30),
+            rounds: None,
+        };
+        assert_eq!(options("--workload hot"), expected);
+    }
+
+    #[test]
+    fn every_flag_is_read() {
+        let expected = Options {
+            workload: Workload::Pingpong,
+            lib: Lib::Raw,
+            store: Store::Redis("redis://localhost:7000".to_owned()),
+            secs: Duration::from_millis(250),
+            tasks: 3,
+            keys: 4,
+            hold: Duration::from_micros(5),
+            lease: Duration::from_millis(6000),
+            rounds: Some(7),
+        };
+        let line = "--workload=pingpong --lib raw --redis localhost:7000 --secs 0.25 --tasks 3 --keys=4 \
+                    --hold-us 5 --lease-ms 6000 --rounds 7";
+        assert_eq!(options(line), expected);
+    }
+
+    #[test]
+    fn the_last_of_two_flags_counts() {
+        let twice = options("--workload hot --secs 9 --lib raw --workload latency --secs 2 --lib ours");
+        assert_eq!(twice, options("--workload latency --secs 2"));
+        assert_eq!(options("--workload hot --redis a:1 --url memory:").store, Store::Memory);
+        let redis = Store::Redis("redis://a:1".to_owned());
+        assert_eq!(options("--workload hot --url memory: --redis a:1").store, redis);
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_named_with_what_is() {
+        for workload in LATER {
+            let error = parsed(&format!("--workload {workload}")).unwrap_err();
+            assert!(error.contains(workload) && error.contains("not there yet"), "{error}");
+            assert!(error.contains("latency, throughput, hot, pingpong, seed10k"), "{error}");
+        }
+        for flag in LATER_FLAGS {
+            let error = parsed(&format!("--workload hot {flag} 1")).unwrap_err();
+            assert!(error.contains(flag) && error.contains("not there yet"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (line, word) in [
+            ("", "which --workload"),
+            ("--workload nonsense", "latency, throughput"),
+            ("--workload hot --nonsense 1", "--nonsense"),
+            ("--workload hot extra", "extra"),
+            ("--workload hot --lib redlock", "ours, raw, ping, tokio"),
+            ("--workload hot --secs", "needs a value"),
+            ("--workload hot --secs 0", "--secs"),
+            ("--workload hot --secs NaN", "NaN"),
+            ("--workload hot --tasks 0", "from 1"),
+            ("--workload hot --tasks many", "many"),
+            ("--workload hot --lease-ms 1", "from 100"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_library_that_cannot_run_a_workload_is_refused() {
+        for (line, word) in [
+            ("--workload hot --lib ping", "latency, throughput, seed10k"),
+            ("--workload latency --lib tokio", "it runs: hot"),
+            ("--workload latency --lib raw --url memory:", "Redis server"),
+            ("--workload latency --lib ping --url memory:", "Redis server"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_workload_and_flag() {
+        assert_eq!(parsed("--workload hot --help"), Ok(Task::Help));
+        for word in Workload::NAMES.split(", ").chain(FLAGS.split(", ")) {
+            assert!(word == "--help" || HELP.contains(word), "{word}");
+        }
+    }
+}

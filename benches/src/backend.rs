@@ -1,0 +1,195 @@
+//! [`Backend`]: the four things that are measured, behind one pair of calls.
+//!
+//! An enumeration and not a trait object, so that what is measured is not boxed and not allocated for.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lock_runtime::{AcquireError, LockGuard, LockKey, LockManager};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client};
+use tokio::time::Instant;
+
+use crate::args::{Lib, Options};
+
+const RAW_POLL: Duration = Duration::from_millis(5);
+const RAW_WAIT: Duration = Duration::from_secs(10);
+const RAW_RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+/// As the library's time-out of one call; redis-rs has half a second, which a busy machine exceeds.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    /// As if nothing was said: 10 s.
+    Default,
+    Forever,
+    For(Duration),
+}
+
+/// A library, connected.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    Ours(LockManager),
+    Raw(Raw),
+    Ping(MultiplexedConnection),
+    Tokio(Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>),
+}
+
+#[derive(Clone)]
+pub(crate) struct Raw {
+    connection: MultiplexedConnection,
+    release: Arc<str>,
+    lease: Duration,
+}
+
+impl Backend {
+    /// One connection or manager; its tasks live on the current runtime.
+    pub(crate) async fn connect(options: &Options, url: Option<&str>) -> Result<Self, String> {
+        match (options.lib, url) {
+            (Lib::Tokio, _) => Ok(Self::Tokio(Arc::default())),
+            (_, None) => Err("there is no store to connect to".to_owned()),
+            (Lib::Ours, Some(url)) => {
+                let builder = LockManager::builder().lease(options.lease);
+                builder.connect(url).await.map(Self::Ours).map_err(|error| error.to_string())
+            }
+            (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
+            (Lib::Raw, Some(url)) => {
+                let mut connection = connect(url).await?;
+                let mut load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(RAW_RELEASE);
+                let release: String =
+                    load.query_async(&mut connection).await.map_err(|error| error.to_string())?;
+                Ok(Self::Raw(Raw { connection, release: release.into(), lease: options.lease }))
+            }
+        }
+    }
+
+    /// A handle on one key, made before anything is measured.
+    pub(crate) fn lock(&self, key: &str) -> Result<Lock, String> {
+        Ok(match self {
+            Self::Ours(manager) => {
+                let key = LockKey::new(key).map_err(|error| error.to_string())?;
+                Lock::Ours { manager: manager.clone(), key }
+            }
+            Self::Raw(raw) => Lock::Raw { raw: raw.clone(), key: format!("raw:{key}").into() },
+            Self::Ping(connection) => Lock::Ping(connection.clone()),
+            Self::Tokio(mutexes) => {
+                let mut mutexes = mutexes.lock().unwrap_or_else(PoisonError::into_inner);
+                Lock::Tokio(Arc::clone(mutexes.entry(key.to_owned()).or_default()))
+            }
+        })
+    }
+}
+
+/// One redis-rs connection.
+pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection, String> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(5)))
+        .set_response_timeout(Some(CALL_TIMEOUT));
+    let client = Client::open(url).map_err(|error| format!("bad store URL: {}", error.category()))?;
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .map_err(|error| format!("no connection to the server: {}", error.category()))
+}
+
+/// One key of one library.
+#[derive(Clone)]
+pub(crate) enum Lock {
+    Ours { manager: LockManager, key: LockKey },
+    Raw { raw: Raw, key: Arc<str> },
+    Ping(MultiplexedConnection),
+    Tokio(Arc<tokio::sync::Mutex<()>>),
+}
+
+/// A lock that is held. Given back to [`Lock::release`].
+#[must_use]
+pub(crate) enum Held {
+    Ours(LockGuard),
+    /// Its value at the server.
+    Raw(u64),
+    Ping,
+    Tokio(tokio::sync::OwnedMutexGuard<()>),
+}
+
+impl Lock {
+    /// `None` when the limit was reached.
+    pub(crate) async fn acquire(&mut self, limit: Limit) -> Result<Option<Held>, String> {
+        match self {
+            Self::Ours { manager, key } => {
+                let mutex = manager.mutex(&*key);
+                let mutex = match limit {
+                    Limit::Default => mutex,
+                    Limit::Forever => mutex.wait_forever(),
+                    Limit::For(limit) => mutex.wait(limit),
+                };
+                match mutex.acquire().await {
+                    Ok(guard) => Ok(Some(Held::Ours(guard))),
+                    Err(AcquireError::TimedOut { .. }) => Ok(None),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            Self::Raw { raw, key } => raw.acquire(key, limit).await,
+            Self::Ping(connection) => ping(connection).await.map(|()| Some(Held::Ping)),
+            Self::Tokio(mutex) => Ok(Some(Held::Tokio(Arc::clone(mutex).lock_owned().await))),
+        }
+    }
+
+    pub(crate) async fn release(&mut self, held: Held) -> Result<(), String> {
+        match (self, held) {
+            (_, Held::Ours(guard)) => guard.release().await.map_err(|error| error.to_string()),
+            (_, Held::Tokio(guard)) => {
+                drop(guard);
+                Ok(())
+            }
+            (Self::Raw { raw, key }, Held::Raw(owner)) => raw.release(key, owner).await,
+            (Self::Ping(connection), Held::Ping) => ping(connection).await,
+            (_, Held::Raw(_) | Held::Ping) => Err("a lock was given back to another library".to_owned()),
+        }
+    }
+}
+
+impl Raw {
+    async fn acquire(&mut self, key: &str, limit: Limit) -> Result<Option<Held>, String> {
+        static OWNERS: AtomicU64 = AtomicU64::new(0);
+        // Different in every process of a machine, and in every call of one.
+        let owner = u64::from(std::process::id()) << 40 | OWNERS.fetch_add(1, Ordering::Relaxed);
+        let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(owner).arg("NX").arg("PX").arg(lease);
+        let deadline = match limit {
+            Limit::Forever => None,
+            Limit::Default => Some(Instant::now() + RAW_WAIT),
+            Limit::For(limit) => Some(Instant::now() + limit),
+        };
+        loop {
+            let answer: Option<String> =
+                set.query_async(&mut self.connection).await.map_err(|error| error.to_string())?;
+            if answer.is_some() {
+                return Ok(Some(Held::Raw(owner)));
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(None);
+            }
+            tokio::time::sleep(RAW_POLL).await;
+        }
+    }
+
+    async fn release(&mut self, key: &str, owner: u64) -> Result<(), String> {
+        let mut release = redis::cmd("EVALSHA");
+        release.arg(&*self.release).arg(1).arg(key).arg(owner);
+        match release.query_async(&mut self.connection).await {
+            Ok(1u8) => Ok(()),
+            Ok(_) => Err(format!("{key}: the lease was over before the release")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+pub(crate) async fn ping(connection: &mut MultiplexedConnection) -> Result<(), String> {
+    redis::cmd("PING").query_async(connection).await.map_err(|error| error.to_string())
+}

@@ -1,0 +1,185 @@
+//! [`Meter`]: what a run costs (time, processor time, commands at the server), and PINGs to compare it with.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::args::{Lib, Options};
+use crate::backend;
+
+/// Commands that only clients send: they are not allowed in scripts, or no script here has a use for them.
+const CLIENT_ONLY: [&str; 24] = [
+    "auth",
+    "client",
+    "config",
+    "eval",
+    "eval_ro",
+    "evalsha",
+    "evalsha_ro",
+    "exec",
+    "fcall",
+    "fcall_ro",
+    "hello",
+    "multi",
+    "ping",
+    "psubscribe",
+    "punsubscribe",
+    "quit",
+    "reset",
+    "script",
+    "ssubscribe",
+    "subscribe",
+    "sunsubscribe",
+    "unsubscribe",
+    "unwatch",
+    "watch",
+];
+
+/// Asks the server through a connection of its own, made by redis-rs as those of `raw` and `ping` are.
+pub(crate) struct Meter {
+    connection: Option<MultiplexedConnection>,
+    lib: Lib,
+    pings: u64,
+}
+
+/// What had been used up at a moment.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    at: Instant,
+    cpu: Duration,
+    calls: Option<Calls>,
+}
+
+/// What was used up between two moments.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    pub(crate) time: Duration,
+    pub(crate) cpu: Duration,
+    /// Nothing when there is no server.
+    pub(crate) calls: Option<Calls>,
+}
+
+/// Commands that the server executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Calls {
+    pub(crate) by_clients: u64,
+    pub(crate) in_scripts: u64,
+}
+
+impl Meter {
+    pub(crate) async fn connect(options: &Options, url: Option<&str>) -> Result<Self, String> {
+        let connection = match url {
+            Some(url) if !url.starts_with("memory:") => Some(backend::connect(url).await?),
+            _ => None,
+        };
+        Ok(Self { connection, lib: options.lib, pings: 0 })
+    }
+
+    /// One round trip; nothing when there is no server. Not counted among the [`Calls`].
+    pub(crate) async fn ping(&mut self) -> Result<Option<Duration>, String> {
+        let Some(connection) = &mut self.connection else { return Ok(None) };
+        self.pings += 1;
+        let sent = Instant::now();
+        backend::ping(connection).await?;
+        Ok(Some(sent.elapsed()))
+    }
+
+    /// The start of what is counted: the clocks are read last.
+    pub(crate) async fn start(&mut self) -> Result<Reading, String> {
+        let calls = self.calls().await?;
+        Ok(Reading { cpu: cpu(), at: Instant::now(), calls })
+    }
+
+    /// The end of what is counted: the clocks are read first.
+    pub(crate) async fn end(&mut self, start: &Reading) -> Result<Cost, String> {
+        let (at, cpu) = (Instant::now(), cpu());
+        let calls = match (start.calls, self.calls().await?) {
+            (Some(before), Some(after)) => Some(Calls {
+                by_clients: after.by_clients.saturating_sub(before.by_clients),
+                in_scripts: after.in_scripts.saturating_sub(before.in_scripts),
+            }),
+            _ => None,
+        };
+        Ok(Cost { time: at.duration_since(start.at), cpu: cpu.saturating_sub(start.cpu), calls })
+    }
+
+    async fn calls(&mut self) -> Result<Option<Calls>, String> {
+        let Some(connection) = &mut self.connection else { return Ok(None) };
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(connection)
+            .await
+            .map_err(|error| format!("INFO: {error}"))?;
+        let mut calls = parse(&info, self.lib);
+        calls.by_clients = calls.by_clients.saturating_sub(self.pings);
+        Ok(Some(calls))
+    }
+}
+
+/// `INFO commandstats` counts the commands made by scripts among the others; names tell them apart. Our own INFO is
+/// left out.
+fn parse(info: &str, lib: Lib) -> Calls {
+    let mut by_name: HashMap<&str, u64> = HashMap::new();
+    for line in info.lines() {
+        let Some((name, numbers)) =
+            line.trim().strip_prefix("cmdstat_").and_then(|line| line.split_once(':'))
+        else {
+            continue;
+        };
+        let calls = numbers.split(',').find_map(|number| number.strip_prefix("calls="));
+        // `client|setinfo` is a kind of `client`.
+        let name = name.split('|').next().unwrap_or(name);
+        *by_name.entry(name).or_default() += calls.and_then(|calls| calls.parse().ok()).unwrap_or(0);
+    }
+    let mut calls = Calls::default();
+    for (name, count) in by_name {
+        if name == "info" {
+            continue;
+        }
+        // The bare lock is a SET of the client; its script reads and deletes.
+        if CLIENT_ONLY.contains(&name) || (lib == Lib::Raw && name == "set") {
+            calls.by_clients += count;
+        } else {
+            calls.in_scripts += count;
+        }
+    }
+    calls
+}
+
+/// User and system time of this process.
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "# Commandstats\r\n\
+        cmdstat_evalsha:calls=7,usec=100,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n\
+        cmdstat_client|setinfo:calls=2,usec=3,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n\
+        cmdstat_time:calls=7,usec=1,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n\
+        cmdstat_set:calls=5,usec=1,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n\
+        cmdstat_info:calls=9,usec=1,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n";
+
+    #[test]
+    fn commands_of_clients_and_of_scripts_are_told_apart() {
+        assert_eq!(parse(INFO, Lib::Ours), Calls { by_clients: 9, in_scripts: 12 });
+    }
+
+    #[test]
+    fn the_bare_locks_set_is_a_command_of_the_client() {
+        assert_eq!(parse(INFO, Lib::Raw), Calls { by_clients: 14, in_scripts: 7 });
+    }
+
+    #[test]
+    fn processor_time_grows_with_work() {
+        let before = cpu();
+        while cpu() == before {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The workloads, one to a file, and what they share.
+
+mod crew;
+mod hot;
+mod latency;
+mod pingpong;
+mod seed;
+mod throughput;
+
+use std::time::Duration;
+
+use crate::args::{Options, Workload};
+use crate::report::Report;
+
+/// Runs before anything is counted: connections, caches and the branch predictor are warm then.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// After an error, so that a server that is gone is not asked without pause.
+const AFTER_ERROR: Duration = Duration::from_millis(10);
+
+/// Runs the workload that was asked for. `url` is that of the store, if one is needed.
+pub(crate) async fn run(options: &Options, url: Option<&str>) -> Result<Report, String> {
+    // In a task, as a program's own work would be: what `block_on` runs is not on a worker thread.
+    let (options, url) = (options.clone(), url.map(str::to_owned));
+    let run = tokio::spawn(async move {
+        let url = url.as_deref();
+        match options.workload {
+            Workload::Latency => Box::pin(latency::run(&options, url)).await,
+            Workload::Throughput => Box::pin(throughput::run(&options, url)).await,
+            Workload::Hot => Box::pin(hot::run(&options, url)).await,
+            Workload::Pingpong => Box::pin(pingpong::run(&options, url)).await,
+            Workload::Seed10k => Box::pin(seed::sequential(&options, url)).await,
+            Workload::Seed1000 => Box::pin(seed::winner(&options, url)).await,
+            Workload::Seed100 => Box::pin(seed::everybody(&options, url)).await,
+        }
+    });
+    run.await.map_err(|error| format!("the workload failed: {error}"))?
+}
+
+/// Counts errors; the first one is shown.
+#[derive(Debug, Default)]
+struct Errors(u64);
+
+impl Errors {
+    fn add(&mut self, error: &str) {
+        if self.0 == 0 {
+            eprintln!("first error: {error}");
+        }
+        self.0 += 1;
+    }
+}
+
+/// A wait without a limit that ends, or a wait of 10 s for a key that nobody else wants.
+const GAVE_UP: &str = "the lock was not granted before the wait ended";

@@ -1,0 +1,212 @@
+//! `pingpong`: two managers, and how long a hand-off between them takes when the waiter is parked.
+//!
+//! The holder, A, has a thread with a runtime of its own, as if it was another process: it sleeps there without
+//! disturbing B. In each round A locks and tells B, which waits for the lock. A sleeps 3 ms, stamps and releases; B
+//! stamps when it is granted the lock, releases, and sends a PING.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
+use crate::args::Options;
+use crate::backend::{Backend, Limit, Lock};
+use crate::meter::Meter;
+use crate::report::Report;
+use crate::stats::Samples;
+
+const KEY: &str = "pingpong";
+const HOLD: Duration = Duration::from_millis(3);
+/// A waiter that is not woken within this time stalls.
+const STALL: Duration = Duration::from_secs(1);
+/// A waiter that is not woken within this time never is.
+const DEAD: Duration = Duration::from_secs(90);
+
+/// What A says.
+#[derive(Debug)]
+enum Step {
+    Held,
+    Released(Instant),
+    Failed(String),
+}
+
+/// Who asks for rounds, and hears what becomes of them.
+struct Partner {
+    start: UnboundedSender<()>,
+    steps: UnboundedReceiver<Step>,
+}
+
+#[derive(Debug)]
+struct Tally {
+    handoffs: Samples,
+    pings: Samples,
+    stalls: u64,
+    grants: u64,
+    errors: Errors,
+}
+
+pub(super) async fn run(options: &Options, url: Option<&str>) -> Result<Report, String> {
+    let backend = Backend::connect(options, url).await?;
+    let mut meter = Meter::connect(options, url).await?;
+    let mut lock = backend.lock(KEY)?;
+    let mut partner = Partner::start(options, url)?;
+
+    rounds(&mut lock, &mut partner, &mut meter, End::At(Instant::now() + WARM_UP)).await?;
+    let start = meter.start().await?;
+    let end = options.rounds.map_or_else(|| End::At(Instant::now() + options.secs), End::After);
+    let tally = rounds(&mut lock, &mut partner, &mut meter, end).await?;
+    let cost = meter.end(&start).await?;
+
+    Ok(Report {
+        tasks: 2,
+        hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
+        grants: tally.grants,
+        errors: tally.errors.0,
+        waits: tally.handoffs,
+        cost,
+        extra: vec![("ping_p50_us", json!(tally.pings.percentile(50.0))), ("stalls", json!(tally.stalls))],
+    })
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    At(Instant),
+    After(u64),
+}
+
+impl End {
+    fn is_over(self, rounds: u64) -> bool {
+        match self {
+            Self::At(time) => Instant::now() >= time,
+            Self::After(most) => rounds >= most,
+        }
+    }
+}
+
+async fn rounds(
+    lock: &mut Lock,
+    partner: &mut Partner,
+    meter: &mut Meter,
+    end: End,
+) -> Result<Tally, String> {
+    let mut tally = Tally {
+        handoffs: Samples::new(),
+        pings: Samples::new(),
+        stalls: 0,
+        grants: 0,
+        errors: Errors::default(),
+    };
+    let mut rounds = 0;
+    while !end.is_over(rounds) {
+        rounds += 1;
+        if let Err(error) = round(lock, partner, &mut tally).await? {
+            tally.errors.add(&error);
+            tokio::time::sleep(AFTER_ERROR).await;
+        }
+        if let Some(trip) = meter.ping().await? {
+            tally.pings.record(trip);
+        }
+    }
+    Ok(tally)
+}
+
+/// The inner error spoils the round, the outer one the run.
+async fn round(
+    lock: &mut Lock,
+    partner: &mut Partner,
+    tally: &mut Tally,
+) -> Result<Result<(), String>, String> {
+    partner.ask()?;
+    match partner.next().await? {
+        Step::Held => tally.grants += 1,
+        Step::Failed(error) => return Ok(Err(error)),
+        Step::Released(_) => return Err("the holder released what it had not".to_owned()),
+    }
+    let outcome = tokio::time::timeout(DEAD, lock.acquire(Limit::Forever))
+        .await
+        .map_err(|_| format!("the waiter was not woken within {DEAD:?}"))?;
+    let granted = Instant::now();
+    // A's report is read in any case: the next round begins with the next one.
+    let released = partner.next().await?;
+    let held = match outcome {
+        Ok(Some(held)) => held,
+        Ok(None) => return Ok(Err(GAVE_UP.to_owned())),
+        Err(error) => return Ok(Err(error)),
+    };
+    tally.grants += 1;
+    let freed = lock.release(held).await;
+    match released {
+        Step::Released(stamp) => {
+            let handoff = granted.saturating_duration_since(stamp);
+            tally.handoffs.record(handoff);
+            tally.stalls += u64::from(handoff > STALL);
+            Ok(freed)
+        }
+        Step::Failed(error) => Ok(Err(error)),
+        Step::Held => Err("the holder locked twice".to_owned()),
+    }
+}
+
+impl Partner {
+    fn start(options: &Options, url: Option<&str>) -> Result<Self, String> {
+        let (start, orders) = unbounded_channel();
+        let (report, steps) = unbounded_channel();
+        let (options, url) = (options.clone(), url.map(str::to_owned));
+        std::thread::Builder::new()
+            .name("holder".to_owned())
+            .spawn(move || {
+                if let Err(error) = hold(&options, url.as_deref(), orders, &report) {
+                    eprintln!("the holder failed: {error}");
+                }
+            })
+            .map_err(|error| format!("no thread for the holder: {error}"))?;
+        Ok(Self { start, steps })
+    }
+
+    fn ask(&self) -> Result<(), String> {
+        self.start.send(()).map_err(|_| "the holder has ended".to_owned())
+    }
+
+    async fn next(&mut self) -> Result<Step, String> {
+        self.steps.recv().await.ok_or_else(|| "the holder has ended".to_owned())
+    }
+}
+
+/// A: its whole life.
+fn hold(
+    options: &Options,
+    url: Option<&str>,
+    mut orders: UnboundedReceiver<()>,
+    report: &UnboundedSender<Step>,
+) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("no tokio runtime: {error}"))?;
+    runtime.block_on(async {
+        let backend = Backend::connect(options, url).await?;
+        let mut lock = backend.lock(KEY)?;
+        while orders.recv().await.is_some() {
+            let held = match lock.acquire(Limit::Default).await {
+                Ok(Some(held)) => held,
+                outcome => {
+                    let error = outcome.err().unwrap_or_else(|| GAVE_UP.to_owned());
+                    // Nobody listens at the end.
+                    let _ = report.send(Step::Failed(error));
+                    continue;
+                }
+            };
+            let _ = report.send(Step::Held);
+            std::thread::sleep(HOLD);
+            let stamp = Instant::now();
+            let step = match lock.release(held).await {
+                Ok(()) => Step::Released(stamp),
+                Err(error) => Step::Failed(error),
+            };
+            let _ = report.send(step);
+        }
+        Ok(())
+    })
+}

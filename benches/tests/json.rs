@@ -1,0 +1,74 @@
+//! What `lock-bench` prints: one line of JSON with the fields of the contract. No server is needed.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lock-bench")).args(args).output().expect("lock-bench can be started")
+}
+
+fn line(args: &[&str]) -> Value {
+    let output = bench(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    let stdout = String::from_utf8(output.stdout).expect("the line is text");
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    serde_json::from_str(&stdout).expect("the line is JSON")
+}
+
+fn number(line: &Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} is not a number in {line}"))
+}
+
+fn has_common_fields(line: &Value, workload: &str) {
+    assert_eq!(line["lib"], "ours");
+    assert_eq!(line["workload"], workload);
+    for field in [
+        "tasks",
+        "hold_us",
+        "secs",
+        "grants",
+        "grants_per_s",
+        "p50_us",
+        "p99_us",
+        "max_us",
+        "errors",
+        "cpu_ms",
+    ] {
+        number(line, field);
+    }
+    assert!(number(line, "p50_us") <= number(line, "max_us"), "{line}");
+    assert_eq!(line["errors"], 0, "{line}");
+    // There is no server to count commands at.
+    assert!(line["cmds_per_grant"].is_null() && line["calls_in_scripts"].is_null(), "{line}");
+}
+
+#[test]
+fn seed100_grants_the_lock_to_everybody() {
+    let line = line(&["--workload", "seed100", "--url", "memory:", "--secs", "0.1"]);
+    has_common_fields(&line, "seed100");
+    assert_eq!(line["acquired"], 100);
+    assert_eq!(line["grants"], 100);
+    assert!(number(&line, "total_ms") > 0.0);
+}
+
+#[test]
+fn latency_measures_both_halves_of_a_pair() {
+    let line = line(&["--workload", "latency", "--url", "memory:", "--keys", "10", "--secs", "0.1"]);
+    has_common_fields(&line, "latency");
+    assert!(number(&line, "grants") > 0.0);
+    assert!(number(&line, "pair_p50_us") >= number(&line, "release_p50_us"));
+    assert!(number(&line, "release_p99_us") > 0.0);
+    number(&line, "allocs_per_pair");
+    assert!(line["ping_p50_us"].is_null());
+}
+
+#[test]
+fn a_workload_that_is_not_there_yet_prints_no_line() {
+    let output = bench(&["--workload", "stock"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("latency, throughput, hot, pingpong"), "{stderr}");
+}
