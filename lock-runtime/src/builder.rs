@@ -65,7 +65,7 @@ impl LockManagerBuilder {
     }
 
     /// Most callers that wait for one key in this process; more get
-    /// [`TooManyWaiters`](AcquireError::TooManyWaiters) at once. Default 10 000.
+    /// [`TooManyWaiters`](crate::AcquireError::TooManyWaiters) at once. Default 10 000.
     pub fn max_waiters_per_key(mut self, cap: usize) -> Self {
         self.config.max_waiters_per_key = cap;
         self

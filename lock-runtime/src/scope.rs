@@ -32,7 +32,7 @@ struct Node {
 impl Scope {
     /// The scope in which this code runs.
     pub(crate) fn current() -> Self {
-        CURRENT.with_borrow(Clone::clone)
+        CURRENT.try_with(|current| current.borrow().clone()).unwrap_or_default()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -58,7 +58,8 @@ impl Scope {
 
     /// Runs `f` in this scope.
     pub(crate) fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _reset = Reset(CURRENT.replace(self.clone()));
+        // While a thread ends its thread-locals are gone: what is dropped then is dropped without a scope.
+        let _reset = CURRENT.try_with(|current| Reset(current.replace(self.clone())));
         f()
     }
 }
@@ -68,7 +69,8 @@ struct Reset(Scope);
 
 impl Drop for Reset {
     fn drop(&mut self) {
-        CURRENT.set(std::mem::take(&mut self.0));
+        let outer = std::mem::take(&mut self.0);
+        let _ = CURRENT.try_with(|current| drop(current.replace(outer)));
     }
 }
 

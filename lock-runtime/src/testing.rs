@@ -71,7 +71,7 @@ pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     let Ok(key) = key.into_lock_key() else { return false };
     let engine: &Arc<Engine> = locks.engine();
     let Some(key) = engine.registry.find(&key) else { return false };
-    engine.act(&key, |machine, now, effects| match (machine.is_held(), machine.hold().cloned()) {
+    engine.act(&key, |machine, now, effects| match (machine.is_claimed(), machine.hold().cloned()) {
         (true, Some(hold)) => {
             machine.lose(&hold, now, effects);
             true

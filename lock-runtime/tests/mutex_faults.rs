@@ -292,7 +292,7 @@ async fn a_late_renewal_does_not_revive_a_lost_lock() {
         Arc::clone(&store) as Arc<dyn LockStore>,
     );
     let guard = locks.mutex("k").acquire().await.unwrap();
-    store.keep.lock().unwrap().push_back(Fault::Delay(15 * SECOND));
+    store.keep.lock().unwrap().extend([Fault::Delay(15 * SECOND); 100]);
     guard.lost().await;
     sleep(20 * SECOND).await;
     assert!(guard.is_lost());

@@ -172,13 +172,10 @@ enum Started {
 
 fn start(request: Request) -> Result<Started, AcquireError> {
     let engine = Arc::clone(&request.engine);
-    if engine.shut_down.load(Ordering::Acquire) {
-        return Err(AcquireError::ShutDown { key: request.key });
-    }
     if let Some(reason) = refuse_lease(&request, engine.rtt.measured()) {
         return Err(AcquireError::misconfigured(reason));
     }
-    let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
+    let waiting_now = engine.waiting.fetch_add(1, Ordering::Relaxed);
     let started = engine.clock.now();
     let span = tracing::debug_span!(
         "lock_acquire",
@@ -187,12 +184,6 @@ fn start(request: Request) -> Result<Started, AcquireError> {
         token = tracing::field::Empty,
         outcome = tracing::field::Empty,
     );
-    if waiting >= engine.config.max_waiters {
-        engine.waiting.fetch_sub(1, Ordering::Relaxed);
-        span.record("outcome", "too_many_waiters");
-        metrics::acquired(&request.label, "too_many_waiters", Duration::ZERO);
-        return Err(AcquireError::TooManyWaiters { key: request.key, waiting, cap: "max_waiters" });
-    }
     metrics::waiters(1.0);
     let wish = Wish {
         lease: request.lease,
@@ -202,7 +193,9 @@ fn start(request: Request) -> Result<Started, AcquireError> {
         scope: Scope::current(),
         task: tokio::task::try_id(),
     };
-    let cap = engine.config.max_waiters_per_key;
+    // Whoever enters again does not wait, so the caps are no matter of theirs.
+    let full = waiting_now >= engine.config.max_waiters;
+    let cap = if full { 0 } else { engine.config.max_waiters_per_key };
     let (key, enqueued) =
         engine.with_key(&request.key, |machine, now, effects| machine.enqueue(wish, now, cap, effects));
     let mut waiting =
@@ -222,6 +215,12 @@ fn start(request: Request) -> Result<Started, AcquireError> {
             Ok(Started::Waiting(Box::new(waiting)))
         }
         Err(error) => {
+            let error = match error {
+                AcquireError::TooManyWaiters { key, .. } if full => {
+                    AcquireError::TooManyWaiters { key, waiting: waiting_now, cap: "max_waiters" }
+                }
+                error => error,
+            };
             waiting.record(Err(&error));
             Err(error)
         }
@@ -352,9 +351,9 @@ impl Waiting {
 
     /// Makes the guard; a longer fixed lease inside a shorter one takes one store call first.
     fn enter(&mut self, entry: Entry) -> Entered {
-        self.record(Ok(&entry));
         let engine = Arc::clone(&self.request.engine);
         engine.watch_max_hold(&entry.grant);
+        let recorded = entry.clone();
         let hold = Arc::clone(&entry.grant.hold);
         let reentrant = entry.reentrant;
         let guard = LockGuard::new(
@@ -364,6 +363,8 @@ impl Waiting {
             self.request.lease,
             self.request.label.clone(),
         );
+        // The guard is there first: a panicking subscriber or recorder must not leak the hold.
+        self.record(Ok(&recorded));
         if let (true, Lease::Fixed(lease)) = (reentrant, self.request.lease) {
             let engine = &self.request.engine;
             let wanted = (engine.clock.now() + lease).saturating_sub(drift_margin(lease));

@@ -90,11 +90,18 @@ impl Hold {
         !self.lost.swap(true, Ordering::AcqRel)
     }
 
-    /// A renewal to `lease` that was sent at `sent` succeeded.
-    pub(crate) fn renewed(&self, sent: Tick, lease: Duration) {
+    /// A renewal to `lease` that was sent at `sent` succeeded. `false` when the hold was over already, by the clock or
+    /// by declaration: who has seen it lost never sees it held again, and the caller declares it lost.
+    pub(crate) fn renewed(&self, sent: Tick, now: Tick, lease: Duration) -> bool {
         let deadline = (sent + lease).saturating_sub(drift_margin(lease));
-        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+        let longer = |old: u64| (now.as_nanos() < old).then(|| old.max(deadline.as_nanos()));
+        if self.is_marked_lost()
+            || self.deadline.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).is_err()
+        {
+            return false;
+        }
         self.failures.store(0, Ordering::Release);
+        true
     }
 
     /// A renewal failed; returns how many have in a row.
@@ -161,6 +168,8 @@ pub(crate) struct Grant {
     pub(crate) granted_at: Tick,
     lost: CancellationToken,
     ended: AtomicBool,
+    /// Whether it was lost when it ended.
+    ended_lost: AtomicBool,
 }
 
 impl Grant {
@@ -180,6 +189,7 @@ impl Grant {
             granted_at: now,
             lost: CancellationToken::new(),
             ended: AtomicBool::new(false),
+            ended_lost: AtomicBool::new(false),
         }
     }
 
@@ -198,7 +208,7 @@ impl Grant {
             return true;
         }
         if self.ended.load(Ordering::Acquire) {
-            return false;
+            return self.ended_lost.load(Ordering::Acquire);
         }
         let now = self.clock.now();
         !self.hold.is_valid(now) || now >= self.max_hold_end
@@ -214,11 +224,11 @@ impl Grant {
     }
 
     /// The last entry was released. The clock decides now, once and for all, whether the lock was lost before.
-    pub(crate) fn end(&self) {
-        if self.is_lost() {
-            self.lost.cancel();
-        }
+    pub(crate) fn end(&self) -> bool {
+        let lost = self.is_lost();
+        self.ended_lost.store(lost, Ordering::Release);
         self.ended.store(true, Ordering::Release);
+        lost
     }
 
     /// Fires the lost signal.
@@ -305,7 +315,7 @@ mod tests {
         let hold = hold(clock, Lease::Watchdog(LEASE));
         assert!(hold.mark_lost());
         assert!(!hold.mark_lost());
-        hold.renewed(clock.now(), LEASE);
+        assert!(!hold.renewed(clock.now(), clock.now(), LEASE));
         assert!(!hold.is_valid(clock.now()));
     }
 
@@ -314,8 +324,22 @@ mod tests {
         let clock = Clock::tokio();
         let hold = hold(clock, Lease::Watchdog(LEASE));
         let before = hold.deadline();
-        hold.renewed(clock.now(), Duration::from_secs(1));
+        assert!(hold.renewed(clock.now(), clock.now(), Duration::from_secs(1)));
         assert_eq!(hold.deadline(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_said_lost_says_so_for_ever() {
+        let clock = Clock::tokio();
+        let hold = hold(clock, Lease::Watchdog(LEASE));
+        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), None);
+        tokio::time::advance(LEASE - Duration::from_secs(1)).await;
+        let sent = clock.now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(grant.is_lost());
+        // The reply comes before the timekeeper has noticed.
+        assert!(!hold.renewed(sent, clock.now(), LEASE));
+        assert!(grant.is_lost());
     }
 
     #[tokio::test(start_paused = true)]

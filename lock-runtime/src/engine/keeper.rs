@@ -124,12 +124,14 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
             for ((hold, lease), kept) in holds.iter().zip(leases).zip(kept) {
                 match kept {
                     Kept::Renewed => {
-                        hold.renewed(sent, lease);
-                        engine.watch_again(hold);
+                        if hold.renewed(sent, engine.clock.now(), lease) {
+                            engine.watch_again(hold);
+                        } else {
+                            engine.lose(hold);
+                        }
                     }
-                    // A hold that is being released meanwhile is gone in good order.
-                    Kept::Gone if hold.is_renewing() => engine.lose(hold),
-                    Kept::Gone => {}
+                    // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
+                    Kept::Gone => engine.lose(hold),
                 }
             }
         }

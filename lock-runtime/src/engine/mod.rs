@@ -43,6 +43,9 @@ use crate::token::Owners;
 /// Leases shorter than this are refused.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
+/// The longest window of local hand-offs, whatever the settings say.
+const LONGEST_WINDOW: Duration = Duration::from_millis(250);
+
 /// Everything that belongs to one manager. Guards keep it alive.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -159,18 +162,23 @@ impl Engine {
         }
         if let Some(hold) = effects.rewatch {
             let due = if hold.is_renewing() { self.clock.now() } else { hold.deadline() };
-            self.timers.set(hold.id, due, Job::Hold(hold));
+            self.watch_at(&hold, due);
+        }
+        if let Some((hold, lease)) = effects.lengthen {
+            // Goes on by itself; the guard's deadline tells how it went.
+            drop(self.extend(&hold, lease));
         }
         if let Some(due) = effects.sweep {
             self.timers.set(key.id, due, Job::Sweep(Arc::downgrade(key)));
         }
         if let Some(grant) = effects.signal {
+            self.timers.remove(grant.max_hold_job);
             grant.signal_lost();
             metrics::lost();
             tracing::warn!(key = %key.name, token = %grant.token, "lock lost");
         }
-        if let Some(hold) = effects.abandon {
-            self.spawn(release::abandon(Arc::clone(self), hold));
+        if let Some((hold, rest)) = effects.abandon {
+            self.spawn(release::abandon(Arc::clone(self), hold, rest));
         }
         if effects.spawn {
             self.spawn(driver::run(Arc::clone(self), Arc::clone(key)));
@@ -184,9 +192,8 @@ impl Engine {
         for waker in effects.wake_more {
             waker.wake();
         }
-        if idle {
+        if idle && self.registry.remove_idle(key) {
             self.timers.remove(key.id);
-            self.registry.remove_idle(key);
         }
     }
 
@@ -204,6 +211,7 @@ impl Engine {
     /// A guard is dropped while no release can be sent.
     pub(crate) fn leave_to_lease(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry) {
         let left = self.act(key, |machine, now, effects| machine.leave_to_lease(entry, now, effects));
+        self.timers.remove(entry.grant.max_hold_job);
         if left {
             let why =
                 if self.runtime_is_gone() { "the runtime is gone" } else { "too many releases are pending" };
@@ -266,8 +274,10 @@ impl Engine {
             let items = vec![KeepItem { item: hold.item.clone(), lease }];
             let result = match engine.keep(items).await {
                 (_, Err(source)) => Err(ExtendError::Unavailable { key, source: Arc::new(source) }),
-                (sent, Ok(kept)) if kept.first() == Some(&Kept::Renewed) && !hold.is_marked_lost() => {
-                    hold.renewed(sent, lease);
+                (sent, Ok(kept))
+                    if kept.first() == Some(&Kept::Renewed)
+                        && hold.renewed(sent, engine.clock.now(), lease) =>
+                {
                     engine.watch_again(&hold);
                     Ok(())
                 }
@@ -297,10 +307,19 @@ impl Engine {
     }
 
     /// One `keep` call; returns when it was sent.
-    async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
+    async fn keep(self: &Arc<Self>, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
-        let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
-        let result = self.bounded(self.store.keep(request)).await.unwrap_or_else(|_| Err(self.overdue()));
+        // A call that hangs must leave time for another one before the lease is over.
+        let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.config.call_timeout);
+        let timeout = self.config.call_timeout.min(shortest);
+        let request = Arc::new(KeepRequest { items, timeout });
+        let result = match self.bounded_by(timeout, self.store.keep(request)).await {
+            Ok(result) => result,
+            Err(call) => {
+                self.drive(call);
+                Err(self.overdue())
+            }
+        };
         if result.is_ok() {
             self.rtt.record(sent, self.clock.now());
         }
@@ -309,16 +328,20 @@ impl Engine {
 
     // ---- store calls -------------------------------------------------------------------------------------------
 
+    async fn bounded_by<T>(
+        &self,
+        timeout: Duration,
+        mut call: BoxFuture<Result<T, StoreError>>,
+    ) -> Result<Result<T, StoreError>, BoxFuture<Result<T, StoreError>>> {
+        tokio::time::timeout(timeout + timeout / 8, &mut call).await.map_err(|_| call)
+    }
+
     /// Awaits the call for a little longer than the store's own time-out; gives it back when it is overdue.
     async fn bounded<T>(
         &self,
-        mut call: BoxFuture<Result<T, StoreError>>,
+        call: BoxFuture<Result<T, StoreError>>,
     ) -> Result<Result<T, StoreError>, BoxFuture<Result<T, StoreError>>> {
-        let limit = self.config.call_timeout + self.config.call_timeout / 8;
-        match tokio::time::timeout(limit, &mut call).await {
-            Ok(result) => Ok(result),
-            Err(_) => Err(call),
-        }
+        self.bounded_by(self.config.call_timeout, call).await
     }
 
     fn overdue(&self) -> StoreError {
@@ -335,6 +358,7 @@ impl Engine {
         (self.rtt.lowest() * 8)
             .max(Duration::from_millis(5))
             .min(self.config.cohort_window)
+            .min(LONGEST_WINDOW)
             .min(lease.duration() / 10)
     }
 
@@ -372,7 +396,8 @@ impl Engine {
         for key in self.registry.all() {
             self.act(&key, |machine, _, effects| machine.shut_down(effects));
         }
-        while self.registry.len() > 0 && self.clock.now() < end {
+        let busy = || self.registry.all().iter().any(|key| lock(&key.machine).is_busy());
+        while busy() && self.clock.now() < end {
             let left = end.since(self.clock.now());
             tokio::time::sleep(left.min(Duration::from_millis(5))).await;
         }
@@ -399,13 +424,10 @@ impl Engine {
 
     /// Frees the key whoever holds it.
     pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
+        let ours = self.registry.find(name).and_then(|key| lock(&key.machine).hold().cloned());
         let freed = self.admin(name, self.store.force_release(name.clone())).await?;
-        if let Some(key) = self.registry.find(name) {
-            self.act(&key, |machine, now, effects| {
-                if let (true, Some(hold)) = (machine.is_held(), machine.hold().cloned()) {
-                    machine.lose(&hold, now, effects);
-                }
-            });
+        if let Some(hold) = ours {
+            self.lose(&hold);
         }
         Ok(freed)
     }
@@ -428,3 +450,6 @@ impl Engine {
 
 /// A weak engine, for tasks that must not keep it alive.
 pub(crate) type WeakEngine = Weak<Engine>;
+
+#[cfg(test)]
+mod tests;

@@ -62,13 +62,15 @@ impl Registry {
     }
 
     /// Forgets the key if nothing of it is left.
-    pub(crate) fn remove_idle(&self, key: &Arc<Key>) {
+    pub(crate) fn remove_idle(&self, key: &Arc<Key>) -> bool {
         let mut keys = lock(&self.0);
         let mut machine: MutexGuard<'_, Machine> = lock(&key.machine);
-        if machine.is_idle() && !machine.removed {
+        let gone = machine.is_idle() && !machine.removed;
+        if gone {
             machine.removed = true;
             keys.remove(&key.name);
         }
+        gone
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Key>> {

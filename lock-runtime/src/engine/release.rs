@@ -103,13 +103,23 @@ fn is_final(error: &StoreError) -> bool {
     )
 }
 
-/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others.
-pub(crate) async fn abandon(engine: Arc<Engine>, hold: Arc<Hold>) {
-    send(&engine, &hold, None, None, |_| ()).await;
+/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others, at the end of
+/// its `min_hold`.
+pub(crate) async fn abandon(engine: Arc<Engine>, hold: Arc<Hold>, rest: Duration) {
+    if rest.is_zero() {
+        send(&engine, &hold, None, None, |_| ()).await;
+    } else {
+        linger(&engine, &hold, rest).await;
+    }
 }
 
 /// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.
 pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) {
+    // An inner call may have asked for a longer `min_hold` than the hold's lease.
+    if hold.deadline() < engine.clock.now() + rest {
+        let lease = rest + LINGER_SLACK;
+        let _ = engine.keep(vec![crate::store::KeepItem { item: hold.item.clone(), lease }]).await;
+    }
     let call = engine.store.release(request(engine, hold, rest + LINGER_SLACK, None));
     match engine.bounded(call).await {
         Ok(Ok(_)) => {}

@@ -21,11 +21,11 @@ impl Machine {
         cap: usize,
         effects: &mut Effects,
     ) -> Result<Enqueued, AcquireError> {
-        if self.shut_down {
-            return Err(AcquireError::ShutDown { key: self.key.clone() });
-        }
         if let Some(entry) = self.reenter(&wish, now, effects) {
             return Ok(Enqueued::Entered(entry));
+        }
+        if self.shut_down {
+            return Err(AcquireError::ShutDown { key: self.key.clone() });
         }
         if wish.patience == Patience::Try && self.is_busy_for_a_try() {
             return Err(AcquireError::Busy { key: self.key.clone() });
@@ -83,11 +83,10 @@ impl Machine {
                 return Polled::Granted(entry);
             }
         }
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            match &mut waiter.waker {
-                Some(old) => old.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            }
+        if let Some(waiter) = self.waiters.get_mut(&id)
+            && !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker))
+        {
+            effects.discarded = waiter.waker.replace(waker.clone());
         }
         Polled::Pending
     }
@@ -121,8 +120,8 @@ impl Machine {
         if !grant.hold.is_valid(now) || !grant.is_live() {
             return None;
         }
-        let renewed = live.entries.iter().find(|e| e.id == entry)?.renewed;
-        live.entries.push(LiveEntry { id, renewed, task: tokio::task::try_id() });
+        let (renewed, until) = live.entries.iter().find(|e| e.id == entry).map(|e| (e.renewed, e.until))?;
+        live.entries.push(LiveEntry { id, renewed, until, task: tokio::task::try_id() });
         Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
     }
 
@@ -136,15 +135,21 @@ impl Machine {
         live.entries.remove(at);
         if !live.entries.is_empty() {
             let renewed = live.entries.iter().any(|e| e.renewed);
+            let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
             if entry.grant.hold.is_renewing() && !renewed {
                 entry.grant.hold.set_renewing(false);
                 effects.rewatch = Some(Arc::clone(&entry.grant.hold));
+                if entry.grant.hold.deadline() < until {
+                    effects.lengthen = Some((Arc::clone(&entry.grant.hold), until.since(now)));
+                }
             }
             self.wake_reentrants(effects);
             return if was_lost { Ended::Lost } else { Ended::Nested };
         }
         let min_hold_end = live.min_hold_end;
-        entry.grant.end();
+        if entry.grant.end() {
+            effects.signal = Some(Arc::clone(&entry.grant));
+        }
         let hold = Arc::clone(&entry.grant.hold);
         if !hold.is_valid(now) {
             self.lose(&hold, now, effects);

@@ -19,16 +19,15 @@ impl Machine {
         }
         hold.set_renewing(false);
         effects.unwatch = Some(Arc::clone(hold));
-        let ours = match &self.phase {
-            Phase::Held(held) => Arc::ptr_eq(&held.hold, hold),
-            Phase::Lingering { hold: other, .. } => Arc::ptr_eq(other, hold),
+        let min_hold_end = match &self.phase {
+            Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => {
+                held.live.as_ref().map_or(now, |live| live.min_hold_end)
+            }
+            Phase::Lingering { hold: other, until, .. } if Arc::ptr_eq(other, hold) => *until,
             // The driver is about to send the release anyway, and will hear that nothing was held.
-            Phase::Ending { .. } | Phase::Free | Phase::Calling => false,
+            _ => return,
         };
-        if !ours {
-            return;
-        }
-        effects.abandon = Some(Arc::clone(hold));
+        effects.abandon = Some((Arc::clone(hold), min_hold_end.since(now)));
         if let Phase::Held(held) = std::mem::replace(&mut self.phase, Phase::Free) {
             self.used_tokens = held.used.max(1);
             if let Some(live) = held.live {
@@ -65,7 +64,11 @@ impl Machine {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.state = WaiterState::Stale;
         }
-        self.offer_next(Some(id), now, effects);
+        if matches!(&self.phase, Phase::Held(held) if now >= held.window_end) {
+            self.begin_release(None, now, effects);
+        } else {
+            self.offer_next(Some(id), now, effects);
+        }
     }
 
     /// The driver asks what to do. It must carry the step out and report by one of the `on_…` methods.
@@ -225,7 +228,7 @@ impl Machine {
     pub(crate) fn on_driver_gone(&mut self, effects: &mut Effects) {
         self.driver = false;
         self.parked = false;
-        if matches!(self.phase, Phase::Calling) {
+        if matches!(self.phase, Phase::Calling | Phase::Lingering { .. }) {
             self.phase = Phase::Free;
         }
         self.shut_down(effects);

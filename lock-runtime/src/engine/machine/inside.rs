@@ -53,7 +53,7 @@ impl Machine {
 
     /// The innermost live entry is an ancestor of the asker: one more entry, no store call.
     pub(super) fn reenter(&mut self, wish: &Wish, now: Tick, effects: &mut Effects) -> Option<Entry> {
-        if wish.scope.is_empty() || self.shut_down {
+        if wish.scope.is_empty() {
             return None;
         }
         let id = self.new_id();
@@ -63,13 +63,13 @@ impl Machine {
         if !wish.scope.contains(grant, innermost.id) || !grant.hold.is_valid(now) || !grant.is_live() {
             return None;
         }
-        let renewed = wish.lease.is_renewed() || grant.hold.is_renewing();
-        if renewed && !grant.hold.is_renewing() {
+        let longer = !grant.hold.is_renewing() || grant.hold.renewal_lease() < wish.lease.duration();
+        if wish.lease.is_renewed() && longer {
             grant.hold.renew_to(wish.lease.duration());
             grant.hold.set_renewing(true);
             effects.rewatch = Some(Arc::clone(&grant.hold));
         }
-        live.entries.push(LiveEntry { id, renewed: wish.lease.is_renewed(), task: wish.task });
+        live.entries.push(LiveEntry::new(id, wish, now));
         live.min_hold_end = live.min_hold_end.max(now + wish.min_hold);
         Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
     }
@@ -114,11 +114,7 @@ impl Machine {
         let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, clock, now, waiter.wish.max_hold));
         held.live = Some(Live {
             grant: Arc::clone(&grant),
-            entries: vec![LiveEntry {
-                id: entry_id,
-                renewed: waiter.wish.lease.is_renewed(),
-                task: waiter.wish.task,
-            }],
+            entries: vec![LiveEntry::new(entry_id, &waiter.wish, now)],
             min_hold_end: now + waiter.wish.min_hold,
         });
         Some(Entry { grant, id: entry_id, reentrant: false, handed_on: held.used > 1 })

@@ -86,6 +86,8 @@ pub(crate) struct Effects {
     /// Woken first: the waiter that has an offer.
     pub(crate) wake: Option<Waker>,
     pub(crate) wake_more: Vec<Waker>,
+    /// Dropped after unlocking: a waker may own a task, and so a guard of this key.
+    pub(crate) discarded: Option<Waker>,
     /// Start the key's driver.
     pub(crate) spawn: bool,
     /// Wake the key's parked driver.
@@ -96,10 +98,12 @@ pub(crate) struct Effects {
     pub(crate) unwatch: Option<Arc<Hold>>,
     /// Renewal of the hold has begun or ended.
     pub(crate) rewatch: Option<Arc<Hold>>,
+    /// The watchdog stops, and an inner call has a fixed lease that lasts longer than what is left.
+    pub(crate) lengthen: Option<(Arc<Hold>, Duration)>,
     /// The grant's lost signal fires.
     pub(crate) signal: Option<Arc<Grant>>,
     /// The hold is lost; its owner-checked release is still sent.
-    pub(crate) abandon: Option<Arc<Hold>>,
+    pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
 }
 
 /// What became of a released entry.
@@ -188,7 +192,16 @@ struct Live {
 struct LiveEntry {
     id: u64,
     renewed: bool,
+    /// The end of its fixed lease, if it asked for one.
+    until: Tick,
     task: Option<tokio::task::Id>,
+}
+
+impl LiveEntry {
+    fn new(id: u64, wish: &Wish, now: Tick) -> Self {
+        let until = if wish.lease.is_renewed() { Tick::default() } else { now + wish.lease.duration() };
+        Self { id, renewed: wish.lease.is_renewed(), until, task: wish.task }
+    }
 }
 
 #[derive(Debug)]
@@ -271,7 +284,7 @@ impl Machine {
         self.waiters.len()
     }
 
-    /// The hold with a live grant or an offer, if there is one.
+    /// The hold that the store may know, unless a call about it is under way.
     pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
         match &self.phase {
             Phase::Held(held) => Some(&held.hold),
@@ -280,9 +293,20 @@ impl Machine {
         }
     }
 
+    /// Whether the store still has to hear something from this key.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.driver || !matches!(self.phase, Phase::Free)
+    }
+
     /// Whether a guard may be in somebody's hands or an offer out.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self.phase, Phase::Held(_))
+    }
+
+    /// Whether a guard of the hold is in somebody's hands; an offer alone is not enough.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_claimed(&self) -> bool {
+        matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }))
     }
 
     fn new_id(&mut self) -> u64 {

@@ -131,7 +131,7 @@ impl World {
             grant.signal_lost();
         }
         if let Some(hold) = effects.abandon
-            && matches!(self.store, Owner::Us(id, _) if id == hold.id)
+            && matches!(self.store, Owner::Us(id, _) if id == hold.0.id)
         {
             self.store = Owner::Nobody;
         }

@@ -1,0 +1,35 @@
+//! Interleavings that cannot be made from outside.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::machine::Effects;
+use super::*;
+
+fn engine() -> (Arc<Engine>, crate::LockManager) {
+    let clock = Clock::tokio();
+    let store = crate::store::memory::MemoryStore::new("", crate::TokenRetention::Keep);
+    let engine = Engine::start(Config::default(), clock, store, Handle::current());
+    (Arc::clone(&engine), crate::LockManager::on(engine))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
+    let (engine, locks) = engine();
+    let name = LockKey::new("k").unwrap();
+    // Thread A: an act that leaves the machine idle, stopped between unlocking and what follows.
+    let make = || Key::new(engine.new_id(), Machine::new(name.clone(), engine.clock, false));
+    let key = engine.registry.get(&name, make);
+    assert!(lock(&key.machine).is_idle());
+    // Thread B: a caller that is not polled again gets an offer, its sweep is set.
+    let mut stuck = Box::pin(locks.mutex("k").wait_forever().acquire());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(stuck.as_mut().poll(&mut cx).is_pending());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // Thread A goes on.
+    engine.apply(&key, Effects::default(), true);
+    let next = locks.mutex("k").wait(Duration::from_secs(1)).acquire().await;
+    assert!(next.is_ok(), "{next:?}");
+}
