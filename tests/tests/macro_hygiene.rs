@@ -138,6 +138,7 @@ mod hostile {
             Self: ::core::marker::Sized,
         {
         }
+        #[allow(clippy::wrong_self_convention)]
         fn is_busy(self)
         where
             Self: ::core::marker::Sized,

@@ -62,6 +62,8 @@ pair!(plain_small, locked_small, (id => u64) {
     Ok(u8::try_from(id).unwrap_or(0))
 }, key = "order:<id>");
 
+// The figures are for whoever runs it with `--nocapture`.
+#[allow(clippy::print_stdout)]
 #[track_caller]
 fn within_budget(name: &str, plain: usize, locked: usize) {
     println!("{name}: plain {plain} B, annotated {locked} B, {} B more", locked.saturating_sub(plain));

@@ -18,7 +18,6 @@ pub use key_text::KeyText;
 pub use returns::{CarriesLockError, Returns, Skipped, carry, skipped};
 
 /// The guard and its view.
-#[must_use]
 pub fn with_view(guard: LockGuard) -> (LockGuard, HeldLock) {
     let view = guard.view();
     (guard, view)
