@@ -77,6 +77,8 @@ impl Registry {
         lock(&self.0).values().cloned().collect()
     }
 
+    /// Keys in use, for tests that look for leaks.
+    #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).len()
     }
