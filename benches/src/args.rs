@@ -238,6 +238,15 @@ mod tests {
         }
     }
 
+    /// Each line is refused with an error that has the word.
+    #[track_caller]
+    fn refused(cases: &[(&str, &str)]) {
+        for (line, word) in cases {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+
     #[test]
     fn the_defaults_are_those_of_the_contract() {
         let expected = Options {
@@ -296,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_named() {
-        for (line, word) in [
+        refused(&[
             ("", "which --workload"),
             ("--workload nonsense", "latency, throughput"),
             ("--workload hot --nonsense 1", "--nonsense"),
@@ -308,23 +317,17 @@ mod tests {
             ("--workload hot --tasks 0", "from 1"),
             ("--workload hot --tasks many", "many"),
             ("--workload hot --lease-ms 1", "from 100"),
-        ] {
-            let error = parsed(line).unwrap_err();
-            assert!(error.contains(word), "{line}: {error}");
-        }
+        ]);
     }
 
     #[test]
     fn a_library_that_cannot_run_a_workload_is_refused() {
-        for (line, word) in [
+        refused(&[
             ("--workload hot --lib ping", "latency, throughput, seed10k"),
             ("--workload latency --lib tokio", "it runs: hot"),
             ("--workload latency --lib raw --url memory:", "Redis server"),
             ("--workload latency --lib ping --url memory:", "Redis server"),
-        ] {
-            let error = parsed(line).unwrap_err();
-            assert!(error.contains(word), "{line}: {error}");
-        }
+        ]);
     }
 
     #[test]

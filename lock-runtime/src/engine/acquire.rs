@@ -81,8 +81,6 @@ struct Waiting {
     started: Tick,
     /// Made when the wait turns out to be one.
     timer: Option<Pin<Box<Sleep>>>,
-    /// The wait is over; what is still awaited is the answer to the first attempt.
-    in_grace: bool,
     queued: bool,
     span: tracing::Span,
 }
@@ -198,8 +196,7 @@ fn start(request: Request) -> Result<Started, AcquireError> {
     let cap = if full { 0 } else { engine.config.max_waiters_per_key };
     let (key, enqueued) =
         engine.with_key(&request.key, |machine, now, effects| machine.enqueue(wish, now, cap, effects));
-    let mut waiting =
-        Waiting { request, key, id: 0, started, timer: None, in_grace: false, queued: false, span };
+    let mut waiting = Waiting { request, key, id: 0, started, timer: None, queued: false, span };
     match enqueued {
         Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
         Ok(Enqueued::Waiting { id, own_task }) => {
@@ -281,10 +278,6 @@ impl Waiting {
                     let error = self.give_up(now);
                     self.record(Err(&error));
                     return Poll::Ready(Err(error));
-                }
-                if !self.in_grace {
-                    self.in_grace = true;
-                    self.timer = None;
                 }
                 ready!(self.poll_timer(cx, (over + grace).since(now)));
             } else {
