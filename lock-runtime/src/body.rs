@@ -10,6 +10,7 @@ use pin_project::pin_project;
 use crate::error::{LockError, ReleaseError};
 use crate::guard::LockGuard;
 use crate::scope::Scoped;
+use crate::time;
 
 /// What happens to a body whose lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +63,13 @@ impl<F: Future> Future for Run<F> {
                     Box::pin(async move { view.lost().await })
                 });
                 if guard.is_lost() || aside.as_mut().poll(cx).is_ready() {
-                    let key = guard.key().clone();
+                    let (key, why) = (guard.key().clone(), guard.loss());
                     body.as_mut().cancel();
                     this.body.set(Body::Gone);
                     *this.aside = None;
                     // Dispatches the owner-checked release.
                     *this.guard = None;
-                    return Poll::Ready(Err(LockError::Lost { key }));
+                    return Poll::Ready(Err(LockError::Lost { key, why }));
                 }
             }
             let Poll::Ready(output) = body.poll(cx) else { return Poll::Pending };
@@ -91,11 +92,11 @@ impl<F: Future> Future for Run<F> {
 /// Has no caller to tell: what goes wrong is counted and traced.
 async fn release(guard: LockGuard) {
     let key = guard.key().clone();
-    let limit = guard.call_timeout();
-    match tokio::time::timeout(limit, guard.release()).await {
+    let (limit, runtime) = guard.call_limit();
+    match time::timeout(&runtime, limit, guard.release()).await {
         Ok(Ok(())) => {}
-        Ok(Err(ReleaseError::Lost { .. })) => {
-            tracing::warn!(%key, "the lock was lost while its body ran to its end");
+        Ok(Err(ReleaseError::Lost { why, .. })) => {
+            tracing::warn!(%key, %why, "the lock was lost while its body ran to its end");
         }
         Ok(Err(error)) => tracing::warn!(%key, %error, "release after a finished body failed"),
         Err(_) => tracing::warn!(%key, "release after a finished body was not answered in time"),

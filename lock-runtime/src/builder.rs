@@ -12,6 +12,7 @@ use crate::error::ConnectError;
 use crate::manager::LockManager;
 use crate::store::LockStore;
 use crate::store::memory::MemoryStore;
+use crate::time;
 
 /// The URLs that [`LockManager::connect`] understands, for error texts.
 const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]` or `rediss://…`";
@@ -200,6 +201,12 @@ impl LockManagerBuilder {
         store: impl FnOnce(&Config, &Handle) -> Result<Arc<dyn LockStore>, ConnectError>,
     ) -> Result<LockManager, ConnectError> {
         let (runtime, thread) = self.choose_runtime()?;
+        if !time::has_timers(&runtime) {
+            return Err(ConnectError::misconfigured(
+                "the tokio runtime has no timers; build it with `enable_all()`, or give the builder \
+                 `.dedicated_thread()`",
+            ));
+        }
         let store = store(&self.config, &runtime)?;
         let engine = Engine::start(self.config, clock, store, runtime);
         if let Some(thread) = thread {

@@ -1,10 +1,45 @@
 //! One error type per operation, and [`LockError`], which carries them all.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::{InvalidKey, LockKey};
 use crate::store::{StoreError, StoreErrorKind};
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The lease is over by the local clock: a fixed lease ended, or no renewal succeeded in time because the store
+    /// could not be reached or this process was paused.
+    LeaseOver,
+    /// The store says that the hold is gone: freed by force, deleted, or lost with the store's data.
+    TakenAway,
+    /// `max_hold` is over.
+    MaxHold,
+    /// The manager was shut down, or its runtime is gone.
+    ShutDown,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeaseOver => "its lease is over",
+            Self::TakenAway => "the store says that it is gone",
+            Self::MaxHold => "its max_hold is over",
+            Self::ShutDown => "the lock manager was shut down",
+        })
+    }
+}
+
+/// A wait as people read it.
+fn rounded(waited: &Duration) -> Duration {
+    match u64::try_from(waited.as_millis()) {
+        Ok(millis) if millis > 0 => Duration::from_millis(millis),
+        _ => *waited,
+    }
+}
 
 /// Why a lock was not acquired.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -17,7 +52,7 @@ pub enum AcquireError {
         key: LockKey,
     },
     /// The wait ended before the lock was free.
-    #[error("lock {key} was still held by somebody else after a wait of {waited:?}")]
+    #[error("lock {key} was still held by somebody else after a wait of {:?}", rounded(.waited))]
     TimedOut {
         /// The key.
         key: LockKey,
@@ -64,10 +99,12 @@ pub enum AcquireError {
 #[non_exhaustive]
 pub enum ReleaseError {
     /// The lock had been lost before it was released: somebody else may have held it meanwhile.
-    #[error("lock {key} was lost before it was released")]
+    #[error("lock {key} was lost before it was released: {why}")]
     Lost {
         /// The key.
         key: LockKey,
+        /// Why.
+        why: Loss,
     },
     /// The grant had ended already.
     #[error("lock {key} is not held by this grant any more")]
@@ -90,10 +127,12 @@ pub enum ReleaseError {
 #[non_exhaustive]
 pub enum ExtendError {
     /// The lock was lost.
-    #[error("lock {key} was lost")]
+    #[error("lock {key} was lost: {why}")]
     Lost {
         /// The key.
         key: LockKey,
+        /// Why.
+        why: Loss,
     },
     /// The grant has ended.
     #[error("lock {key} is not held by this grant any more")]
@@ -147,7 +186,7 @@ pub enum LockError {
         key: LockKey,
     },
     /// The wait ended before the lock was free.
-    #[error("lock {key} was still held by somebody else after a wait of {waited:?}")]
+    #[error("lock {key} was still held by somebody else after a wait of {:?}", rounded(.waited))]
     TimedOut {
         /// The key.
         key: LockKey,
@@ -165,10 +204,12 @@ pub enum LockError {
         cap: &'static str,
     },
     /// The lock was lost while the body ran; the body was dropped at its last await.
-    #[error("lock {key} was lost while its body ran")]
+    #[error("lock {key} was lost while its body ran: {why}")]
     Lost {
         /// The key.
         key: LockKey,
+        /// Why.
+        why: Loss,
     },
     /// The grant had ended already.
     #[error("lock {key} is not held by this grant any more")]
@@ -235,7 +276,7 @@ impl LockError {
             Self::Busy { key }
             | Self::TimedOut { key, .. }
             | Self::TooManyWaiters { key, .. }
-            | Self::Lost { key }
+            | Self::Lost { key, .. }
             | Self::NotHeld { key }
             | Self::Unavailable { key, .. }
             | Self::ShutDown { key }
@@ -303,7 +344,7 @@ impl From<AcquireError> for LockError {
 impl From<ReleaseError> for LockError {
     fn from(error: ReleaseError) -> Self {
         match error {
-            ReleaseError::Lost { key } => Self::Lost { key },
+            ReleaseError::Lost { key, why } => Self::Lost { key, why },
             ReleaseError::NotHeld { key } => Self::NotHeld { key },
             ReleaseError::Unavailable { key, source } => Self::Unavailable { key, source },
         }
@@ -313,7 +354,7 @@ impl From<ReleaseError> for LockError {
 impl From<ExtendError> for LockError {
     fn from(error: ExtendError) -> Self {
         match error {
-            ExtendError::Lost { key } => Self::Lost { key },
+            ExtendError::Lost { key, why } => Self::Lost { key, why },
             ExtendError::NotHeld { key } => Self::NotHeld { key },
             ExtendError::Unavailable { key, source } => Self::Unavailable { key, source },
             ExtendError::Misconfigured { reason } => Self::Misconfigured { reason },

@@ -5,16 +5,20 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Tick;
 use crate::engine::Engine;
 use crate::engine::hold::{Grant, Lease};
 use crate::engine::machine::{Ended, Entry};
 use crate::engine::registry::Key;
-use crate::error::{ExtendError, LockError, ReleaseError};
+use crate::error::{ExtendError, LockError, Loss, ReleaseError};
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::{Scope, Scoped};
+use crate::store::{StoreError, StoreErrorKind};
+use crate::time;
 use crate::token::FencingToken;
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) awaits the outcome.
@@ -103,8 +107,14 @@ impl LockGuard {
         Scope::current().with(Arc::clone(&self.entry.grant), self.entry.id)
     }
 
-    pub(crate) fn call_timeout(&self) -> Duration {
-        self.engine.config.call_timeout
+    /// The time-out of a store call, and where it is counted.
+    pub(crate) fn call_limit(&self) -> (Duration, Handle) {
+        (self.engine.config.call_timeout, self.engine.runtime.clone())
+    }
+
+    /// Why the lock is lost; asked when it is.
+    pub(crate) fn loss(&self) -> Loss {
+        self.entry.grant.loss()
     }
 
     /// Enters the lock once more, without a store call: the lock is released when every guard of it is.
@@ -116,7 +126,7 @@ impl LockGuard {
         let entry = self
             .engine
             .act(&self.key, |machine, now, _| machine.reenter_guard(&self.entry.grant, self.entry.id, now));
-        let entry = entry.ok_or_else(|| LockError::Lost { key: self.key.name.clone() })?;
+        let entry = entry.ok_or_else(|| LockError::Lost { key: self.key.name.clone(), why: self.loss() })?;
         let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
         Ok(Self::new(engine, key, entry, self.lease, self.label.clone()))
     }
@@ -126,7 +136,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// - [`ExtendError::Lost`]: the lock is lost; extending does not bring it back.
-    /// - [`ExtendError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms.
+    /// - [`ExtendError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms, under four
+    ///   round trips, or over half the token retention.
     /// - [`ExtendError::Unavailable`]: the store did not confirm; the lock is held until its old deadline at least.
     ///
     /// # Cancel safety
@@ -136,7 +147,7 @@ impl LockGuard {
         let key = || self.key.name.clone();
         let grant = &self.entry.grant;
         if grant.is_lost() {
-            return Err(ExtendError::Lost { key: key() });
+            return Err(ExtendError::Lost { key: key(), why: grant.loss() });
         }
         if grant.has_ended() {
             return Err(ExtendError::NotHeld { key: key() });
@@ -148,14 +159,13 @@ impl LockGuard {
             );
             return Err(ExtendError::Misconfigured { reason: reason.into() });
         }
-        if lease < crate::engine::SHORTEST_LEASE {
-            let reason = format!("lock {}: a lease of {lease:?} is too short; use 100 ms or more", key());
+        if let Some(reason) = self.engine.refuse_lease(&self.key.name, lease) {
             return Err(ExtendError::Misconfigured { reason: reason.into() });
         }
-        let outcome = self.engine.extend(&grant.hold, lease).await;
+        let outcome = self.engine.extend(&grant.hold, lease, Tick::default()).await;
         let result = outcome.unwrap_or_else(|_| Err(ExtendError::NotHeld { key: key() }));
         if result.is_ok() && grant.is_lost() {
-            return Err(ExtendError::Lost { key: key() });
+            return Err(ExtendError::Lost { key: key(), why: grant.loss() });
         }
         result
     }
@@ -175,29 +185,28 @@ impl LockGuard {
     pub async fn release(mut self) -> Result<(), ReleaseError> {
         self.released = true;
         let key = self.key.name.clone();
-        let outcome = match self.end() {
+        let unanswered = |said: &str| ReleaseError::Unavailable {
+            key: key.clone(),
+            source: Arc::new(StoreError::new(StoreErrorKind::Unanswered, said)),
+        };
+        let outcome = match self.end(true) {
             Ended::Nested | Ended::HandedOn | Ended::Lingering => return Ok(()),
-            Ended::Lost => return Err(ReleaseError::Lost { key }),
+            Ended::Lost => return Err(ReleaseError::Lost { key, why: self.loss() }),
             Ended::NotHeld => return Err(ReleaseError::NotHeld { key }),
+            Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
             Ended::Releasing(outcome) => outcome,
         };
         let limit = self.engine.config.call_timeout * 2;
-        match tokio::time::timeout(limit, outcome).await {
+        match time::timeout(&self.engine.runtime, limit, outcome).await {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => {
-                let source = crate::store::StoreError::new(
-                    crate::store::StoreErrorKind::Unanswered,
-                    "the release was not answered",
-                );
-                Err(ReleaseError::Unavailable { key, source: Arc::new(source) })
-            }
+            Ok(Err(_)) | Err(_) => Err(unanswered("the release was not answered")),
         }
     }
 
-    fn end(&self) -> Ended {
+    fn end(&self, awaited: bool) -> Ended {
         let grant = &self.entry.grant;
         metrics::held(&self.label, grant.now().since(grant.granted_at));
-        self.engine.release(&self.key, &self.entry)
+        self.engine.release(&self.key, &self.entry, awaited)
     }
 }
 
@@ -207,12 +216,8 @@ impl Drop for LockGuard {
             return;
         }
         self.released = true;
-        if self.engine.may_release() {
-            if let Ended::Lost = self.end() {
-                tracing::debug!(key = %self.key.name, "a lost lock's guard was dropped");
-            }
-        } else {
-            self.engine.leave_to_lease(&self.key, &self.entry);
+        if let Ended::Lost = self.end(false) {
+            tracing::debug!(key = %self.key.name, "a lost lock's guard was dropped");
         }
     }
 }

@@ -37,9 +37,9 @@
 //!
 //! # Runtime
 //!
-//! Futures of this crate are polled inside a tokio runtime whose timers are enabled (`enable_all`, `#[tokio::main]`);
-//! most panic elsewhere, as tokio's own timers do. Guards may be dropped anywhere. A manager's tasks live on the
-//! runtime on which it was built; see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs.
+//! A manager's tasks and timers live on the tokio runtime on which it was built, which needs `enable_all` (as
+//! `#[tokio::main]` has it); see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs or have none.
+//! The futures of this crate may be polled by any executor, and guards may be dropped anywhere.
 //!
 //! # Features
 //!
@@ -75,13 +75,14 @@ pub mod store;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod time;
 mod token;
 
 pub use builder::LockManagerBuilder;
 pub use config::TokenRetention;
 pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
-pub use error::{AcquireError, ConnectError, ExtendError, LockError, ReleaseError};
+pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::Mutex;

@@ -94,7 +94,7 @@ impl LockManager {
     /// [`LockError::InvalidKey`]. Cancel safe.
     pub async fn status(&self, key: impl IntoLockKey) -> Result<LockStatus, LockError> {
         let key = key.into_lock_key()?;
-        self.engine.admin(&key, self.engine.store.status(key.clone())).await
+        self.engine.admin(&key, |store| store.status(key.clone())).await
     }
 
     /// Frees `key`, whoever holds it, and wakes who waits for it; `false` when it was free. A holder in this process
@@ -186,8 +186,7 @@ impl LockManager {
     /// Asks the store whether it can be used, within the connect time-out.
     pub(crate) async fn checked(self) -> Result<Self, ConnectError> {
         let limit = self.engine.config.connect_timeout;
-        let check = self.engine.store.check();
-        match tokio::time::timeout(limit + limit / 10, check).await {
+        match self.engine.bounded_by(limit, |store| store.check()).await {
             Ok(Ok(())) => Ok(self),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => {

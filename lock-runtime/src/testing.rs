@@ -28,6 +28,7 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
+use crate::error::Loss;
 use crate::key::IntoLockKey;
 use crate::manager::LockManager;
 use crate::store::LockStore;
@@ -73,7 +74,7 @@ pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     let Some(key) = engine.registry.find(&key) else { return false };
     engine.act(&key, |machine, now, effects| match (machine.is_claimed(), machine.hold().cloned()) {
         (true, Some(hold)) => {
-            machine.lose(&hold, now, effects);
+            machine.lose(&hold, Loss::TakenAway, now, effects);
             true
         }
         _ => false,

@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use lock_runtime::store::{
@@ -13,7 +13,10 @@ use lock_runtime::store::{
     StoreError, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, lose, manager_on, memory_manager, memory_store};
-use lock_runtime::{LockKey, LockManager, LockManagerBuilder, in_current_scope};
+use lock_runtime::{
+    AcquireError, ExtendError, LockGuard, LockKey, LockManager, LockManagerBuilder, TokenRetention,
+    in_current_scope,
+};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -24,29 +27,41 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 struct OddStore {
     inner: Arc<dyn LockStore>,
+    panic_in_acquire: AtomicBool,
     panic_in_release: AtomicBool,
     hang_in_keep: AtomicBool,
+    releases: AtomicUsize,
 }
 
 impl OddStore {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             inner: memory_store(),
+            panic_in_acquire: AtomicBool::new(false),
             panic_in_release: AtomicBool::new(false),
             hang_in_keep: AtomicBool::new(false),
+            releases: AtomicUsize::new(0),
         })
     }
 }
 
 impl LockStore for OddStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.inner.acquire(request)
+        let call = self.inner.acquire(request);
+        if self.panic_in_acquire.swap(false, Ordering::SeqCst) {
+            return Box::pin(async {
+                let _ = call.await;
+                panic!("store bug")
+            });
+        }
+        call
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
         if self.panic_in_release.swap(false, Ordering::SeqCst) {
-            return Box::pin(async { panic!("store bug") });
+            panic!("store bug");
         }
+        self.releases.fetch_add(1, Ordering::SeqCst);
         self.inner.release(request)
     }
 
@@ -103,6 +118,151 @@ async fn a_store_panic_during_a_min_hold_leaves_the_key_usable() {
     assert!(!store.panic_in_release.load(Ordering::SeqCst), "the release never reached the store");
     let again = locks.mutex("k").acquire().await;
     assert!(again.is_ok(), "the key is shut for ever: {again:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_panic_in_a_release_is_one_failed_call() {
+    let store = OddStore::new();
+    let locks = manager(LockManager::builder(), &store);
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    sleep(SECOND).await; // the window is over: nothing is handed on
+    let (waiting, start) = (locks.clone(), Instant::now());
+    let waiter = tokio::spawn(async move { waiting.mutex("k").wait(60 * SECOND).acquire().await });
+    sleep(MS).await;
+    store.panic_in_release.store(true, Ordering::SeqCst);
+    let error = guard.release().await.unwrap_err();
+    assert!(error.to_string().contains("store bug"), "{error}");
+    drop(waiter.await.unwrap().unwrap());
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_panicking_acquire_took_is_given_back() {
+    let store = OddStore::new();
+    let locks = manager(LockManager::builder(), &store);
+    store.panic_in_acquire.store(true, Ordering::SeqCst);
+    let error = locks.mutex("k").try_acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    let start = Instant::now();
+    drop(locks.mutex("k").wait(20 * SECOND).acquire().await.unwrap());
+    assert!(start.elapsed() < 5 * SECOND, "the key was left to its lease: {:?}", start.elapsed());
+}
+
+/// How many of ten guards' keys are free after the guards went in one go.
+async fn freed_of_ten(locks: &LockManager) -> usize {
+    let mut guards = Vec::new();
+    for key in 0..10 {
+        guards.push(locks.mutex(format!("k{key}")).acquire().await.unwrap());
+    }
+    drop(guards);
+    sleep(SECOND).await;
+    let mut freed = 0;
+    for key in 0..10 {
+        freed += usize::from(!locks.status(format!("k{key}")).await.unwrap().is_locked());
+    }
+    freed
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_over_the_cap_are_left_to_their_leases() {
+    let store = OddStore::new();
+    let locks = manager(LockManager::builder().max_pending_releases(3), &store);
+    assert_eq!(freed_of_ten(&locks).await, 3);
+    sleep(30 * SECOND).await;
+    // A panic in a release gives its place back.
+    store.panic_in_release.store(true, Ordering::SeqCst);
+    drop(locks.mutex("other").acquire().await.unwrap());
+    sleep(SECOND).await;
+    assert_eq!(freed_of_ten(&locks).await, 3);
+    let awaited = locks.mutex("awaited").acquire().await.unwrap();
+    awaited.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_of_lost_holds_count_too() {
+    let store = OddStore::new();
+    let locks = manager(LockManager::builder().max_pending_releases(0), &store);
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    assert!(lose(&locks, "k"));
+    drop(guard);
+    sleep(SECOND).await;
+    assert_eq!(store.releases.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_off_needs_no_place_among_the_releases() {
+    let locks = LockManager::builder().max_pending_releases(0).connect("memory:").await.unwrap();
+    // Both stand in line before the store is asked, so that it grants tokens for both.
+    let (mut first, mut second) = (locks.mutex("k").acquire(), locks.mutex("k").acquire());
+    assert!(!poll_once(&mut first) && !poll_once(&mut second));
+    let start = Instant::now();
+    drop(first.await.unwrap());
+    assert!(second.await.is_ok());
+    assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+}
+
+/// Wakes nobody, and owns a guard as an executor's waker owns its task.
+struct Task {
+    _guard: LockGuard,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_that_owns_a_guard_of_the_key_may_go_with_its_waiter() {
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locks = LockManager::connect("memory:").await.unwrap();
+            let task = |guard| Waker::from(Arc::new(Task { _guard: guard }));
+            let poll = |waiter: &mut lock_runtime::Acquire, waker: Waker| {
+                assert!(Pin::new(waiter).poll(&mut Context::from_waker(&waker)).is_pending());
+            };
+            // It leaves.
+            let guard = locks.mutex("k").acquire().await.unwrap();
+            let mut waiter = locks.mutex("k").wait_forever().acquire();
+            poll(&mut waiter, task(guard));
+            drop(waiter);
+            // It is granted.
+            let guard = locks.mutex("k").acquire().await.unwrap();
+            let inner = guard.reenter().unwrap();
+            let mut waiter = locks.mutex("k").wait_forever().acquire();
+            poll(&mut waiter, task(inner));
+            locks.force_release("k").await.unwrap();
+            drop((waiter.await.unwrap(), guard));
+        });
+        done.send(()).unwrap();
+    });
+    finished.recv_timeout(10 * SECOND).expect("a deadlock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_lease_inside_is_asked_for_until_its_wait_is_over() {
+    let store = OddStore::new();
+    let locks = manager(LockManager::builder(), &store);
+    let guard = locks.mutex("k").lease(20 * SECOND).acquire().await.unwrap();
+    store.hang_in_keep.store(true, Ordering::SeqCst);
+    let inner = guard.scope(locks.mutex("k").lease(60 * SECOND).wait(10 * SECOND).acquire()).await.unwrap();
+    assert!(inner.remaining() > 50 * SECOND);
+    drop(inner);
+    store.hang_in_keep.store(true, Ordering::SeqCst);
+    let error = guard.scope(locks.mutex("k").lease(120 * SECOND).try_acquire()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_obeys_the_rules_for_leases() {
+    let retention = TokenRetention::For(100 * SECOND);
+    let locks = LockManager::builder().token_retention(retention).connect("memory:").await.unwrap();
+    let guard = locks.mutex("k").lease(SECOND).acquire().await.unwrap();
+    for lease in [MS, 51 * SECOND] {
+        let error = guard.extend(lease).await.unwrap_err();
+        assert!(matches!(error, ExtendError::Misconfigured { .. }), "{error:?}");
+    }
+    guard.extend(50 * SECOND).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

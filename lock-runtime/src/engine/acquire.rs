@@ -21,6 +21,7 @@ use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::Scope;
+use crate::time;
 
 /// The least time by which a wait that is shorter than a round trip is stretched, so that its one attempt can be
 /// answered.
@@ -170,7 +171,7 @@ enum Started {
 
 fn start(request: Request) -> Result<Started, AcquireError> {
     let engine = Arc::clone(&request.engine);
-    if let Some(reason) = refuse_lease(&request, engine.rtt.measured()) {
+    if let Some(reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
         return Err(AcquireError::misconfigured(reason));
     }
     let waiting_now = engine.waiting.fetch_add(1, Ordering::Relaxed);
@@ -224,26 +225,6 @@ fn start(request: Request) -> Result<Started, AcquireError> {
     }
 }
 
-/// Leases that cannot be kept up are refused (design rule: 100 ms and 4 round trips at least).
-fn refuse_lease(request: &Request, round_trip: Option<Duration>) -> Option<String> {
-    let lease = request.lease.duration();
-    if lease < super::SHORTEST_LEASE {
-        return Some(format!(
-            "lock {}: a lease of {lease:?} is too short; use {:?} or more",
-            request.key,
-            super::SHORTEST_LEASE
-        ));
-    }
-    let round_trip = round_trip?;
-    (lease < round_trip * 4).then(|| {
-        format!(
-            "lock {}: a lease of {lease:?} is shorter than 4 round trips to the store ({round_trip:?} each); \
-             use a longer one",
-            request.key
-        )
-    })
-}
-
 enum Entered {
     Guard(LockGuard),
     Extending(Box<Extending>),
@@ -290,11 +271,7 @@ impl Waiting {
 
     fn poll_timer(&mut self, cx: &mut Context<'_>, left: Duration) -> Poll<()> {
         let engine = &self.request.engine;
-        let timer = self.timer.get_or_insert_with(|| {
-            // A waiter may be polled by another executor than tokio: then the manager's runtime keeps its time.
-            let _runtime = tokio::runtime::Handle::try_current().is_err().then(|| engine.runtime.enter());
-            Box::pin(tokio::time::sleep(left))
-        });
+        let timer = self.timer.get_or_insert_with(|| Box::pin(time::sleep(&engine.runtime, left)));
         timer.as_mut().poll(cx)
     }
 
@@ -362,7 +339,12 @@ impl Waiting {
             let engine = &self.request.engine;
             let wanted = (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
             if !hold.is_renewing() && hold.deadline() < wanted {
-                let outcome = engine.extend(&hold, lease);
+                let retry_until = match self.request.wait {
+                    Wait::No => Tick::default(),
+                    Wait::For(wait) => self.started + wait,
+                    Wait::Forever => Tick::MAX,
+                };
+                let outcome = engine.extend(&hold, lease, retry_until);
                 let request = self.request.clone();
                 return Entered::Extending(Box::new(Extending { guard, request, outcome }));
             }
@@ -379,7 +361,7 @@ impl Extending {
                 Err(AcquireError::Unavailable { key, source })
             }
             Some(Err(ExtendError::Misconfigured { reason })) => Err(AcquireError::Misconfigured { reason }),
-            Some(Err(ExtendError::Lost { key } | ExtendError::NotHeld { key })) => {
+            Some(Err(ExtendError::Lost { key, .. } | ExtendError::NotHeld { key })) => {
                 Err(AcquireError::Busy { key })
             }
             None => Err(AcquireError::ShutDown { key: self.request.key }),

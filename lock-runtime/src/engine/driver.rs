@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use super::Engine;
 use super::hold::{Hold, Lease};
-use super::machine::{Again, Effects, Report, Rivals, Step};
+use super::machine::{Again, Effects, Order, Rivals, Step};
 use super::registry::Key;
 use super::release::{self, Sent};
 use crate::clock::Tick;
-use crate::store::{AcquireRequest, Acquired, Granted, Takeover, TokenRange, Watch};
+use crate::error::AcquireError;
+use crate::store::{
+    AcquireRequest, Acquired, Granted, StoreError, StoreErrorKind, Takeover, TokenRange, Watch,
+};
 use crate::sync::lock;
 
 /// A subscription that was refused is asked for again after this.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
-/// Says so when the driver ends without having been told to: with its runtime, or by a panic in the store.
+/// Says so when the driver ends without having been told to: with its runtime, or by a panic.
 struct Alive {
     engine: Arc<Engine>,
     key: Arc<Key>,
@@ -27,9 +30,20 @@ struct Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        if !self.done {
-            self.engine.act(&self.key, |machine, _, effects| machine.on_driver_gone(effects));
+        if self.done {
+            return;
         }
+        let key = self.key.name.clone();
+        self.engine.act(&self.key, |machine, _, effects| {
+            machine.on_driver_gone();
+            if std::thread::panicking() && !self.engine.runtime_is_gone() {
+                let source =
+                    StoreError::new(StoreErrorKind::Unanswered, "the task that asks for this key panicked");
+                machine.fail_all(&AcquireError::Unavailable { key, source: Arc::new(source) }, effects);
+            } else {
+                machine.shut_down(effects);
+            }
+        });
     }
 }
 
@@ -42,16 +56,21 @@ pub(crate) async fn run(engine: Arc<Engine>, key: Arc<Key>) {
         match step {
             Step::Exit => break,
             Step::Acquire { lease, tokens } => driver.acquire(lease, tokens).await,
-            Step::Release { hold, report, then } => driver.release(hold, report, then).await,
-            Step::Linger { hold, rest } => release::linger(&driver.engine, &hold, rest).await,
+            Step::Release { hold, order, then } => driver.release(hold, order, then).await,
+            Step::Linger { hold, rest, pending } => {
+                release::linger(&driver.engine, &hold, rest).await;
+                drop(pending);
+            }
             Step::Park { until } => driver.park(until).await,
         }
     }
     alive.done = true;
-    let waits = lock(&driver.key.machine).waiting() > 0;
-    if let (true, Some(watch)) = (waits, driver.watch.take()) {
-        *lock(&driver.key.watch) = Some(watch);
+    let machine = lock(&driver.key.machine);
+    // Under the machine's mutex, so that it is not kept after the last waiter has left, nor beside a new driver's.
+    if machine.waiting() > 0 && !machine.has_driver() {
+        *lock(&driver.key.watch) = driver.watch.take();
     }
+    drop(machine);
 }
 
 struct Driver {
@@ -78,7 +97,7 @@ impl Driver {
         while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
         let request = self.request(lease, tokens);
         let sent = engine.clock.now();
-        match engine.bounded(engine.store.acquire(Arc::clone(&request))).await {
+        match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
             Ok(Ok(Acquired::Granted(granted))) => {
                 engine.rtt.record(sent, engine.clock.now());
                 self.granted(&request, lease, sent, &granted);
@@ -106,7 +125,7 @@ impl Driver {
         }
     }
 
-    fn failed(&self, error: crate::store::StoreError) {
+    fn failed(&self, error: StoreError) {
         tracing::debug!(key = %self.key.name, %error, "acquire attempt failed");
         let error = Arc::new(error);
         let random = rand::random();
@@ -120,7 +139,8 @@ impl Driver {
             self.failed(engine.overdue());
             return;
         };
-        let hold = Arc::new(Hold::new(engine.new_id(), item.clone(), lease, sent));
+        let runtime = engine.runtime.clone();
+        let hold = Arc::new(Hold::new(engine.new_id(), item.clone(), lease, sent, runtime));
         if !hold.is_valid(engine.clock.now()) {
             engine.reap(Arc::clone(request), None);
             self.failed(engine.overdue());
@@ -138,19 +158,18 @@ impl Driver {
         self.engine.watch_again(hold);
     }
 
-    async fn release(&mut self, hold: Arc<Hold>, report: Option<Report>, then: Option<Again>) {
+    async fn release(&mut self, hold: Arc<Hold>, order: Order, then: Option<Again>) {
         let engine = Arc::clone(&self.engine);
+        let _pending = order.pending.unwrap_or_else(|| engine.pending_releases.count());
         let takeover = then.map(|again| Takeover {
             request: self.request(again.lease, again.tokens),
             listeners: again.listeners,
         });
-        engine.release_started();
-        let sent = release::send(&engine, &hold, takeover.clone(), report, |error| {
+        let sent = release::send(&engine, &hold, takeover.clone(), order.report, |error| {
             let random = rand::random();
             self.act(|machine, now, effects| machine.note_error(error, now, random, effects));
         })
         .await;
-        engine.release_done();
         match (sent, takeover, then) {
             (Sent::Answered { sent, released }, Some(takeover), Some(again)) if released.then.is_some() => {
                 if let Some(granted) = &released.then {
@@ -179,7 +198,7 @@ impl Driver {
             return;
         }
         self.subscribe_after = now + RESUBSCRIBE;
-        match engine.bounded(engine.store.watch(request)).await {
+        match engine.bounded(|store| store.watch(request)).await {
             Ok(Ok(watch)) => {
                 let confirmed = watch.is_confirmed();
                 self.watch = Some(watch);

@@ -2,13 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Tick};
+use crate::error::Loss;
 use crate::store::Item;
+use crate::time;
 use crate::token::FencingToken;
 
 /// What is taken off a lease for clocks that run at different rates: a hundredth of it and 2 ms.
@@ -45,8 +49,10 @@ pub(crate) struct Hold {
     pub(crate) item: Item,
     /// As it was asked for.
     pub(crate) lease: Lease,
+    /// The manager's, for timers.
+    runtime: Handle,
     deadline: AtomicU64,
-    lost: AtomicBool,
+    lost: OnceLock<Loss>,
     renewing: AtomicBool,
     /// What renewals ask for, in nanoseconds.
     renewal_lease: AtomicU64,
@@ -56,15 +62,16 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// A hold whose request was sent at `sent`.
-    pub(crate) fn new(id: u64, item: Item, lease: Lease, sent: Tick) -> Self {
+    pub(crate) fn new(id: u64, item: Item, lease: Lease, sent: Tick, runtime: Handle) -> Self {
         let duration = lease.duration();
         let deadline = (sent + duration).saturating_sub(drift_margin(duration));
         Self {
             id,
             item,
             lease,
+            runtime,
             deadline: AtomicU64::new(deadline.as_nanos()),
-            lost: AtomicBool::new(false),
+            lost: OnceLock::new(),
             renewing: AtomicBool::new(lease.is_renewed()),
             renewal_lease: AtomicU64::new(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
             failures: AtomicU64::new(0),
@@ -77,17 +84,17 @@ impl Hold {
     }
 
     pub(crate) fn is_valid(&self, now: Tick) -> bool {
-        !self.lost.load(Ordering::Acquire) && now < self.deadline()
+        !self.is_marked_lost() && now < self.deadline()
     }
 
     /// Whether it was declared lost (its deadline may be over without anybody having noticed yet).
     pub(crate) fn is_marked_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.lost.get().is_some()
     }
 
-    /// Declares it lost; `true` for the first caller.
-    pub(crate) fn mark_lost(&self) -> bool {
-        !self.lost.swap(true, Ordering::AcqRel)
+    /// Declares it lost; `true` for the first caller, whose reason stays.
+    pub(crate) fn mark_lost(&self, why: Loss) -> bool {
+        self.lost.set(why).is_ok()
     }
 
     /// A renewal to `lease` that was sent at `sent` succeeded. `false` when the hold was over already, by the clock or
@@ -214,6 +221,15 @@ impl Grant {
         !self.hold.is_valid(now) || now >= self.max_hold_end
     }
 
+    /// Why it is lost; asked of a grant that is.
+    pub(crate) fn loss(&self) -> Loss {
+        match self.hold.lost.get() {
+            Some(&why) if why != Loss::LeaseOver => why,
+            _ if self.max_hold_end <= self.hold.deadline() => Loss::MaxHold,
+            _ => Loss::LeaseOver,
+        }
+    }
+
     /// Whether the grant lasts and is not lost.
     pub(crate) fn is_live(&self) -> bool {
         !self.has_ended() && !self.is_lost()
@@ -266,9 +282,11 @@ impl Grant {
                 return std::future::pending().await;
             }
             let left = self.deadline().since(self.clock.now());
+            // The signal first: it is given before the runtime's timers end.
             tokio::select! {
+                biased;
                 () = self.lost.cancelled() => return,
-                () = tokio::time::sleep(left) => {}
+                () = time::sleep(&self.hold.runtime, left) => {}
             }
         }
     }
@@ -294,7 +312,7 @@ mod tests {
 
     fn hold(clock: Clock, lease: Lease) -> Arc<Hold> {
         let item = Item { key: LockKey::new("k").unwrap(), kind: Kind::Mutex, owner: OwnerId::new("o:1") };
-        Arc::new(Hold::new(1, item, lease, clock.now()))
+        Arc::new(Hold::new(1, item, lease, clock.now(), Handle::current()))
     }
 
     const LEASE: Duration = Duration::from_secs(10);
@@ -313,8 +331,9 @@ mod tests {
     async fn a_late_renewal_does_not_revive_a_lost_hold() {
         let clock = Clock::tokio();
         let hold = hold(clock, Lease::Watchdog(LEASE));
-        assert!(hold.mark_lost());
-        assert!(!hold.mark_lost());
+        assert!(hold.mark_lost(Loss::TakenAway));
+        assert!(!hold.mark_lost(Loss::LeaseOver));
+        assert_eq!(hold.lost.get(), Some(&Loss::TakenAway));
         assert!(!hold.renewed(clock.now(), clock.now(), LEASE));
         assert!(!hold.is_valid(clock.now()));
     }

@@ -9,6 +9,7 @@ use super::hold::Hold;
 use super::timers::{Job, Timers};
 use super::{Engine, WeakEngine};
 use crate::clock::{Clock, Tick};
+use crate::error::Loss;
 use crate::store::{KeepItem, Kept};
 
 /// Most holds renewed by one store call.
@@ -78,7 +79,7 @@ impl Engine {
         let mut renew = Vec::new();
         for job in jobs {
             match job {
-                Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold),
+                Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold, Loss::LeaseOver),
                 Job::Hold(hold) => {
                     // Until the answer comes, only the deadline matters.
                     self.watch_at(&hold, hold.deadline());
@@ -127,11 +128,11 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
                         if hold.renewed(sent, engine.clock.now(), lease) {
                             engine.watch_again(hold);
                         } else {
-                            engine.lose(hold);
+                            engine.lose(hold, Loss::LeaseOver);
                         }
                     }
                     // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
-                    Kept::Gone => engine.lose(hold),
+                    Kept::Gone => engine.lose(hold, Loss::TakenAway),
                 }
             }
         }

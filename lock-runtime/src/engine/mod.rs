@@ -3,15 +3,20 @@
 //! - [`machine`]: what is known about one key, a state machine without I/O; [`pace`]: when its contender tries again.
 //! - [`driver`]: the task that carries out a machine's steps; at most one per key.
 //! - [`keeper`]: the timekeeper, which renews holds and finds those that are lost.
+//! - [`calls`]: store calls, bounded in time.
 //! - [`release`], [`reaper`]: the two kinds of calls that go on when their caller is gone.
 //! - [`acquire`]: the future that a caller polls.
+//! - [`ending`]: how a manager ends.
 
 pub(crate) mod acquire;
+mod calls;
 mod driver;
+mod ending;
 pub(crate) mod hold;
 mod keeper;
 pub(crate) mod machine;
 mod pace;
+mod pending;
 mod reaper;
 pub(crate) mod registry;
 mod release;
@@ -28,15 +33,16 @@ use tokio_util::task::TaskTracker;
 
 use self::hold::{Grant, Hold, Lease};
 use self::machine::{Effects, Ended, Entry, Machine};
+use self::pending::PendingReleases;
 use self::registry::{Key, Registry};
 use self::rtt::RoundTrip;
 use self::timers::{Job, Timers};
 use crate::clock::{Clock, Tick};
-use crate::config::Config;
-use crate::error::{ExtendError, LockError};
+use crate::config::{Config, TokenRetention};
+use crate::error::Loss;
 use crate::key::LockKey;
 use crate::metrics;
-use crate::store::{BoxFuture, Item, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
+use crate::store::{Item, LockStore};
 use crate::sync::lock;
 use crate::token::Owners;
 
@@ -60,7 +66,7 @@ pub(crate) struct Engine {
     ids: AtomicU64,
     /// Callers that wait, of all keys.
     pub(crate) waiting: AtomicUsize,
-    pending_releases: AtomicUsize,
+    pending_releases: PendingReleases,
     release_warned: AtomicBool,
     pub(crate) shut_down: AtomicBool,
     /// Everything that runs in the background and ends by itself.
@@ -83,6 +89,7 @@ impl Engine {
         runtime: Handle,
     ) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
+        let pending_releases = PendingReleases::new(config.max_pending_releases);
         let ended = CancellationToken::new();
         let engine = Arc::new(Self {
             config,
@@ -95,7 +102,7 @@ impl Engine {
             timers: Arc::clone(&timers),
             ids: AtomicU64::new(1),
             waiting: AtomicUsize::new(0),
-            pending_releases: AtomicUsize::new(0),
+            pending_releases,
             release_warned: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             tasks: TaskTracker::new(),
@@ -166,7 +173,7 @@ impl Engine {
         }
         if let Some((hold, lease)) = effects.lengthen {
             // Goes on by itself; the guard's deadline tells how it went.
-            drop(self.extend(&hold, lease));
+            drop(self.extend(&hold, lease, hold.deadline()));
         }
         if let Some(due) = effects.sweep {
             self.timers.set(key.id, due, Job::Sweep(Arc::downgrade(key)));
@@ -175,10 +182,16 @@ impl Engine {
             self.timers.remove(grant.max_hold_job);
             grant.signal_lost();
             metrics::lost();
-            tracing::warn!(key = %key.name, token = %grant.token, "lock lost");
+            tracing::warn!(key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
         }
         if let Some((hold, rest)) = effects.abandon {
-            self.spawn(release::abandon(Arc::clone(self), hold, rest));
+            match self.pending_releases.reserve() {
+                Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
+                None => self.left_to_lease(&key.name),
+            }
+        }
+        if effects.deserted {
+            drop(lock(&key.watch).take());
         }
         if effects.spawn {
             self.spawn(driver::run(Arc::clone(self), Arc::clone(key)));
@@ -199,38 +212,28 @@ impl Engine {
 
     // ---- grants ------------------------------------------------------------------------------------------------
 
-    /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold.
-    pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry) -> Ended {
-        let ended = self.act(key, |machine, now, effects| machine.release(entry, now, effects));
+    /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold. Only an
+    /// awaited release may exceed the cap of pending ones.
+    pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry, awaited: bool) -> Ended {
+        let pending = match (self.runtime_is_gone(), awaited) {
+            (true, _) => None,
+            (false, true) => Some(self.pending_releases.count()),
+            (false, false) => self.pending_releases.reserve(),
+        };
+        let ended = self.act(key, |machine, now, effects| machine.release(entry, pending, now, effects));
         if entry.grant.max_hold_end < Tick::MAX && entry.grant.has_ended() {
             self.timers.remove(entry.grant.max_hold_job);
+        }
+        if let Ended::LeftToLease = ended {
+            self.left_to_lease(&key.name);
         }
         ended
     }
 
-    /// A guard is dropped while no release can be sent.
-    pub(crate) fn leave_to_lease(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry) {
-        let left = self.act(key, |machine, now, effects| machine.leave_to_lease(entry, now, effects));
-        self.timers.remove(entry.grant.max_hold_job);
-        if left {
-            let why =
-                if self.runtime_is_gone() { "the runtime is gone" } else { "too many releases are pending" };
-            self.release_failed(&key.name, &why);
-        }
-    }
-
-    /// Whether one more background release may be started; counted until [`release_done`](Self::release_done).
-    pub(crate) fn may_release(&self) -> bool {
-        self.pending_releases.load(Ordering::Relaxed) < self.config.max_pending_releases
-            && !self.runtime_is_gone()
-    }
-
-    pub(crate) fn release_started(&self) {
-        self.pending_releases.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn release_done(&self) {
-        self.pending_releases.fetch_sub(1, Ordering::Relaxed);
+    fn left_to_lease(&self, key: &LockKey) {
+        let gone = self.runtime_is_gone();
+        let why = if gone { "the runtime is gone" } else { "too many releases are pending" };
+        self.release_failed(key, &why);
     }
 
     /// A release is given up: the lease ends the hold.
@@ -244,11 +247,11 @@ impl Engine {
     }
 
     /// The hold is not ours any more, or not certain.
-    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>) {
+    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, why: Loss) {
         match self.registry.find(&hold.item.key) {
-            Some(key) => self.act(&key, |machine, now, effects| machine.lose(hold, now, effects)),
+            Some(key) => self.act(&key, |machine, now, effects| machine.lose(hold, why, now, effects)),
             None => {
-                hold.mark_lost();
+                hold.mark_lost(why);
                 self.timers.remove(hold.id);
             }
         }
@@ -259,36 +262,6 @@ impl Engine {
         if grant.max_hold_end < Tick::MAX {
             self.timers.set(grant.max_hold_job, grant.max_hold_end, Job::MaxHold(Arc::downgrade(grant)));
         }
-    }
-
-    /// Makes the hold's remaining time at least `lease`, by one store call. Goes on when its caller is gone.
-    pub(crate) fn extend(
-        self: &Arc<Self>,
-        hold: &Arc<Hold>,
-        lease: Duration,
-    ) -> tokio::sync::oneshot::Receiver<Result<(), ExtendError>> {
-        let (report, outcome) = tokio::sync::oneshot::channel();
-        let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
-        self.spawn(async move {
-            let key = hold.item.key.clone();
-            let items = vec![KeepItem { item: hold.item.clone(), lease }];
-            let result = match engine.keep(items).await {
-                (_, Err(source)) => Err(ExtendError::Unavailable { key, source: Arc::new(source) }),
-                (sent, Ok(kept))
-                    if kept.first() == Some(&Kept::Renewed)
-                        && hold.renewed(sent, engine.clock.now(), lease) =>
-                {
-                    engine.watch_again(&hold);
-                    Ok(())
-                }
-                (_, Ok(_)) => {
-                    engine.lose(&hold);
-                    Err(ExtendError::Lost { key })
-                }
-            };
-            let _ = report.send(result);
-        });
-        outcome
     }
 
     /// The hold's deadline has moved: its job too, unless the hold has ended meanwhile.
@@ -306,47 +279,27 @@ impl Engine {
         }
     }
 
-    /// One `keep` call; returns when it was sent.
-    async fn keep(self: &Arc<Self>, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
-        let sent = self.clock.now();
-        // A call that hangs must leave time for another one before the lease is over.
-        let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.config.call_timeout);
-        let timeout = self.config.call_timeout.min(shortest);
-        let request = Arc::new(KeepRequest { items, timeout });
-        let result = match self.bounded_by(timeout, self.store.keep(request)).await {
-            Ok(result) => result,
-            Err(call) => {
-                self.drive(call);
-                Err(self.overdue())
-            }
-        };
-        if result.is_ok() {
-            self.rtt.record(sent, self.clock.now());
+    /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than fencing
+    /// tokens are sure to live.
+    pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
+        if lease < SHORTEST_LEASE {
+            return Some(format!(
+                "lock {key}: a lease of {lease:?} is too short; use {SHORTEST_LEASE:?} or more"
+            ));
         }
-        (sent, result)
-    }
-
-    // ---- store calls -------------------------------------------------------------------------------------------
-
-    async fn bounded_by<T>(
-        &self,
-        timeout: Duration,
-        mut call: BoxFuture<Result<T, StoreError>>,
-    ) -> Result<Result<T, StoreError>, BoxFuture<Result<T, StoreError>>> {
-        tokio::time::timeout(timeout + timeout / 8, &mut call).await.map_err(|_| call)
-    }
-
-    /// Awaits the call for a little longer than the store's own time-out; gives it back when it is overdue.
-    async fn bounded<T>(
-        &self,
-        call: BoxFuture<Result<T, StoreError>>,
-    ) -> Result<Result<T, StoreError>, BoxFuture<Result<T, StoreError>>> {
-        self.bounded_by(self.config.call_timeout, call).await
-    }
-
-    fn overdue(&self) -> StoreError {
-        let message = format!("no answer within {:?}", self.config.call_timeout);
-        StoreError::new(StoreErrorKind::Unanswered, message)
+        if let Some(round_trip) = self.rtt.measured().filter(|&round_trip| lease < round_trip * 4) {
+            return Some(format!(
+                "lock {key}: a lease of {lease:?} is shorter than 4 round trips to the store ({round_trip:?} each); \
+                 use a longer one"
+            ));
+        }
+        match self.config.token_retention {
+            TokenRetention::For(retention) if lease > retention / 2 => Some(format!(
+                "lock {key}: a lease of {lease:?} is longer than half the token retention of {retention:?}; fencing \
+                 tokens would not survive it. Set a longer `token_retention` on the manager's builder"
+            )),
+            TokenRetention::For(_) | TokenRetention::Keep => None,
+        }
     }
 
     fn item(&self, key: &LockKey) -> Item {
@@ -360,85 +313,6 @@ impl Engine {
             .min(self.config.cohort_window)
             .min(LONGEST_WINDOW)
             .min(lease.duration() / 10)
-    }
-
-    // ---- the end -----------------------------------------------------------------------------------------------
-
-    /// Cancelled when the engine goes, or its runtime.
-    pub(crate) fn ended(&self) -> CancellationToken {
-        self.ended.clone()
-    }
-
-    /// Whether the runtime that the manager lives on has ended.
-    pub(crate) fn runtime_is_gone(&self) -> bool {
-        self.ended.is_cancelled()
-    }
-
-    /// The runtime is gone: nothing is renewed any more, so every hold is lost and every waiter is told.
-    fn on_runtime_gone(self: &Arc<Self>) {
-        self.shut_down.store(true, Ordering::Release);
-        self.ended.cancel();
-        for key in self.registry.all() {
-            self.act(&key, |machine, now, effects| {
-                if let Some(hold) = machine.hold().cloned() {
-                    machine.lose(&hold, now, effects);
-                }
-                machine.on_driver_gone(effects);
-            });
-        }
-    }
-
-    /// Ends the engine; see [`LockManager::shutdown`](crate::LockManager::shutdown). Returns how many holds were cut
-    /// off, and whether all background work was done in time.
-    pub(crate) async fn shutdown(self: &Arc<Self>, grace: Duration) -> (usize, bool) {
-        self.shut_down.store(true, Ordering::Release);
-        let end = self.clock.now() + grace;
-        for key in self.registry.all() {
-            self.act(&key, |machine, _, effects| machine.shut_down(effects));
-        }
-        let busy = || self.registry.all().iter().any(|key| lock(&key.machine).is_busy());
-        while busy() && self.clock.now() < end {
-            let left = end.since(self.clock.now());
-            tokio::time::sleep(left.min(Duration::from_millis(5))).await;
-        }
-        let mut cut = 0;
-        for key in self.registry.all() {
-            self.act(&key, |machine, now, effects| {
-                if machine.is_held()
-                    && let Some(hold) = machine.hold().cloned()
-                {
-                    cut += 1;
-                    machine.lose(&hold, now, effects);
-                }
-            });
-        }
-        self.tasks.close();
-        let done = self.bounded_wait().await;
-        (cut, done)
-    }
-
-    async fn bounded_wait(&self) -> bool {
-        let limit = self.config.call_timeout * 2;
-        tokio::time::timeout(limit, self.tasks.wait()).await.is_ok()
-    }
-
-    /// Frees the key whoever holds it.
-    pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
-        let ours = self.registry.find(name).and_then(|key| lock(&key.machine).hold().cloned());
-        let freed = self.admin(name, self.store.force_release(name.clone())).await?;
-        if let Some(hold) = ours {
-            self.lose(&hold);
-        }
-        Ok(freed)
-    }
-
-    pub(crate) async fn admin<T>(
-        &self,
-        name: &LockKey,
-        call: BoxFuture<Result<T, StoreError>>,
-    ) -> Result<T, LockError> {
-        let result = self.bounded(call).await.unwrap_or_else(|_| Err(self.overdue()));
-        result.map_err(|error| crate::AcquireError::from_store(name.clone(), Arc::new(error)).into())
     }
 
     /// Keys in use and jobs set, for tests that look for leaks.

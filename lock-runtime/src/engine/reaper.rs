@@ -37,7 +37,7 @@ async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>) {
     let over = engine.clock.now() + request.lease + request.timeout * 2;
     let mut pause = RETRY_FIRST;
     loop {
-        let wait = match engine.bounded(engine.store.withdraw(Arc::clone(&request))).await {
+        let wait = match engine.bounded(|store| store.withdraw(Arc::clone(&request))).await {
             Ok(Ok(Withdrawn::Settled)) => return,
             Ok(Ok(Withdrawn::Pending(wait))) => wait.max(Duration::from_millis(1)),
             Ok(Err(_)) => pause,

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::Engine;
 use super::hold::{Hold, drift_margin};
 use super::machine::Report;
+use super::pending::Pending;
 use crate::clock::Tick;
-use crate::error::ReleaseError;
+use crate::error::{Loss, ReleaseError};
 use crate::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
 
 const RETRY_FIRST: Duration = Duration::from_millis(20);
@@ -43,8 +44,8 @@ pub(crate) async fn send(
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
-        let call = engine.store.release(request(engine, hold, Duration::ZERO, then.clone()));
-        let (result, overdue) = match engine.bounded(call).await {
+        let request = request(engine, hold, Duration::ZERO, then.clone());
+        let (result, overdue) = match engine.bounded(|store| store.release(request)).await {
             Ok(result) => (result, None),
             Err(call) => (Err(engine.overdue()), Some(call)),
         };
@@ -56,7 +57,7 @@ pub(crate) async fn send(
                 let outcome = if held || (unanswered && engine.clock.now() < hold.deadline()) {
                     Ok(())
                 } else {
-                    Err(ReleaseError::Lost { key: key.clone() })
+                    Err(ReleaseError::Lost { key: key.clone(), why: Loss::TakenAway })
                 };
                 if let Some(report) = report.take() {
                     let _ = report.send(outcome);
@@ -105,12 +106,13 @@ fn is_final(error: &StoreError) -> bool {
 
 /// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others, at the end of
 /// its `min_hold`.
-pub(crate) async fn abandon(engine: Arc<Engine>, hold: Arc<Hold>, rest: Duration) {
+pub(crate) async fn abandon(engine: Arc<Engine>, hold: Arc<Hold>, rest: Duration, pending: Pending) {
     if rest.is_zero() {
         send(&engine, &hold, None, None, |_| ()).await;
     } else {
         linger(&engine, &hold, rest).await;
     }
+    drop(pending);
 }
 
 /// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.
@@ -120,8 +122,8 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
         let lease = rest + LINGER_SLACK;
         let _ = engine.keep(vec![crate::store::KeepItem { item: hold.item.clone(), lease }]).await;
     }
-    let call = engine.store.release(request(engine, hold, rest + LINGER_SLACK, None));
-    match engine.bounded(call).await {
+    let request = request(engine, hold, rest + LINGER_SLACK, None);
+    match engine.bounded(|store| store.release(request)).await {
         Ok(Ok(_)) => {}
         // The hold ends with its lease, which is at least `min_hold` long.
         Ok(Err(error)) => tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened"),

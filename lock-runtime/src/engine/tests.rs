@@ -16,6 +16,26 @@ fn engine() -> (Arc<Engine>, crate::LockManager) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_keeps_no_subscription_that_its_wait_needed() {
+    let clock = Clock::tokio();
+    let store = crate::store::memory::MemoryStore::new("", crate::TokenRetention::Keep);
+    let start = || {
+        Engine::start(Config::default(), clock, Arc::clone(&store) as Arc<dyn LockStore>, Handle::current())
+    };
+    let (engine, rival) = (start(), crate::LockManager::on(start()));
+    let locks = crate::LockManager::on(Arc::clone(&engine));
+    let held = rival.mutex("k").acquire().await.unwrap();
+    let waiter = tokio::spawn(async move { locks.mutex("k").acquire().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    held.release().await.unwrap();
+    let guard = waiter.await.unwrap().unwrap();
+    let key = engine.registry.find(&LockKey::new("k").unwrap()).unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(lock(&key.watch).is_none());
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     let (engine, locks) = engine();
     let name = LockKey::new("k").unwrap();

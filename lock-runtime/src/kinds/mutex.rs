@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::{OnLost, Run};
-use crate::config::TokenRetention;
 use crate::engine::Engine;
 use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
@@ -174,8 +173,8 @@ impl Mutex {
             Some(lease) => Lease::Fixed(lease),
             None => Lease::Watchdog(config.lease.max(self.min_hold)),
         };
-        if let Some(refused) = refuse(&key, lease, self.max_hold, self.min_hold, config.token_retention) {
-            return Err(AcquireError::misconfigured(refused));
+        if let Some(reason) = refuse(&key, lease, self.max_hold, self.min_hold) {
+            return Err(AcquireError::misconfigured(reason));
         }
         Ok(Request {
             wait: wait.unwrap_or(Wait::For(config.default_wait)),
@@ -189,15 +188,8 @@ impl Mutex {
     }
 }
 
-fn refuse(
-    key: &LockKey,
-    lease: Lease,
-    max_hold: Option<Duration>,
-    min_hold: Duration,
-    retention: TokenRetention,
-) -> Option<String> {
-    let lease = lease.duration();
-    if lease < min_hold {
+fn refuse(key: &LockKey, lease: Lease, max_hold: Option<Duration>, min_hold: Duration) -> Option<String> {
+    if lease.duration() < min_hold {
         return Some(format!("lock {key}: the lease is shorter than min_hold; make it longer"));
     }
     if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
@@ -206,13 +198,7 @@ fn refuse(
     if max_hold.is_some_and(|max_hold| max_hold < min_hold) {
         return Some(format!("lock {key}: max_hold is shorter than min_hold; make it longer"));
     }
-    match retention {
-        TokenRetention::For(retention) if lease > retention / 2 => Some(format!(
-            "lock {key}: a lease of {lease:?} is longer than half the token retention of {retention:?}; fencing \
-             tokens would not survive it. Set a longer `token_retention` on the manager's builder"
-        )),
-        TokenRetention::For(_) | TokenRetention::Keep => None,
-    }
+    None
 }
 
 impl fmt::Debug for Mutex {

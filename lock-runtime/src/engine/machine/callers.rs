@@ -5,12 +5,14 @@ use std::task::Waker;
 
 use tokio::sync::oneshot;
 
+use super::inside::stop_watching;
 use super::{
-    Effects, Ended, Enqueued, Entry, LiveEntry, Machine, Patience, Phase, Polled, Waiter, WaiterState, Wish,
+    Effects, Ended, Enqueued, Entry, Lingering, LiveEntry, Machine, Order, Patience, Pending, Phase, Polled,
+    Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::hold::Grant;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, Loss};
 
 impl Machine {
     /// Somebody wants the key.
@@ -60,7 +62,7 @@ impl Machine {
         match &waiter.state {
             WaiterState::Failed(error) => {
                 let error = error.clone();
-                self.waiters.remove(&id);
+                self.take_waiter(id, effects);
                 return Polled::Failed(error);
             }
             WaiterState::Offered => {
@@ -79,7 +81,7 @@ impl Machine {
         {
             let wish = waiter.wish.clone();
             if let Some(entry) = self.reenter(&wish, now, effects) {
-                self.waiters.remove(&id);
+                self.take_waiter(id, effects);
                 return Polled::Granted(entry);
             }
         }
@@ -105,9 +107,9 @@ impl Machine {
 
     /// A waiter gives up or is dropped.
     pub(crate) fn leave(&mut self, id: u64, now: Tick, effects: &mut Effects) {
-        let Some(waiter) = self.waiters.remove(&id) else { return };
+        let Some(waiter) = self.take_waiter(id, effects) else { return };
         if matches!(waiter.state, WaiterState::Offered) {
-            self.offer_next(Some(id), now, effects);
+            self.pass_on(id, now, effects);
         } else if self.parked && self.first_active().is_none() {
             effects.notify = true;
         }
@@ -125,8 +127,14 @@ impl Machine {
         Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
     }
 
-    /// A guard is released or dropped.
-    pub(crate) fn release(&mut self, entry: &Entry, now: Tick, effects: &mut Effects) -> Ended {
+    /// A guard is released or dropped. Without a place for its release, the hold is handed on or left to its lease.
+    pub(crate) fn release(
+        &mut self,
+        entry: &Entry,
+        pending: Option<Pending>,
+        now: Tick,
+        effects: &mut Effects,
+    ) -> Ended {
         let was_lost = entry.grant.is_lost();
         let Some(live) = self.live_of(&entry.grant) else {
             return if was_lost { Ended::Lost } else { Ended::NotHeld };
@@ -152,37 +160,28 @@ impl Machine {
         }
         let hold = Arc::clone(&entry.grant.hold);
         if !hold.is_valid(now) {
-            self.lose(&hold, now, effects);
+            self.lose(&hold, Loss::LeaseOver, now, effects);
             return Ended::Lost;
         }
         self.end_live();
-        if now < min_hold_end {
-            hold.set_renewing(false);
-            effects.unwatch = Some(Arc::clone(&hold));
-            self.end_hold(Phase::Lingering { hold, until: min_hold_end, told: false });
+        let ended = if now >= min_hold_end
+            && let Some(next) = self.next_holder(None, now)
+        {
+            self.offer(next, now, effects);
+            Ended::HandedOn
+        } else if pending.is_none() {
+            self.leave_to_lease(now, effects);
+            Ended::LeftToLease
+        } else if now < min_hold_end {
+            stop_watching(&hold, effects);
+            self.end_hold(Phase::Lingering { hold, until: min_hold_end, step: Lingering::Untold(pending) });
             self.kick(now, effects);
-            return if was_lost { Ended::Lost } else { Ended::Lingering };
-        }
-        if self.can_hand_on(now) {
-            self.offer_next(None, now, effects);
-            return if was_lost { Ended::Lost } else { Ended::HandedOn };
-        }
-        let (report, outcome) = oneshot::channel();
-        self.begin_release(Some(report), now, effects);
-        if was_lost { Ended::Lost } else { Ended::Releasing(outcome) }
-    }
-
-    /// The guard goes, and its release cannot be sent: the store ends the hold by itself.
-    pub(crate) fn leave_to_lease(&mut self, entry: &Entry, now: Tick, effects: &mut Effects) -> bool {
-        let last = self.live_of(&entry.grant).is_some_and(|live| live.entries.len() == 1);
-        if last {
-            entry.grant.end();
-            self.lose(&entry.grant.hold, now, effects);
-            effects.abandon = None;
-            effects.signal = None;
+            Ended::Lingering
         } else {
-            let _ = self.release(entry, now, effects);
-        }
-        last
+            let (report, outcome) = oneshot::channel();
+            self.begin_release(Order { report: Some(report), pending }, now, effects);
+            Ended::Releasing(outcome)
+        };
+        if was_lost { Ended::Lost } else { ended }
     }
 }

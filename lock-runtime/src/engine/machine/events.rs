@@ -3,22 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::inside::stop_watching;
 use super::{
-    COUNTER_AHEAD, Effects, Held, Machine, OFFER_TIME, Patience, Phase, Rivals, Step, Waiter, WaiterState,
+    COUNTER_AHEAD, Effects, Held, Lingering, Machine, OFFER_TIME, Order, Patience, Phase, Rivals, Step,
+    Waiter, WaiterState,
 };
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
-use crate::error::AcquireError;
+use crate::error::{AcquireError, Loss};
 use crate::store::{ServerTime, StoreError, TokenRange};
 
 impl Machine {
     /// The hold's deadline is over, the store says that it is gone, or somebody freed it by force.
-    pub(crate) fn lose(&mut self, hold: &Arc<Hold>, now: Tick, effects: &mut Effects) {
-        if !hold.mark_lost() {
+    pub(crate) fn lose(&mut self, hold: &Arc<Hold>, why: Loss, now: Tick, effects: &mut Effects) {
+        if !hold.mark_lost(why) {
             return;
         }
-        hold.set_renewing(false);
-        effects.unwatch = Some(Arc::clone(hold));
+        stop_watching(hold, effects);
         let min_hold_end = match &self.phase {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => {
                 held.live.as_ref().map_or(now, |live| live.min_hold_end)
@@ -64,27 +65,23 @@ impl Machine {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.state = WaiterState::Stale;
         }
-        if matches!(&self.phase, Phase::Held(held) if now >= held.window_end) {
-            self.begin_release(None, now, effects);
-        } else {
-            self.offer_next(Some(id), now, effects);
-        }
+        self.pass_on(id, now, effects);
     }
 
     /// The driver asks what to do. It must carry the step out and report by one of the `on_…` methods.
     pub(crate) fn next_step(&mut self, now: Tick) -> Step {
         self.parked = false;
         match std::mem::replace(&mut self.phase, Phase::Calling) {
-            Phase::Ending { hold, report } => {
+            Phase::Ending { hold, order } => {
                 let then = self.takeover(now);
-                Step::Release { hold, report, then }
+                Step::Release { hold, order, then }
             }
-            Phase::Lingering { hold, until, told: false } => {
+            Phase::Lingering { hold, until, step: Lingering::Untold(pending) } => {
                 let rest = until.since(now);
-                self.phase = Phase::Lingering { hold: Arc::clone(&hold), until, told: true };
-                Step::Linger { hold, rest }
+                self.phase = Phase::Lingering { hold: Arc::clone(&hold), until, step: Lingering::Told };
+                Step::Linger { hold, rest, pending }
             }
-            Phase::Lingering { hold, until, told: true } => {
+            Phase::Lingering { hold, until, step: Lingering::Told } => {
                 if self.shut_down {
                     // The store ends the hold by itself; nobody here waits for it any more.
                     self.phase = Phase::Free;
@@ -92,11 +89,11 @@ impl Machine {
                     Step::Exit
                 } else if now < until {
                     self.parked = true;
-                    self.phase = Phase::Lingering { hold, until, told: true };
+                    self.phase = Phase::Lingering { hold, until, step: Lingering::Told };
                     Step::Park { until }
                 } else {
                     let then = self.takeover(now);
-                    Step::Release { hold, report: None, then }
+                    Step::Release { hold, order: Order::default(), then }
                 }
             }
             held @ Phase::Held(_) => {
@@ -144,11 +141,11 @@ impl Machine {
         let lease = hold.lease;
         let window_end = now + window;
         self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
-        let fits = self.first_active().is_some_and(|(_, waiter)| waiter.wish.lease == lease);
-        if fits && !self.shut_down {
-            self.offer_next(None, now, effects);
-        } else {
-            self.begin_release(None, now, effects);
+        // Fresh from the store, it is good for everything that asks for this lease.
+        let head = self.first_active().filter(|(_, waiter)| waiter.wish.lease == lease).map(|(id, _)| id);
+        match head {
+            Some(head) if !self.shut_down => self.offer(head, now, effects),
+            _ => self.begin_release(Order::default(), now, effects),
         }
         self.wake_late(effects);
     }
@@ -224,14 +221,19 @@ impl Machine {
         self.windows_without_release += 1;
     }
 
-    /// The driver is gone without having said so: its runtime ended, or the store panicked.
-    pub(crate) fn on_driver_gone(&mut self, effects: &mut Effects) {
+    /// The driver is gone without having said so: its runtime ended, or it panicked. What it was doing is left to the
+    /// lease.
+    pub(crate) fn on_driver_gone(&mut self) {
         self.driver = false;
         self.parked = false;
-        if matches!(self.phase, Phase::Calling | Phase::Lingering { .. }) {
+        if !matches!(self.phase, Phase::Held(_)) {
             self.phase = Phase::Free;
         }
-        self.shut_down(effects);
+    }
+
+    /// Everybody who waits is told.
+    pub(crate) fn fail_all(&mut self, error: &AcquireError, effects: &mut Effects) {
+        self.fail_where(|_| true, error, effects);
     }
 
     /// No grants from now on; everybody who waits is told.
@@ -241,10 +243,10 @@ impl Machine {
         if let Phase::Held(Held { offer: offer @ Some(_), .. }) = &mut self.phase {
             *offer = None;
             if let Phase::Held(Held { live: None, .. }) = &self.phase {
-                self.begin_release(None, self.clock.now(), effects);
+                self.begin_release(Order::default(), self.clock.now(), effects);
             }
         }
-        self.fail_where(|_| true, &error, effects);
+        self.fail_all(&error, effects);
         if self.parked {
             effects.notify = true;
         }

@@ -3,13 +3,19 @@
 use std::sync::Arc;
 
 use super::{
-    Again, Effects, Entry, Held, Live, LiveEntry, Machine, OFFER_TIME, Phase, Report,
-    WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
+    Again, Effects, Entry, Held, Live, LiveEntry, Machine, OFFER_TIME, Order, Phase, WINDOWS_WITHOUT_RELEASE,
+    Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
-use crate::engine::hold::Grant;
-use crate::error::AcquireError;
+use crate::engine::hold::{Grant, Hold};
+use crate::error::{AcquireError, Loss};
 use crate::store::{ListenerPolicy, MAX_TOKENS};
+
+/// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
+pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
+    hold.set_renewing(false);
+    effects.unwatch = Some(Arc::clone(hold));
+}
 
 impl Machine {
     pub(super) fn is_busy_for_a_try(&self) -> bool {
@@ -37,6 +43,14 @@ impl Machine {
             _ => None,
         };
         live.into_iter().flat_map(|live| live.entries.iter().map(|entry| entry.task))
+    }
+
+    /// Takes a waiter out of the queue.
+    pub(super) fn take_waiter(&mut self, id: u64, effects: &mut Effects) -> Option<Waiter> {
+        let mut waiter = self.waiters.remove(&id)?;
+        effects.discarded = waiter.waker.take();
+        effects.deserted |= self.waiters.is_empty();
+        Some(waiter)
     }
 
     pub(super) fn end_live(&mut self) {
@@ -102,11 +116,11 @@ impl Machine {
         };
         if !valid {
             if let Some(hold) = self.hold().cloned() {
-                self.lose(&hold, now, effects);
+                self.lose(&hold, Loss::LeaseOver, now, effects);
             }
             return None;
         }
-        let waiter = self.waiters.remove(&id)?;
+        let waiter = self.take_waiter(id, effects)?;
         let Phase::Held(held) = &mut self.phase else { return None };
         held.offer = None;
         let token = held.tokens.take()?;
@@ -120,39 +134,45 @@ impl Machine {
         Some(Entry { grant, id: entry_id, reentrant: false, handed_on: held.used > 1 })
     }
 
-    /// Whether the released hold may go to the head of the local queue.
-    pub(super) fn can_hand_on(&self, now: Tick) -> bool {
-        let Phase::Held(held) = &self.phase else { return false };
-        let Some((_, head)) = self.first_active() else { return false };
+    /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one behind `after`, if
+    /// the hold is still good for what it asked for.
+    pub(super) fn next_holder(&self, after: Option<u64>, now: Tick) -> Option<u64> {
+        let Phase::Held(held) = &self.phase else { return None };
+        let active = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active);
+        let behind = after.and_then(|after| {
+            self.waiters
+                .range(after + 1..)
+                .find(|(_, waiter)| active(waiter))
+                .map(|(&id, waiter)| (id, waiter))
+        });
+        let (id, next) = behind.or_else(|| self.first_active())?;
         let lease = held.hold.lease;
-        !self.shut_down
+        let good = !self.shut_down
             && lease.is_renewed()
-            && head.wish.lease == lease
-            && head.wish.min_hold.is_zero()
+            && next.wish.lease == lease
+            && next.wish.min_hold.is_zero()
             && !held.hold.is_doubtful()
             && held.hold.is_renewing()
             && held.hold.deadline().since(now) >= lease.duration() / 2
             && now < held.window_end
-            && held.tokens.first <= held.tokens.last
+            && held.tokens.first <= held.tokens.last;
+        good.then_some(id)
     }
 
-    /// Offers the hold to the first active waiter, or the first one behind `after`; releases it if there is none.
-    pub(super) fn offer_next(&mut self, after: Option<u64>, now: Tick, effects: &mut Effects) {
+    /// An offer came back: to the next one, or to the store.
+    pub(super) fn pass_on(&mut self, from: u64, now: Tick, effects: &mut Effects) {
         if let Phase::Held(held) = &mut self.phase {
             held.offer = None;
         }
-        let active = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active);
-        let behind = after.and_then(|after| {
-            self.waiters.range(after + 1..).find(|(_, waiter)| active(waiter)).map(|(&id, _)| id)
-        });
-        let next = behind.or_else(|| self.first_active().map(|(id, _)| id));
-        let fits = next.and_then(|id| self.waiters.get(&id)).is_some_and(|waiter| {
-            self.hold().is_some_and(|hold| hold.lease == waiter.wish.lease && hold.is_valid(now))
-        });
-        let (Some(id), true, Phase::Held(held)) = (next, fits, &mut self.phase) else {
-            self.begin_release(None, now, effects);
-            return;
-        };
+        match self.next_holder(Some(from), now) {
+            Some(next) => self.offer(next, now, effects),
+            None => self.begin_release(Order::default(), now, effects),
+        }
+    }
+
+    /// Offers the hold to a waiter.
+    pub(super) fn offer(&mut self, id: u64, now: Tick, effects: &mut Effects) {
+        let Phase::Held(held) = &mut self.phase else { return };
         held.offer = Some((id, now));
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.state = WaiterState::Offered;
@@ -164,12 +184,21 @@ impl Machine {
         }
     }
 
-    pub(super) fn begin_release(&mut self, report: Option<Report>, now: Tick, effects: &mut Effects) {
+    pub(super) fn begin_release(&mut self, order: Order, now: Tick, effects: &mut Effects) {
         let Phase::Held(held) = &self.phase else { return };
         let hold = Arc::clone(&held.hold);
-        hold.set_renewing(false);
-        effects.unwatch = Some(Arc::clone(&hold));
-        self.end_hold(Phase::Ending { hold, report });
+        stop_watching(&hold, effects);
+        self.end_hold(Phase::Ending { hold, order });
+        self.kick(now, effects);
+    }
+
+    /// Forgets the hold without telling the store, which ends it by itself.
+    pub(super) fn leave_to_lease(&mut self, now: Tick, effects: &mut Effects) {
+        if let Phase::Held(held) = &self.phase {
+            stop_watching(&held.hold, effects);
+        }
+        self.end_hold(Phase::Free);
+        self.pace.now(now);
         self.kick(now, effects);
     }
 

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::hold::{Grant, Hold, Lease, MaxHold};
 use super::pace::Pace;
+use super::pending::Pending;
 use crate::clock::{Clock, Tick};
 use crate::error::{AcquireError, ReleaseError};
 use crate::key::LockKey;
@@ -88,6 +89,8 @@ pub(crate) struct Effects {
     pub(crate) wake_more: Vec<Waker>,
     /// Dropped after unlocking: a waker may own a task, and so a guard of this key.
     pub(crate) discarded: Option<Waker>,
+    /// Nobody waits any more: a subscription that no driver uses is dropped.
+    pub(crate) deserted: bool,
     /// Start the key's driver.
     pub(crate) spawn: bool,
     /// Wake the key's parked driver.
@@ -102,7 +105,7 @@ pub(crate) struct Effects {
     pub(crate) lengthen: Option<(Arc<Hold>, Duration)>,
     /// The grant's lost signal fires.
     pub(crate) signal: Option<Arc<Grant>>,
-    /// The hold is lost; its owner-checked release is still sent.
+    /// The hold is lost; its owner-checked release is still sent, if releases may be.
     pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
 }
 
@@ -117,6 +120,8 @@ pub(crate) enum Ended {
     Releasing(oneshot::Receiver<Result<(), ReleaseError>>),
     /// `min_hold` is not over: the key stays taken, the store is told in the background.
     Lingering,
+    /// No release can be sent, and nobody here may have it: the lease ends the hold.
+    LeftToLease,
     /// The lock was lost before.
     Lost,
     /// The entry had ended before.
@@ -131,15 +136,23 @@ pub(crate) enum Step {
     /// Ask the store for the key.
     Acquire { lease: Lease, tokens: u32 },
     /// Give the hold back, and take the key again in the same step if allowed.
-    Release { hold: Arc<Hold>, report: Option<Report>, then: Option<Again> },
+    Release { hold: Arc<Hold>, order: Order, then: Option<Again> },
     /// Keep the key taken for this long, then let it expire.
-    Linger { hold: Arc<Hold>, rest: Duration },
+    Linger { hold: Arc<Hold>, rest: Duration, pending: Option<Pending> },
     /// Wait for a message, a change, or this time.
     Park { until: Tick },
 }
 
 /// Where the outcome of a release is wanted.
 pub(crate) type Report = oneshot::Sender<Result<(), ReleaseError>>;
+
+/// How a release was asked for; empty when no guard asked.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    pub(crate) report: Option<Report>,
+    /// Its place among the pending releases.
+    pub(crate) pending: Option<Pending>,
+}
 
 /// What to acquire together with a release.
 #[derive(Clone, Copy, Debug)]
@@ -160,13 +173,20 @@ enum Phase {
     Lingering {
         hold: Arc<Hold>,
         until: Tick,
-        told: bool,
+        step: Lingering,
     },
     /// To be released by the driver.
     Ending {
         hold: Arc<Hold>,
-        report: Option<Report>,
+        order: Order,
     },
+}
+
+/// Whether the store knows for how long the key stays taken.
+#[derive(Debug)]
+enum Lingering {
+    Untold(Option<Pending>),
+    Told,
 }
 
 #[derive(Debug)]
@@ -291,6 +311,10 @@ impl Machine {
             Phase::Lingering { hold, .. } | Phase::Ending { hold, .. } => Some(hold),
             Phase::Free | Phase::Calling => None,
         }
+    }
+
+    pub(crate) fn has_driver(&self) -> bool {
+        self.driver
     }
 
     /// Whether the store still has to hear something from this key.

@@ -1,28 +1,36 @@
 //! The machine against a model of the store, with random callers, rivals, faults and time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::pending::PendingReleases;
+use crate::error::Loss;
 use crate::store::{Item, Kind, ServerTime, StoreError, StoreErrorKind};
 use crate::token::OwnerId;
 
 const LEASE: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(50);
+const MIN_HOLD: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Enqueue {
         patience: Patience,
         fixed: bool,
+        kept: bool,
         inside: Option<usize>,
     },
     Poll(usize),
     Leave(usize),
-    Release(usize),
+    /// A guard goes; whether no more releases may be sent.
+    Release {
+        n: usize,
+        full: bool,
+    },
     Reenter(usize),
     Drive,
     Fail {
@@ -41,11 +49,11 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let patience = prop_oneof![1 => Just(Patience::Try), 4 => Just(Patience::Wait)];
     prop_oneof![
-        6 => (patience, prop::bool::weighted(0.1), prop::option::weighted(0.2, 0..4usize))
-            .prop_map(|(patience, fixed, inside)| Op::Enqueue { patience, fixed, inside }),
+        6 => (patience, prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::option::weighted(0.2, 0..4usize))
+            .prop_map(|(patience, fixed, kept, inside)| Op::Enqueue { patience, fixed, kept, inside }),
         8 => (0..8usize).prop_map(Op::Poll),
         2 => (0..8usize).prop_map(Op::Leave),
-        5 => (0..4usize).prop_map(Op::Release),
+        5 => (0..4usize, prop::bool::weighted(0.1)).prop_map(|(n, full)| Op::Release { n, full }),
         1 => (0..4usize).prop_map(Op::Reenter),
         12 => Just(Op::Drive),
         1 => any::<bool>().prop_map(|unknown| Op::Fail { unknown }),
@@ -69,6 +77,7 @@ impl Wake for Flag {
 struct Waiting {
     flag: Arc<Flag>,
     polled: bool,
+    min_hold: Duration,
 }
 
 /// The store as it really is.
@@ -94,6 +103,11 @@ struct World {
     guards: Vec<Entry>,
     holds: Vec<Arc<Hold>>,
     last_token: u64,
+    releases: PendingReleases,
+    /// Holds that were left to their leases.
+    left: BTreeSet<u64>,
+    /// Ends of `min_hold`.
+    kept: BTreeMap<u64, Tick>,
     grants: usize,
 }
 
@@ -114,6 +128,9 @@ impl World {
             guards: Vec::new(),
             holds: Vec::new(),
             last_token: 0,
+            releases: PendingReleases::new(1),
+            left: BTreeSet::new(),
+            kept: BTreeMap::new(),
             grants: 0,
         }
     }
@@ -149,7 +166,13 @@ impl World {
         guard.map_or_else(Scope::default, |guard| Scope::default().with(Arc::clone(&guard.grant), guard.id))
     }
 
-    fn granted(&mut self, entry: Entry) {
+    fn granted(&mut self, entry: Entry, min_hold: Duration) {
+        let hold = &entry.grant.hold;
+        let kept_until = self.clock.now() + min_hold;
+        assert!(!entry.handed_on || min_hold.is_zero(), "an aged hold for a min_hold");
+        let kept = self.kept.entry(hold.id).or_default();
+        *kept = kept_until.max(*kept);
+
         assert!(entry.grant.is_live(), "granted without validity");
         if !entry.reentrant {
             assert!(entry.grant.token.get() > self.last_token, "tokens grow in order of grants");
@@ -163,12 +186,13 @@ impl World {
         let Some(waiting) = self.waiting.get_mut(&id) else { return };
         waiting.flag.0.store(false, Ordering::SeqCst);
         waiting.polled = true;
+        let min_hold = waiting.min_hold;
         let waker = Waker::from(Arc::clone(&waiting.flag));
         match self.act(|machine, now, effects| machine.poll_waiter(id, now, &waker, effects)) {
             Polled::Pending => {}
             Polled::Granted(entry) => {
                 self.waiting.remove(&id);
-                self.granted(entry);
+                self.granted(entry, min_hold);
             }
             Polled::Failed(_) => {
                 self.waiting.remove(&id);
@@ -178,15 +202,16 @@ impl World {
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Enqueue { patience, fixed, inside } => {
+            Op::Enqueue { patience, fixed, kept, inside } => {
                 let lease = if fixed { Lease::Fixed(LEASE) } else { Lease::Watchdog(LEASE) };
                 let scope = self.scope_of(inside);
-                let wish =
-                    Wish { lease, max_hold: None, min_hold: Duration::ZERO, patience, scope, task: None };
+                let min_hold = if kept { MIN_HOLD } else { Duration::ZERO };
+                let wish = Wish { lease, max_hold: None, min_hold, patience, scope, task: None };
                 match self.act(|machine, now, effects| machine.enqueue(wish, now, 100, effects)) {
-                    Ok(Enqueued::Entered(entry)) => self.granted(entry),
+                    Ok(Enqueued::Entered(entry)) => self.granted(entry, min_hold),
                     Ok(Enqueued::Waiting { id, .. }) => {
-                        self.waiting.insert(id, Waiting { flag: Arc::default(), polled: false });
+                        let waiting = Waiting { flag: Arc::default(), polled: false, min_hold };
+                        self.waiting.insert(id, waiting);
                         self.poll(id);
                     }
                     Err(AcquireError::Busy { .. }) if patience == Patience::Try => {}
@@ -204,11 +229,17 @@ impl World {
                     self.act(|machine, now, effects| machine.leave(id, now, effects));
                 }
             }
-            Op::Release(n) => {
+            Op::Release { n, full } => {
                 if !self.guards.is_empty() {
                     let entry = self.guards.remove(n % self.guards.len());
-                    let ended = self.act(|machine, now, effects| machine.release(&entry, now, effects));
+                    let pending = (!full).then(|| self.releases.count());
+                    let ended =
+                        self.act(|machine, now, effects| machine.release(&entry, pending, now, effects));
                     assert!(!matches!(ended, Ended::NotHeld), "a guard is released once");
+                    if let Ended::LeftToLease = ended {
+                        assert!(full);
+                        self.left.insert(entry.grant.hold.id);
+                    }
                 }
             }
             Op::Reenter(n) => {
@@ -239,7 +270,8 @@ impl World {
             Op::Forget => {
                 if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned() {
                     self.store = Owner::Nobody;
-                    self.act(|machine, now, effects| machine.lose(&hold, now, effects));
+                    self.kept.remove(&hold.id);
+                    self.act(|machine, now, effects| machine.lose(&hold, Loss::TakenAway, now, effects));
                 }
             }
         }
@@ -262,7 +294,11 @@ impl World {
             match self.act(|machine, now, _| machine.next_step(now)) {
                 Step::Exit => self.driver = false,
                 Step::Park { .. } => self.notified = false,
-                Step::Linger { .. } => panic!("no min_hold here"),
+                Step::Linger { hold, rest, .. } => {
+                    if matches!(self.store, Owner::Us(id, _) if id == hold.id) {
+                        self.store = Owner::Us(hold.id, now + rest);
+                    }
+                }
                 step => self.call = Some(step),
             }
             return;
@@ -285,12 +321,12 @@ impl World {
                     });
                 }
             }
-            (Step::Release { hold, report, then }, None) => {
+            (Step::Release { hold, order, then }, None) => {
                 let held = matches!(self.store, Owner::Us(id, _) if id == hold.id);
                 if held {
                     self.store = Owner::Nobody;
                 }
-                drop(report);
+                drop(order);
                 match then {
                     Some(again) if held && again.listeners == ListenerPolicy::Respect => {
                         self.machine.on_taken_over();
@@ -318,7 +354,7 @@ impl World {
             kind: Kind::Mutex,
             owner: OwnerId::new(format!("us:{}", self.next_hold)),
         };
-        let hold = Arc::new(Hold::new(self.next_hold, item, lease, now));
+        let hold = Arc::new(Hold::new(self.next_hold, item, lease, now, tokio::runtime::Handle::current()));
         self.next_hold += 1;
         self.store = Owner::Us(hold.id, now + LEASE);
         self.top += u64::from(tokens);
@@ -341,7 +377,7 @@ impl World {
         if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned()
             && !hold.is_valid(now)
         {
-            self.act(|machine, now, effects| machine.lose(&hold, now, effects));
+            self.act(|machine, now, effects| machine.lose(&hold, Loss::LeaseOver, now, effects));
         }
         if self.sweep.is_some_and(|due| due <= now) {
             self.sweep = None;
@@ -360,6 +396,11 @@ impl World {
                 "a live grant that the store does not know: {:?}",
                 self.store
             );
+        }
+        for hold in &self.holds {
+            let kept = self.kept.get(&hold.id).is_some_and(|&until| now < until) && hold.is_valid(now);
+            let there = matches!(self.store, Owner::Us(id, _) if id == hold.id);
+            assert!(there || !kept, "a key was freed before the end of its min_hold");
         }
         // Whoever is not being served has somebody who asks for it.
         let served = self.machine.is_held() || self.driver;
@@ -383,7 +424,7 @@ impl World {
         }
         for _ in 0..2000 {
             while !self.guards.is_empty() {
-                self.apply(Op::Release(0));
+                self.apply(Op::Release { n: 0, full: false });
             }
             let woken: Vec<u64> = self
                 .waiting
@@ -397,7 +438,10 @@ impl World {
             self.drive(None);
             self.check();
             if self.waiting.is_empty() && self.guards.is_empty() && self.machine.is_idle() {
-                assert!(!matches!(self.store, Owner::Us(..)), "the store still has a hold of ours");
+                assert!(
+                    !matches!(self.store, Owner::Us(id, _) if !self.left.contains(&id)),
+                    "the store still has a hold of ours"
+                );
                 return;
             }
             if self.call.is_none() {

@@ -1,0 +1,80 @@
+//! How a manager ends, and how holds are ended from outside.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Engine;
+use crate::error::{LockError, Loss};
+use crate::key::LockKey;
+use crate::sync::lock;
+use crate::time;
+
+impl Engine {
+    /// Cancelled when the engine goes, or its runtime.
+    pub(crate) fn ended(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+
+    /// Whether the runtime that the manager lives on has ended.
+    pub(crate) fn runtime_is_gone(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// The runtime is gone: nothing is renewed any more, so every hold is lost and every waiter is told.
+    pub(super) fn on_runtime_gone(self: &Arc<Self>) {
+        self.shut_down.store(true, Ordering::Release);
+        self.ended.cancel();
+        for key in self.registry.all() {
+            self.act(&key, |machine, now, effects| {
+                if let Some(hold) = machine.hold().cloned() {
+                    machine.lose(&hold, Loss::ShutDown, now, effects);
+                }
+                machine.on_driver_gone();
+                machine.shut_down(effects);
+            });
+        }
+    }
+
+    /// Ends the engine; see [`LockManager::shutdown`](crate::LockManager::shutdown). Returns how many holds were cut
+    /// off, and whether all background work was done in time.
+    pub(crate) async fn shutdown(self: &Arc<Self>, grace: Duration) -> (usize, bool) {
+        self.shut_down.store(true, Ordering::Release);
+        let end = self.clock.now() + grace;
+        for key in self.registry.all() {
+            self.act(&key, |machine, _, effects| machine.shut_down(effects));
+        }
+        let busy = || self.registry.all().iter().any(|key| lock(&key.machine).is_busy());
+        while busy() && self.clock.now() < end {
+            let left = end.since(self.clock.now());
+            time::sleep(&self.runtime, left.min(Duration::from_millis(5))).await;
+        }
+        let mut cut = 0;
+        for key in self.registry.all() {
+            self.act(&key, |machine, now, effects| {
+                if machine.is_held()
+                    && let Some(hold) = machine.hold().cloned()
+                {
+                    cut += 1;
+                    machine.lose(&hold, Loss::ShutDown, now, effects);
+                }
+            });
+        }
+        self.tasks.close();
+        let limit = self.config.call_timeout * 2;
+        let done = time::timeout(&self.runtime, limit, self.tasks.wait()).await.is_ok();
+        (cut, done)
+    }
+
+    /// Frees the key whoever holds it.
+    pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
+        let ours = self.registry.find(name).and_then(|key| lock(&key.machine).hold().cloned());
+        let freed = self.admin(name, |store| store.force_release(name.clone())).await?;
+        if let Some(hold) = ours {
+            self.lose(&hold, Loss::TakenAway);
+        }
+        Ok(freed)
+    }
+}
