@@ -4,7 +4,7 @@
 //! - [`driver`]: the task that carries out a machine's steps; at most one per key.
 //! - [`keeper`]: the timekeeper, which renews holds and finds those that are lost.
 //! - [`calls`]: store calls, bounded in time.
-//! - [`release`], [`reaper`]: the two kinds of calls that go on when their caller is gone.
+//! - [`release`], [`reaper`]: the two kinds of calls that go on when their caller is gone; [`pending`] counts the first.
 //! - [`acquire`]: the future that a caller polls.
 //! - [`ending`]: how a manager ends.
 
