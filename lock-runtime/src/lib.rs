@@ -47,7 +47,7 @@
 //! |---|---|---|
 //! | `macros` | yes | `#[distributed_lock]` |
 //! | `redis` | yes | the Redis store |
-//! | `tls-rustls`, `tls-native` | | `rediss://` |
+//! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a look for leftovers |
 #![forbid(unsafe_code)]

@@ -43,12 +43,12 @@ impl Address {
                 "the server does not know HELLO; Redis 6.2 or newer is needed",
             ),
             ErrorKind::AuthenticationFailed => self.error(StoreErrorKind::Denied, error.to_string()),
-            ErrorKind::InvalidClientConfig => self.error(StoreErrorKind::Unsupported, error.to_string()),
+            ErrorKind::InvalidClientConfig => self.error(StoreErrorKind::Unsupported, advised(error)),
             ErrorKind::Server(_) | ErrorKind::Extension => self.answer(
                 error.code().unwrap_or("ERR"),
                 error.detail().map_or_else(|| error.to_string(), str::to_owned).as_str(),
             ),
-            _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {error}")),
+            _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {}", advised(error))),
         }
     }
 
@@ -81,6 +81,36 @@ impl Address {
         };
         self.error(kind, format!("{code} {detail}{hint}"))
     }
+}
+
+/// The error, and what to do when it is about a certificate.
+fn advised(error: &RedisError) -> String {
+    let text = error.to_string();
+    // rustls; OpenSSL, older and newer; macOS and Windows.
+    const UNTRUSTED: [&str; 5] = [
+        "UnknownIssuer",
+        "self signed certificate",
+        "self-signed certificate",
+        "issuer certificate",
+        "not trusted",
+    ];
+    // What the client says about `#insecure` when it can't do that.
+    const INSECURE: &str = "tls-rustls-insecure";
+    let start = if text.contains(INSECURE) {
+        "; `#insecure` with rustls takes the feature `tls-rustls-insecure` of the crate `redis`. Better:"
+    } else if UNTRUSTED.iter().any(|words| text.contains(words)) {
+        ";"
+    } else {
+        return text;
+    };
+    let advice = if cfg!(all(feature = "tls-rustls", feature = "tls-native")) {
+        "leave out one of the features `tls-rustls` and `tls-native`; with both the Redis client reads no certificate \
+         store. Or give `connect_client` a client from `redis::Client::build_with_tls`"
+    } else {
+        "trust the server's authority in the system's certificate store, in the file that SSL_CERT_FILE names, or in a \
+         client from `redis::Client::build_with_tls` for `connect_client`"
+    };
+    format!("{text}{start} {advice}")
 }
 
 /// The error of a command inside a script. Redis 7 keeps its code in front and appends ` script: sha, on
@@ -181,6 +211,22 @@ mod tests {
         let error = address().answer("WRONGTYPE", new);
         assert_eq!(error.kind(), StoreErrorKind::ForeignData);
         assert!(!error.to_string().contains("user_script"), "{error}");
+    }
+
+    #[test]
+    fn errors_about_certificates_say_what_to_do() {
+        let refused = |what: &str| address().connect_error(&std::io::Error::other(what).into()).to_string();
+        for what in [
+            "invalid peer certificate: UnknownIssuer",
+            "certificate verify failed: (self signed certificate in certificate chain)",
+            "certificate verify failed: (self-signed certificate)",
+            "certificate verify failed: (unable to get local issuer certificate)",
+            "The certificate was not trusted.",
+        ] {
+            let error = refused(what);
+            assert!(error.contains(what) && error.contains("`connect_client`"), "{error}");
+        }
+        assert!(!refused("Connection refused").contains("`connect_client`"));
     }
 
     #[test]
