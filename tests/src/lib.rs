@@ -13,6 +13,8 @@ pub mod process;
 pub mod redis;
 #[cfg(feature = "helpers")]
 mod site;
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+pub mod tls;
 mod wait;
 
 pub use process::Helper;

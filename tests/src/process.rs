@@ -205,15 +205,19 @@ impl Helper {
     /// When it can't be started.
     #[track_caller]
     pub fn spawn<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Self {
-        let mut command = Command::new(program);
-        command
-            .args(args)
-            .env_remove("LOCK_URL")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit());
-        let mut process = Process::spawn(&mut command, None)
-            .unwrap_or_else(|error| panic!("can't start {program}: {error}"));
+        Self::spawn_command(Command::new(program).args(args))
+    }
+
+    /// Starts `command`, which may have an environment of its own.
+    ///
+    /// # Panics
+    ///
+    /// When it can't be started.
+    #[track_caller]
+    pub fn spawn_command(command: &mut Command) -> Self {
+        command.env_remove("LOCK_URL").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut process = Process::spawn(command, None)
+            .unwrap_or_else(|error| panic!("can't start {}: {error}", command.get_program().display()));
         let stdin = process.child.stdin.take();
         let stdout = process.child.stdout.take().expect("stdout is piped");
         let (sender, lines) = mpsc::channel();

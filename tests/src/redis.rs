@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::process::Process;
 
 /// How long a server may take to answer. Generous: two busy cores.
-const READY: Duration = Duration::from_secs(20);
+pub(crate) const READY: Duration = Duration::from_secs(20);
 
 /// Why a server could not be started.
 #[derive(Debug)]
@@ -44,6 +44,17 @@ impl From<io::Error> for StartError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
+}
+
+/// Whether the `redis-server` on the `PATH` was built with TLS. It is asked to read settings and starts nothing.
+#[must_use]
+pub fn knows_tls() -> bool {
+    // Settings are read in order, and it ends at the first one that it does not know.
+    let output = Command::new("redis-server")
+        .args(["--tls-port", "0", "--no-such-setting", "0"])
+        .stdin(Stdio::null())
+        .output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("no-such-setting"))
 }
 
 /// What becomes of a server's data at a [restart](RedisServer::restart).
@@ -248,7 +259,7 @@ impl RedisServer {
 
 /// A port that nobody listens on. Below the range that systems take for outgoing connections (Linux: 32768 and up),
 /// so that no client's connection takes it between this check, the start of a server and its restart.
-fn free_port() -> io::Result<u16> {
+pub(crate) fn free_port() -> io::Result<u16> {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -325,7 +336,7 @@ fn password(args: &[String]) -> Option<&str> {
     args.iter().position(|arg| arg == "--requirepass").and_then(|at| args.get(at + 1)).map(String::as_str)
 }
 
-fn read_log(dir: &TempDir) -> String {
+pub(crate) fn read_log(dir: &TempDir) -> String {
     std::fs::read_to_string(dir.path().join("redis.log")).unwrap_or_else(|error| format!("(no log: {error})"))
 }
 
