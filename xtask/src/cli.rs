@@ -28,6 +28,7 @@ Parts, in this order:
   features  lock-runtime without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
   test      unit, documentation, UI and integration tests (needs redis-server)
+  tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
   examples  quickstart and fencing, in memory and on a Redis server, two processes at once (needs redis-server)
 
 With CI=true in the environment, --install is implied and a part that is left out is a failure.

@@ -18,12 +18,13 @@ pub(crate) enum Part {
     Features,
     Docs,
     Test,
+    Tls,
     Examples,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Fmt, Self::Clippy, Self::Features, Self::Docs, Self::Test, Self::Examples];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Fmt, Self::Clippy, Self::Features, Self::Docs, Self::Test, Self::Tls, Self::Examples];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -32,6 +33,7 @@ impl Part {
             Self::Features => "features",
             Self::Docs => "docs",
             Self::Test => "test",
+            Self::Tls => "tls",
             Self::Examples => "examples",
         }
     }
@@ -46,7 +48,7 @@ impl Part {
             Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
             Self::Features => &[Tool::Clippy],
             Self::Docs => &[Tool::OpenSsl],
-            Self::Test => &[Tool::RedisServer, Tool::OpenSsl],
+            Self::Test | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Examples => &[Tool::RedisServer],
         }
     }
@@ -174,7 +176,28 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         Part::Test => {
             table.step("test", || cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"]));
         }
+        Part::Tls => run_tls(table, server_missing),
         Part::Examples => examples::run(table, server_missing),
+    }
+}
+
+/// `rediss://` without a TLS library and with each one alone; the part `test` has both at once.
+fn run_tls(table: &mut Table, server_missing: bool) {
+    let test = |features: &str| {
+        let start = ["test", "--package", "lock-tests", "--test", "redis_tls", "--no-default-features"];
+        cargo(&[&start[..], &["--features", features]].concat())
+    };
+    table.step("tls: none", || test("helpers"));
+    for feature in ["tls-rustls", "tls-native"] {
+        table.step(&format!("tls: {feature}"), || {
+            if server_missing {
+                Outcome::Skipped("missing: redis-server".to_owned())
+            } else if !lock_tests::redis::knows_tls() {
+                Outcome::Skipped("missing: a redis-server that was built with TLS".to_owned())
+            } else {
+                test(feature)
+            }
+        });
     }
 }
 
