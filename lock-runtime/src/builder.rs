@@ -7,8 +7,9 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
-use crate::engine::{Engine, SHORTEST_LEASE};
+use crate::engine::{Engine, LONGEST, SHORTEST_LEASE};
 use crate::error::ConnectError;
+use crate::key::LockKey;
 use crate::manager::LockManager;
 use crate::store::LockStore;
 use crate::store::memory::MemoryStore;
@@ -55,13 +56,13 @@ impl LockManagerBuilder {
 
     /// Time-out of one call to the store. Default 2 s.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
-        self.config.call_timeout = timeout;
+        self.config.call_timeout = timeout.min(LONGEST);
         self
     }
 
     /// Time-out of connecting. Default 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.config.connect_timeout = timeout;
+        self.config.connect_timeout = timeout.min(LONGEST);
         self
     }
 
@@ -94,13 +95,13 @@ impl LockManagerBuilder {
 
     /// How long a release channel stays subscribed after its last waiter left. Default 5 s.
     pub fn subscription_linger(mut self, linger: Duration) -> Self {
-        self.config.subscription_linger = linger;
+        self.config.subscription_linger = linger.min(LONGEST);
         self
     }
 
     /// Longest time for which a waiter does not ask the store when no message comes. Default 5 s.
     pub fn fallback_poll(mut self, interval: Duration) -> Self {
-        self.config.fallback_poll = interval;
+        self.config.fallback_poll = interval.min(LONGEST);
         self
     }
 
@@ -160,8 +161,9 @@ impl LockManagerBuilder {
             return self.redis(url);
         }
         // Only the scheme is repeated: the rest may have a password.
-        let scheme = url.split(':').next().unwrap_or_default();
-        Err(ConnectError::misconfigured(format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
+        let begins =
+            url.split_once("://").map_or_else(String::new, |(scheme, _)| format!(", not with {scheme:?}"));
+        Err(ConnectError::misconfigured(format!("a lock URL begins with {ACCEPTED}{begins}")))
     }
 
     /// As [`LockManager::from_env`], with these settings.
@@ -240,6 +242,13 @@ impl LockManagerBuilder {
                 "a lease of {:?} is too short; use {SHORTEST_LEASE:?} or more",
                 config.lease
             ));
+        }
+        if config.lease > LONGEST {
+            return refuse(format!("a lease of {:?} is too long; use {LONGEST:?} or less", config.lease));
+        }
+        if let Err(invalid) = LockKey::new(format!("{}k", config.prefix)) {
+            let (prefix, reason) = (&config.prefix, invalid.reason());
+            return refuse(format!("the prefix {prefix:?} cannot begin a lock name: {reason}"));
         }
         if config.call_timeout.is_zero() || config.connect_timeout.is_zero() {
             return refuse("a time-out of zero can't be met; use a second or more".to_owned());

@@ -29,6 +29,16 @@ struct Node {
     outer: Scope,
 }
 
+impl Drop for Node {
+    /// One by one, not each inside the drop of the next: a chain may be longer than the stack is deep.
+    fn drop(&mut self) {
+        let mut outer = self.outer.0.take();
+        while let Some(mut node) = outer.and_then(Arc::into_inner) {
+            outer = node.outer.0.take();
+        }
+    }
+}
+
 impl Scope {
     /// The scope in which this code runs.
     pub(crate) fn current() -> Self {
@@ -39,21 +49,27 @@ impl Scope {
         self.0.is_none()
     }
 
-    /// This scope with one more entry inside.
+    /// This scope with one more entry inside. Grants that have ended are left out: nobody enters them again, and a
+    /// task that hands its scope on to its successor would collect them for ever.
     pub(crate) fn with(self, grant: Arc<Grant>, entry: u64) -> Self {
-        Self(Some(Arc::new(Node { grant, entry, outer: self })))
+        let outer = if self.nodes().any(|node| node.grant.has_ended()) { self.without_ended() } else { self };
+        Self(Some(Arc::new(Node { grant, entry, outer })))
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        std::iter::successors(self.0.as_ref(), |node| node.outer.0.as_ref())
+    }
+
+    fn without_ended(&self) -> Self {
+        let live: Vec<_> = self.nodes().filter(|node| !node.grant.has_ended()).collect();
+        live.into_iter().rev().fold(Self(None), |outer, node| {
+            Self(Some(Arc::new(Node { grant: Arc::clone(&node.grant), entry: node.entry, outer })))
+        })
     }
 
     /// Whether the entry belongs to an enclosing call.
     pub(crate) fn contains(&self, grant: &Arc<Grant>, entry: u64) -> bool {
-        let mut scope = self;
-        while let Some(node) = &scope.0 {
-            if node.entry == entry && Arc::ptr_eq(&node.grant, grant) {
-                return true;
-            }
-            scope = &node.outer;
-        }
-        false
+        self.nodes().any(|node| node.entry == entry && Arc::ptr_eq(&node.grant, grant))
     }
 
     /// Runs `f` in this scope.

@@ -34,8 +34,8 @@ impl Drop for Alive {
             return;
         }
         let key = self.key.name.clone();
-        self.engine.act(&self.key, |machine, _, effects| {
-            machine.on_driver_gone();
+        let unsent = self.engine.act(&self.key, |machine, _, effects| {
+            let unsent = machine.on_driver_gone();
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
                 let source =
                     StoreError::new(StoreErrorKind::Unanswered, "the task that asks for this key panicked");
@@ -43,7 +43,11 @@ impl Drop for Alive {
             } else {
                 machine.shut_down(effects);
             }
+            unsent
         });
+        if unsent {
+            self.engine.left_to_lease(&self.key.name);
+        }
     }
 }
 

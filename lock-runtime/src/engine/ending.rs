@@ -28,13 +28,17 @@ impl Engine {
         self.shut_down.store(true, Ordering::Release);
         self.ended.cancel();
         for key in self.registry.all() {
-            self.act(&key, |machine, now, effects| {
+            let unsent = self.act(&key, |machine, now, effects| {
                 if let Some(hold) = machine.hold().cloned() {
                     machine.lose(&hold, Loss::ShutDown, now, effects);
                 }
-                machine.on_driver_gone();
+                let unsent = machine.on_driver_gone();
                 machine.shut_down(effects);
+                unsent
             });
+            if unsent {
+                self.left_to_lease(&key.name);
+            }
         }
     }
 
@@ -70,10 +74,14 @@ impl Engine {
 
     /// Frees the key whoever holds it.
     pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
-        let ours = self.registry.find(name).and_then(|key| lock(&key.machine).hold().cloned());
+        let before = self.registry.find(name).and_then(|key| lock(&key.machine).hold().cloned());
         let freed = self.admin(name, |store| store.force_release(name.clone())).await?;
-        if let Some(hold) = ours {
-            self.lose(&hold, Loss::TakenAway);
+        if let Some(hold) = &before {
+            self.lose(hold, Loss::TakenAway);
+        }
+        // What was granted meanwhile was freed, or came after it: the store knows.
+        if let Some(key) = self.registry.find(name) {
+            self.act(&key, |machine, _, effects| machine.verify(before.as_ref(), effects));
         }
         Ok(freed)
     }

@@ -42,12 +42,16 @@ use crate::config::{Config, TokenRetention};
 use crate::error::Loss;
 use crate::key::LockKey;
 use crate::metrics;
-use crate::store::{Item, LockStore};
+use crate::store::{Item, KeepItem, Kept, LockStore};
 use crate::sync::lock;
 use crate::token::Owners;
 
 /// Leases shorter than this are refused.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+
+/// Longer leases are refused, longer settings are cut to this: a year is as good as for ever, and can be added to a
+/// point in time.
+pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// The longest window of local hand-offs, whatever the settings say.
 const LONGEST_WINDOW: Duration = Duration::from_millis(250);
@@ -171,6 +175,9 @@ impl Engine {
             let due = if hold.is_renewing() { self.clock.now() } else { hold.deadline() };
             self.watch_at(&hold, due);
         }
+        if let Some(hold) = effects.verify {
+            self.spawn(Arc::clone(self).verify(hold));
+        }
         if let Some((hold, lease)) = effects.lengthen {
             // Goes on by itself; the guard's deadline tells how it went.
             drop(self.extend(&hold, lease, hold.deadline()));
@@ -185,7 +192,8 @@ impl Engine {
             tracing::warn!(key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
         }
         if let Some((hold, rest)) = effects.abandon {
-            match self.pending_releases.reserve() {
+            let pending = if self.runtime_is_gone() { None } else { self.pending_releases.reserve() };
+            match pending {
                 Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
                 None => self.left_to_lease(&key.name),
             }
@@ -234,6 +242,16 @@ impl Engine {
         let gone = self.runtime_is_gone();
         let why = if gone { "the runtime is gone" } else { "too many releases are pending" };
         self.release_failed(key, &why);
+    }
+
+    /// Asks the store whether the hold is still there, without changing it.
+    async fn verify(self: Arc<Self>, hold: Arc<Hold>) {
+        let lease = hold.deadline().since(self.clock.now());
+        if let (_, Ok(kept)) = self.keep(vec![KeepItem { item: hold.item.clone(), lease }]).await
+            && kept.first() == Some(&Kept::Gone)
+        {
+            self.lose(&hold, Loss::TakenAway);
+        }
     }
 
     /// A release is given up: the lease ends the hold.
@@ -287,7 +305,11 @@ impl Engine {
                 "lock {key}: a lease of {lease:?} is too short; use {SHORTEST_LEASE:?} or more"
             ));
         }
-        if let Some(round_trip) = self.rtt.measured().filter(|&round_trip| lease < round_trip * 4) {
+        if lease > LONGEST {
+            return Some(format!("lock {key}: a lease of {lease:?} is too long; use {LONGEST:?} or less"));
+        }
+        let measured = self.rtt.measured(self.clock.now());
+        if let Some(round_trip) = measured.filter(|&round_trip| lease < round_trip * 4) {
             return Some(format!(
                 "lock {key}: a lease of {lease:?} is shorter than 4 round trips to the store ({round_trip:?} each); \
                  use a longer one"

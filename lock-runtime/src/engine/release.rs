@@ -40,6 +40,7 @@ pub(crate) async fn send(
     on_error: impl Fn(&Arc<StoreError>),
 ) -> Sent {
     let key = &hold.item.key;
+    let mut unconfirmed = Unconfirmed { engine, hold, over: false };
     let mut pause = RETRY_FIRST;
     let mut unanswered = false;
     loop {
@@ -62,6 +63,7 @@ pub(crate) async fn send(
                 if let Some(report) = report.take() {
                     let _ = report.send(outcome);
                 }
+                unconfirmed.over = true;
                 return Sent::Answered { sent, released };
             }
             Err(error) => Arc::new(error),
@@ -85,6 +87,7 @@ pub(crate) async fn send(
         let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;
         let now = engine.clock.now();
         if now >= over || is_final(&error) || engine.runtime_is_gone() {
+            unconfirmed.over = true;
             engine.release_failed(key, &error);
             return Sent::GivenUp;
         }
@@ -93,15 +96,24 @@ pub(crate) async fn send(
     }
 }
 
-/// Whether sending it again is pointless.
+/// Says so when the task of a release goes before the store has answered: with its runtime, or by a panic.
+struct Unconfirmed<'a> {
+    engine: &'a Engine,
+    hold: &'a Hold,
+    over: bool,
+}
+
+impl Drop for Unconfirmed<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.engine.release_failed(&self.hold.item.key, &"its task is gone");
+        }
+    }
+}
+
+/// Whether sending it again is pointless: what is there is not our hold.
 fn is_final(error: &StoreError) -> bool {
-    matches!(
-        error.kind(),
-        StoreErrorKind::ForeignData
-            | StoreErrorKind::Denied
-            | StoreErrorKind::Unsupported
-            | StoreErrorKind::Refused
-    )
+    matches!(error.kind(), StoreErrorKind::ForeignData | StoreErrorKind::Unsupported)
 }
 
 /// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others, at the end of

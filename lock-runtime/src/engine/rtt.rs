@@ -7,6 +7,8 @@ use crate::clock::Tick;
 
 /// How long a measurement counts, at most twice this.
 const PERIOD: Duration = Duration::from_secs(10);
+/// So many measurements make the lowest one a round trip: single ones have connecting or loading a script in them.
+const ENOUGH: u32 = 8;
 /// What is assumed before the first call.
 const ASSUMED: Duration = Duration::from_millis(1);
 
@@ -17,8 +19,20 @@ pub(crate) struct RoundTrip(Mutex<Periods>);
 #[derive(Debug, Default)]
 struct Periods {
     started: Tick,
-    current: Option<Duration>,
-    last: Option<Duration>,
+    current: Option<Lowest>,
+    last: Option<Lowest>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lowest {
+    time: Duration,
+    count: u32,
+}
+
+impl Lowest {
+    fn with(self, other: Self) -> Self {
+        Self { time: self.time.min(other.time), count: self.count.saturating_add(other.count) }
+    }
 }
 
 impl RoundTrip {
@@ -30,18 +44,26 @@ impl RoundTrip {
             periods.last = periods.current.take();
             periods.started = now;
         }
-        periods.current = Some(periods.current.map_or(took, |lowest| lowest.min(took)));
+        let one = Lowest { time: took, count: 1 };
+        periods.current = Some(periods.current.map_or(one, |lowest| lowest.with(one)));
     }
 
-    /// The lowest recent round trip, if anything was measured.
-    pub(crate) fn measured(&self) -> Option<Duration> {
+    fn recent(&self) -> (Tick, Option<Lowest>) {
         let periods = crate::sync::lock(&self.0);
-        periods.current.into_iter().chain(periods.last).min()
+        (periods.started, periods.current.into_iter().chain(periods.last).reduce(Lowest::with))
+    }
+
+    /// The lowest recent round trip, if there were enough calls to be sure of it.
+    pub(crate) fn measured(&self, now: Tick) -> Option<Duration> {
+        let (started, recent) = self.recent();
+        recent
+            .filter(|lowest| lowest.count >= ENOUGH && now.since(started) <= PERIOD * 2)
+            .map(|lowest| lowest.time)
     }
 
     /// The lowest recent round trip, or a guess.
     pub(crate) fn lowest(&self) -> Duration {
-        self.measured().unwrap_or(ASSUMED)
+        self.recent().1.map_or(ASSUMED, |lowest| lowest.time)
     }
 }
 
@@ -61,5 +83,18 @@ mod tests {
         assert_eq!(rtt.lowest(), Duration::from_micros(50));
         rtt.record(at(29), at(30));
         assert_eq!(rtt.lowest(), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn few_or_old_measurements_refuse_nobody() {
+        let at = |seconds| Tick::default() + Duration::from_secs(seconds);
+        let rtt = RoundTrip::default();
+        for _ in 1..ENOUGH {
+            rtt.record(at(0), at(1));
+            assert_eq!(rtt.measured(at(1)), None);
+        }
+        rtt.record(at(0), at(1));
+        assert_eq!(rtt.measured(at(1)), Some(Duration::from_secs(1)));
+        assert_eq!(rtt.measured(at(30)), None);
     }
 }

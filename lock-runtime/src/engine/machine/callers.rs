@@ -109,7 +109,7 @@ impl Machine {
     pub(crate) fn leave(&mut self, id: u64, now: Tick, effects: &mut Effects) {
         let Some(waiter) = self.take_waiter(id, effects) else { return };
         if matches!(waiter.state, WaiterState::Offered) {
-            self.pass_on(id, now, effects);
+            self.decline(id, now, effects);
         } else if self.parked && self.first_active().is_none() {
             effects.notify = true;
         }
@@ -139,7 +139,7 @@ impl Machine {
         let Some(live) = self.live_of(&entry.grant) else {
             return if was_lost { Ended::Lost } else { Ended::NotHeld };
         };
-        let Some(at) = live.entries.iter().position(|e| e.id == entry.id) else { return Ended::NotHeld };
+        let Some(at) = live.entries.iter().rposition(|e| e.id == entry.id) else { return Ended::NotHeld };
         live.entries.remove(at);
         if !live.entries.is_empty() {
             let renewed = live.entries.iter().any(|e| e.renewed);

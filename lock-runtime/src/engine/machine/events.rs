@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::inside::stop_watching;
 use super::{
-    COUNTER_AHEAD, Effects, Held, Lingering, Machine, OFFER_TIME, Order, Patience, Phase, Rivals, Step,
-    Waiter, WaiterState,
+    COUNTER_AHEAD, Effects, Held, Lingering, Machine, OFFER_TIME, Offer, Order, Patience, Phase, Rivals,
+    Step, Waiter, WaiterState,
 };
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
@@ -34,12 +34,21 @@ impl Machine {
             if let Some(live) = held.live {
                 effects.signal = Some(live.grant);
             }
-            if let Some(waiter) = held.offer.and_then(|(id, _)| self.waiters.get_mut(&id)) {
-                waiter.state = WaiterState::Active;
-            }
+            self.end_offer(held.offer, &WaiterState::Active);
         }
         self.pace.now(now);
         self.kick(now, effects);
+    }
+
+    /// The key was freed by force; a hold other than `before` may have been granted before or after that.
+    pub(crate) fn verify(&mut self, before: Option<&Arc<Hold>>, effects: &mut Effects) {
+        match &self.phase {
+            Phase::Held(held) if !before.is_some_and(|before| Arc::ptr_eq(before, &held.hold)) => {
+                effects.verify = Some(Arc::clone(&held.hold));
+            }
+            Phase::Calling => self.freed_by_force = true,
+            _ => {}
+        }
     }
 
     /// The end of a grant's `max_hold`: the signal fires and the hold is not renewed any more. The key stays taken
@@ -55,17 +64,18 @@ impl Machine {
     /// Takes back an offer that nobody claimed in time.
     pub(crate) fn sweep(&mut self, now: Tick, effects: &mut Effects) {
         self.sweeping = false;
-        let Phase::Held(Held { offer: Some((id, since)), .. }) = &self.phase else { return };
-        let (id, due) = (*id, *since + OFFER_TIME);
+        let Phase::Held(Held { offer: offer @ Some(_), .. }) = &mut self.phase else { return };
+        let Some(Offer { since, last, .. }) = *offer else { return };
+        let due = since + OFFER_TIME;
         if now < due {
             self.sweeping = true;
             effects.sweep = Some(due);
             return;
         }
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.state = WaiterState::Stale;
-        }
-        self.pass_on(id, now, effects);
+        let unclaimed = offer.take();
+        self.end_offer(unclaimed, &WaiterState::Stale);
+        self.unclaimed = self.unclaimed.saturating_add(1);
+        self.pass_on(last, now, effects);
     }
 
     /// The driver asks what to do. It must carry the step out and report by one of the `on_…` methods.
@@ -140,6 +150,9 @@ impl Machine {
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
         let lease = hold.lease;
         let window_end = now + window;
+        if std::mem::take(&mut self.freed_by_force) {
+            effects.verify = Some(Arc::clone(&hold));
+        }
         self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
         // Fresh from the store, it is good for everything that asks for this lease.
         let head = self.first_active().filter(|(_, waiter)| waiter.wish.lease == lease).map(|(id, _)| id);
@@ -222,13 +235,16 @@ impl Machine {
     }
 
     /// The driver is gone without having said so: its runtime ended, or it panicked. What it was doing is left to the
-    /// lease.
-    pub(crate) fn on_driver_gone(&mut self) {
+    /// lease. `true` when a release had not been begun.
+    #[must_use]
+    pub(crate) fn on_driver_gone(&mut self) -> bool {
         self.driver = false;
         self.parked = false;
+        let unsent = matches!(self.phase, Phase::Ending { .. });
         if !matches!(self.phase, Phase::Held(_)) {
             self.phase = Phase::Free;
         }
+        unsent
     }
 
     /// Everybody who waits is told.
@@ -240,11 +256,8 @@ impl Machine {
     pub(crate) fn shut_down(&mut self, effects: &mut Effects) {
         self.shut_down = true;
         let error = AcquireError::ShutDown { key: self.key.clone() };
-        if let Phase::Held(Held { offer: offer @ Some(_), .. }) = &mut self.phase {
-            *offer = None;
-            if let Phase::Held(Held { live: None, .. }) = &self.phase {
-                self.begin_release(Order::default(), self.clock.now(), effects);
-            }
+        if let Phase::Held(Held { offer: Some(_), live: None, .. }) = &self.phase {
+            self.begin_release(Order::default(), self.clock.now(), effects);
         }
         self.fail_all(&error, effects);
         if self.parked {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Again, Effects, Entry, Held, Live, LiveEntry, Machine, OFFER_TIME, Order, Phase, WINDOWS_WITHOUT_RELEASE,
-    Waiter, WaiterState, Wish,
+    Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, Offer, Order, Phase,
+    WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
@@ -19,7 +19,9 @@ pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
 
 impl Machine {
     pub(super) fn is_busy_for_a_try(&self) -> bool {
-        let others = self.waiters.values().any(|waiter| !matches!(waiter.state, WaiterState::Failed(_)));
+        // A stale one is not waiting as long as nobody polls it.
+        let waits = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active | WaiterState::Offered);
+        let others = self.waiters.values().any(waits);
         others || matches!(self.phase, Phase::Held(_) | Phase::Lingering { .. })
     }
 
@@ -98,11 +100,11 @@ impl Machine {
         }
     }
 
-    /// The waiter with the offer takes it.
+    /// A waiter with an offer takes it.
     pub(super) fn claim(&mut self, id: u64, now: Tick, effects: &mut Effects) -> Option<Entry> {
         let entry_id = self.new_id();
         let (clock, valid) = match &self.phase {
-            Phase::Held(held) if matches!(held.offer, Some((offered, _)) if offered == id) => {
+            Phase::Held(held) if held.offer.is_some() => {
                 let tokens_left = held.tokens.first <= held.tokens.last;
                 (self.clock, tokens_left && held.hold.is_valid(now))
             }
@@ -121,8 +123,9 @@ impl Machine {
             return None;
         }
         let waiter = self.take_waiter(id, effects)?;
+        self.unclaimed = 0;
         let Phase::Held(held) = &mut self.phase else { return None };
-        held.offer = None;
+        let offer = held.offer.take();
         let token = held.tokens.take()?;
         held.used += 1;
         let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, clock, now, waiter.wish.max_hold));
@@ -131,7 +134,9 @@ impl Machine {
             entries: vec![LiveEntry::new(entry_id, &waiter.wish, now)],
             min_hold_end: now + waiter.wish.min_hold,
         });
-        Some(Entry { grant, id: entry_id, reentrant: false, handed_on: held.used > 1 })
+        let handed_on = held.used > 1;
+        self.end_offer(offer.filter(|offer| offer.open > 1), &WaiterState::Active);
+        Some(Entry { grant, id: entry_id, reentrant: false, handed_on })
     }
 
     /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one behind `after`, if
@@ -159,25 +164,56 @@ impl Machine {
         good.then_some(id)
     }
 
-    /// An offer came back: to the next one, or to the store.
-    pub(super) fn pass_on(&mut self, from: u64, now: Tick, effects: &mut Effects) {
-        if let Phase::Held(held) = &mut self.phase {
-            held.offer = None;
+    /// A waiter with an offer leaves.
+    pub(super) fn decline(&mut self, id: u64, now: Tick, effects: &mut Effects) {
+        let Phase::Held(Held { offer: Some(offer), .. }) = &mut self.phase else { return };
+        offer.open = offer.open.saturating_sub(1);
+        if offer.open == 0 {
+            self.pass_on(id, now, effects);
         }
+    }
+
+    /// An offer came back: to those behind `from`, or to the store.
+    pub(super) fn pass_on(&mut self, from: u64, now: Tick, effects: &mut Effects) {
         match self.next_holder(Some(from), now) {
             Some(next) => self.offer(next, now, effects),
             None => self.begin_release(Order::default(), now, effects),
         }
     }
 
-    /// Offers the hold to a waiter.
-    pub(super) fn offer(&mut self, id: u64, now: Tick, effects: &mut Effects) {
-        let Phase::Held(held) = &mut self.phase else { return };
-        held.offer = Some((id, now));
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.state = WaiterState::Offered;
-            effects.wake = waiter.waker.clone();
+    /// Those who are still offered the hold are not any more.
+    pub(super) fn end_offer(&mut self, offer: Option<Offer>, state: &WaiterState) {
+        let Some(offer) = offer else { return };
+        for waiter in self.waiters.range_mut(..=offer.last).map(|(_, waiter)| waiter) {
+            if matches!(waiter.state, WaiterState::Offered) {
+                waiter.state = state.clone();
+            }
         }
+    }
+
+    /// Offers the hold to a waiter, and to others behind it that want the same when offers have not been claimed.
+    pub(super) fn offer(&mut self, first: u64, now: Tick, effects: &mut Effects) {
+        let Phase::Held(held) = &mut self.phase else { return };
+        let most = 1 << self.unclaimed.min(MOST_DOUBLINGS);
+        let (lease, fresh) = (held.hold.lease, held.used == 0);
+        let mut offer = Offer { since: now, open: 0, last: first };
+        for (&id, waiter) in self.waiters.range_mut(first..) {
+            let fits = waiter.wish.lease == lease && (fresh || waiter.wish.min_hold.is_zero());
+            if !matches!(waiter.state, WaiterState::Active) || !fits {
+                continue;
+            }
+            waiter.state = WaiterState::Offered;
+            offer.open += 1;
+            offer.last = id;
+            match (&effects.wake, waiter.waker.clone()) {
+                (None, waker) => effects.wake = waker,
+                (Some(_), waker) => effects.wake_more.extend(waker),
+            }
+            if offer.open == most {
+                break;
+            }
+        }
+        held.offer = Some(offer);
         if !self.sweeping {
             self.sweeping = true;
             effects.sweep = Some(now + OFFER_TIME);

@@ -26,6 +26,9 @@ use crate::store::{ListenerPolicy, TokenRange};
 
 /// An offer that is not claimed for so long goes to the next waiter.
 pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
+/// Each offer that nobody claims doubles the number of waiters who get the next one, up to this power of two: so many
+/// waiters that are not polled cannot keep one waiting that is.
+const MOST_DOUBLINGS: u32 = 10;
 /// After so many windows without a real release, one is made for pollers whom nobody hears.
 const WINDOWS_WITHOUT_RELEASE: u32 = 16;
 /// A counter that is further ahead of the server's clock gets no ranges.
@@ -103,6 +106,8 @@ pub(crate) struct Effects {
     pub(crate) rewatch: Option<Arc<Hold>>,
     /// The watchdog stops, and an inner call has a fixed lease that lasts longer than what is left.
     pub(crate) lengthen: Option<(Arc<Hold>, Duration)>,
+    /// The store is asked whether the hold is still there.
+    pub(crate) verify: Option<Arc<Hold>>,
     /// The grant's lost signal fires.
     pub(crate) signal: Option<Arc<Grant>>,
     /// The hold is lost; its owner-checked release is still sent, if releases may be.
@@ -195,9 +200,18 @@ struct Held {
     tokens: TokenRange,
     used: u32,
     window_end: Tick,
-    /// Who may claim the next grant, and since when.
-    offer: Option<(u64, Tick)>,
+    offer: Option<Offer>,
     live: Option<Live>,
+}
+
+/// The next grant is there for whoever of the offered waiters is polled first.
+#[derive(Debug)]
+struct Offer {
+    since: Tick,
+    /// How many are offered it.
+    open: usize,
+    /// The last of them in the queue.
+    last: u64,
 }
 
 #[derive(Debug)]
@@ -236,7 +250,7 @@ struct Waiter {
     late: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum WaiterState {
     Active,
     Offered,
@@ -256,9 +270,13 @@ pub(crate) struct Machine {
     driver: bool,
     parked: bool,
     sweeping: bool,
+    /// Offers in a row that nobody claimed.
+    unclaimed: u32,
     /// Tokens used by the last hold.
     used_tokens: u32,
     counter_ahead: bool,
+    /// The key was freed by force while a call was under way.
+    freed_by_force: bool,
     windows_without_release: u32,
     /// Acquire calls begun so far, and those answered.
     calls: u64,
@@ -280,8 +298,10 @@ impl Machine {
             driver: false,
             parked: false,
             sweeping: false,
+            unclaimed: 0,
             used_tokens: 1,
             counter_ahead: false,
+            freed_by_force: false,
             windows_without_release: 0,
             calls: 0,
             answers: 0,

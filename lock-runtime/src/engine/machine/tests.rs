@@ -406,12 +406,23 @@ impl World {
         let served = self.machine.is_held() || self.driver;
         let active = self.machine.first_active().is_some();
         assert!(!active || served, "a lost wake-up: {:?}", self.machine);
-        if let Phase::Held(Held { offer: Some((id, _)), .. }) = &self.machine.phase {
+        let is_offered = |waiter: &Waiter| matches!(waiter.state, WaiterState::Offered);
+        let offered: Vec<_> =
+            self.machine.waiters.iter().filter(|(_, waiter)| is_offered(waiter)).map(|(id, _)| id).collect();
+        for id in &offered {
             let waiting = &self.waiting[id];
             let woken = waiting.flag.0.load(Ordering::SeqCst) || !waiting.polled;
             assert!(woken, "an offer that nobody was told about");
-            assert!(self.sweep.is_some(), "an offer that nobody takes back");
         }
+        let open = match &self.machine.phase {
+            Phase::Held(Held { offer: Some(offer), .. }) => {
+                assert!(self.sweep.is_some(), "an offer that nobody takes back");
+                assert!(offer.open > 0, "an offer for nobody");
+                offer.open
+            }
+            _ => 0,
+        };
+        assert_eq!(open, offered.len(), "offers without a hold");
         if let Phase::Held(held) = &self.machine.phase {
             assert!(held.offer.is_some() || held.live.is_some(), "a hold for nobody");
         }
