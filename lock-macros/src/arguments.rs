@@ -9,7 +9,7 @@
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
-use syn::{FnArg, Ident, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token, Type};
+use syn::{Attribute, FnArg, Ident, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token, Type};
 
 /// The arguments of a function.
 pub(crate) struct Arguments {
@@ -23,10 +23,10 @@ impl Arguments {
         let mut bindings = Vec::new();
         for input in &signature.inputs {
             if let FnArg::Typed(typed) = input {
-                collect_bindings(&typed.pat, &mut bindings);
+                collect_bindings(&typed.pat, &[], &mut bindings);
             }
         }
-        let names = bindings.into_iter().map(|binding| binding.ident.clone()).collect();
+        let names = bindings.into_iter().map(|binding| binding.pat.ident.clone()).collect();
         Self { names, own: signature.receiver().map(|receiver| receiver.self_token) }
     }
 
@@ -54,7 +54,7 @@ impl Arguments {
 pub(crate) struct Capture {
     /// `let mut a = a;` for the names of patterns; goes before everything.
     pub(crate) rebind: TokenStream,
-    /// `let _ = (&mut a, &mut b);`; goes into the block.
+    /// `let _ = (&mut a, &mut b);`; goes into the block. What stands under a `#[cfg]` gets a statement of its own.
     pub(crate) borrow: TokenStream,
 }
 
@@ -63,7 +63,9 @@ impl Capture {
     pub(crate) fn prepare(signature: &mut Signature) -> Self {
         let returned = lifetimes_of(&signature.output);
         let mut rebind = TokenStream::new();
+        let mut borrow = TokenStream::new();
         let mut borrowed = Vec::new();
+        let allowed = quote!(#[allow(clippy::used_underscore_binding)]);
         for input in &mut signature.inputs {
             match input {
                 FnArg::Receiver(receiver) => {
@@ -82,36 +84,42 @@ impl Capture {
                         && is_variable(ident)
                     {
                         mutability.get_or_insert_default();
-                        borrowed.push(quote!(#ident));
+                        let conditions = conditions(&typed.attrs);
+                        if conditions.is_empty() {
+                            borrowed.push(quote!(#ident));
+                        } else {
+                            borrow.extend(quote!(#(#conditions)* #allowed let _ = &mut #ident;));
+                        }
                         continue;
                     }
                     // A `mut` inside a pattern is an error where the pattern looks through a reference, which the
                     // tokens of an alias do not show. A new variable of the same name always can be `mut`.
                     let mut bindings = Vec::new();
-                    collect_bindings(&typed.pat, &mut bindings);
-                    for PatIdent { ident, mutability, .. } in
-                        bindings.into_iter().filter(|b| b.by_ref.is_none())
-                    {
-                        if mutability.is_none() {
-                            rebind.extend(quote! {
-                                #[allow(clippy::used_underscore_binding)]
-                                let mut #ident = #ident;
-                            });
+                    collect_bindings(&typed.pat, &conditions(&typed.attrs), &mut bindings);
+                    for Binding { pat, conditions } in bindings.iter().filter(|b| b.pat.by_ref.is_none()) {
+                        let ident = &pat.ident;
+                        if pat.mutability.is_none() {
+                            rebind.extend(quote!(#(#conditions)* #allowed let mut #ident = #ident;));
                         }
-                        borrowed.push(quote!(#ident));
+                        if conditions.is_empty() {
+                            borrowed.push(quote!(#ident));
+                        } else {
+                            borrow.extend(quote!(#(#conditions)* #allowed let _ = &mut #ident;));
+                        }
                     }
                 }
             }
         }
-        if borrowed.is_empty() {
-            return Self { rebind, ..Self::default() };
+        if !borrowed.is_empty() {
+            borrow.extend(quote!(#allowed let _ = (#(&mut #borrowed,)*);));
         }
-        let borrow = quote! {
-            #[allow(clippy::used_underscore_binding)]
-            let _ = (#(&mut #borrowed,)*);
-        };
         Self { rebind, borrow }
     }
+}
+
+/// The `#[cfg]`s among the attributes: what they leave out must not be named.
+fn conditions(attributes: &[Attribute]) -> Vec<&Attribute> {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).collect()
 }
 
 fn by_value_receiver(receiver: &Receiver, returned: &[String]) -> bool {
@@ -170,26 +178,35 @@ fn is_variable(name: &Ident) -> bool {
     !name.unraw().to_string().starts_with(char::is_uppercase)
 }
 
+/// A variable that a pattern binds, and the `#[cfg]`s under which it does.
+struct Binding<'p> {
+    pat: &'p PatIdent,
+    conditions: Vec<&'p Attribute>,
+}
+
 /// The variables that a pattern binds.
-fn collect_bindings<'p>(pat: &'p Pat, found: &mut Vec<&'p PatIdent>) {
+fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found: &mut Vec<Binding<'p>>) {
     match pat {
         Pat::Ident(binding) => {
             if is_variable(&binding.ident) {
-                found.push(binding);
+                found.push(Binding { pat: binding, conditions: outer.to_vec() });
             }
             if let Some((_, subpattern)) = &binding.subpat {
-                collect_bindings(subpattern, found);
+                collect_bindings(subpattern, outer, found);
             }
         }
-        Pat::Paren(pat) => collect_bindings(&pat.pat, found),
-        Pat::Reference(pat) => collect_bindings(&pat.pat, found),
-        Pat::Type(pat) => collect_bindings(&pat.pat, found),
-        Pat::Slice(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, found)),
-        Pat::Tuple(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, found)),
-        Pat::TupleStruct(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, found)),
-        Pat::Struct(pat) => pat.fields.iter().for_each(|field| collect_bindings(&field.pat, found)),
+        Pat::Paren(pat) => collect_bindings(&pat.pat, outer, found),
+        Pat::Reference(pat) => collect_bindings(&pat.pat, outer, found),
+        Pat::Type(pat) => collect_bindings(&pat.pat, outer, found),
+        Pat::Slice(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, outer, found)),
+        Pat::Tuple(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, outer, found)),
+        Pat::TupleStruct(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, outer, found)),
+        Pat::Struct(pat) => pat.fields.iter().for_each(|field| {
+            let all = [outer, &conditions(&field.attrs)].concat();
+            collect_bindings(&field.pat, &all, found);
+        }),
         // The cases of an or-pattern bind the same names.
-        Pat::Or(pat) => pat.cases.iter().take(1).for_each(|pat| collect_bindings(pat, found)),
+        Pat::Or(pat) => pat.cases.iter().take(1).for_each(|pat| collect_bindings(pat, outer, found)),
         _ => {}
     }
 }
@@ -235,6 +252,21 @@ mod tests {
         assert_eq!(prepared("async fn f(c: Ctx<'_>) -> Result<&str, E>").2, "");
         assert_eq!(prepared("async fn f(c: Ctx<'_>) -> Result<&'static str, E>").2, "(& mut c ,) ;");
         assert_eq!(prepared("async fn f(self) -> Result<&'a str, E>").2, "");
+    }
+
+    #[test]
+    fn what_a_cfg_leaves_out_is_not_named() {
+        let mut signature: Signature =
+            syn::parse_str("async fn f(a: u8, #[cfg(any())] b: u8, P { c, #[cfg(any())] d }: P)").unwrap();
+        let capture = Capture::prepare(&mut signature);
+        let plain = |tokens: TokenStream| {
+            tokens.to_string().replace("# [allow (clippy :: used_underscore_binding)] ", "")
+        };
+        assert_eq!(plain(capture.rebind), "let mut c = c ; # [cfg (any ())] let mut d = d ;");
+        assert_eq!(
+            plain(capture.borrow),
+            "# [cfg (any ())] let _ = & mut b ; # [cfg (any ())] let _ = & mut d ; let _ = (& mut a , & mut c ,) ;"
+        );
     }
 
     #[test]

@@ -28,11 +28,12 @@
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::{Expr, ExprPath, ExprReference, Ident, Lifetime, Local, Pat, ReturnType, Stmt};
 
 use crate::arguments::Capture;
 use crate::model::Locked;
-use crate::options::{OnBusy, OnLost, Time, Wait};
+use crate::options::{OnBusy, OnLost, Text, Time, Wait};
 use crate::shape::{self, Shape};
 
 /// Expands one use of the attribute; with mistakes in it, the item as it was and the errors.
@@ -238,6 +239,15 @@ fn request(locked: &Locked, names: &Names) -> TokenStream {
             request.extend(quote!(.wait(#time)));
         }
     }
+    let name = match &options.name {
+        Some(Text::Literal(name)) => name.to_token_stream(),
+        Some(Text::Expr(name)) => name.to_token_stream(),
+        None => {
+            let function = format!("::{}", locked.function.signature.ident.unraw());
+            quote!(::core::concat!(::core::module_path!(), #function))
+        }
+    };
+    request.extend(quote!(.name(#name)));
     let times = [("lease", &options.lease), ("max_hold", &options.max_hold), ("min_hold", &options.min_hold)];
     for (name, time) in times {
         if let Some(time) = time {

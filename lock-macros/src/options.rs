@@ -11,7 +11,7 @@ use crate::duration;
 use crate::errors::Errors;
 
 /// The accepted options, each with an example for the error messages.
-const ACCEPTED: [(&str, &str); 12] = [
+const ACCEPTED: [(&str, &str); 13] = [
     ("key", "key = \"order:<id>\""),
     ("wait", "wait = \"5s\""),
     ("lease", "lease = \"30s\""),
@@ -23,12 +23,13 @@ const ACCEPTED: [(&str, &str); 12] = [
     ("on_busy", "on_busy = skip"),
     ("on_error", "on_error = path::to::fallback"),
     ("prefix", "prefix = \"shop:\""),
+    ("name", "name = \"ship\""),
     ("crate", "crate = path::to::lock_runtime"),
 ];
 
 /// What people coming from other lock libraries write, and what it is called here.
 const ALIASES: [(&str, &str); 14] = [
-    ("name", "key"),
+    ("label", "name"),
     ("lock", "key"),
     ("id", "key"),
     ("timeout", "wait"),
@@ -94,6 +95,7 @@ pub(crate) struct Options {
     pub(crate) on_lost: OnLost,
     pub(crate) on_busy: OnBusy,
     pub(crate) on_error: Option<ExprPath>,
+    pub(crate) name: Option<Text>,
     pub(crate) krate: Option<Path>,
     /// The names seen, right or wrong, with a value or without.
     pub(crate) seen: Vec<Ident>,
@@ -151,6 +153,7 @@ impl Options {
         match text.as_str() {
             "key" => self.key = Some(key_text(input)?),
             "prefix" => self.prefix = Some(prefix_text(input)?),
+            "name" => self.name = Some(name_text(input)?),
             "wait" => self.wait = Some(wait(input)?),
             "lease" => self.lease = Some(time(input, "lease", LEASE_HINT)?),
             "max_hold" => self.max_hold = Some(time(input, "max_hold", HOLD_HINT)?),
@@ -222,6 +225,18 @@ fn prefix_text(input: ParseStream<'_>) -> syn::Result<Text> {
     text(input, "a prefix is a template as in \"shop:\", or an expression that implements `Display`")
 }
 
+fn name_text(input: ParseStream<'_>) -> syn::Result<Text> {
+    let name =
+        text(input, "`name` is what metrics call the lock: a text, or an expression of a `&'static str`")?;
+    match &name {
+        Text::Literal(literal) if literal.value().contains('<') => Err(Error::new(
+            literal.span(),
+            "`name` has no placeholders: metrics need few different names; the key is where `<id>` belongs",
+        )),
+        _ => Ok(name),
+    }
+}
+
 fn wait(input: ParseStream<'_>) -> syn::Result<Wait> {
     let expr: Expr = input.parse()?;
     if let Some(Lit::Str(text)) = literal(&expr) {
@@ -273,7 +288,9 @@ fn duration(expr: Expr, option: &str, zero_hint: &str) -> syn::Result<Time> {
             return Err(Error::new(other.span(), message));
         }
     };
-    match duration::parse(&text.value()) {
+    // A zero without a unit has worse wrong with it than the unit.
+    let parsed = if text.value().trim() == "0" { Ok(Duration::ZERO) } else { duration::parse(&text.value()) };
+    match parsed {
         Ok(Duration::ZERO) => Err(Error::new(text.span(), format!("`{option}` is zero; {zero_hint}"))),
         Ok(known) => Ok(Time::Known(known, text.clone())),
         Err(message) => Err(Error::new(text.span(), message)),

@@ -94,12 +94,12 @@ async fn release(guard: LockGuard) {
     let key = guard.key().clone();
     let (limit, runtime) = guard.call_limit();
     match time::timeout(&runtime, limit, guard.release()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(ReleaseError::Lost { why, .. })) => {
+        Some(Ok(())) => {}
+        Some(Err(ReleaseError::Lost { why, .. })) => {
             tracing::warn!(%key, %why, "the lock was lost while its body ran to its end");
         }
-        Ok(Err(error)) => tracing::warn!(%key, %error, "release after a finished body failed"),
-        Err(_) => tracing::warn!(%key, "release after a finished body was not answered in time"),
+        Some(Err(error)) => tracing::warn!(%key, %error, "release after a finished body failed"),
+        None => tracing::warn!(%key, "release after a finished body was not answered in time"),
     }
 }
 

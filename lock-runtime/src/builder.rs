@@ -48,7 +48,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Wait of requests that name none. Default 10 s.
+    /// Wait of requests that name none. Default 10 s; zero is one attempt.
     pub fn default_wait(mut self, wait: Duration) -> Self {
         self.config.default_wait = wait;
         self
@@ -161,6 +161,10 @@ impl LockManagerBuilder {
             return self.redis(url);
         }
         // Only the scheme is repeated: the rest may have a password.
+        if url.starts_with("redis:") || url.starts_with("rediss:") {
+            let reason = format!("`//` is missing in the lock URL behind the first `:`; use {ACCEPTED}");
+            return Err(ConnectError::misconfigured(reason));
+        }
         let begins =
             url.split_once("://").map_or_else(String::new, |(scheme, _)| format!(", not with {scheme:?}"));
         Err(ConnectError::misconfigured(format!("a lock URL begins with {ACCEPTED}{begins}")))

@@ -52,7 +52,7 @@ pub enum AcquireError {
         key: LockKey,
     },
     /// The wait ended before the lock was free.
-    #[error("lock {key} was still held by somebody else after a wait of {:?}", rounded(.waited))]
+    #[error("lock {key} was still held after a wait of {:?}", rounded(.waited))]
     TimedOut {
         /// The key.
         key: LockKey,
@@ -70,12 +70,12 @@ pub enum AcquireError {
         cap: &'static str,
     },
     /// The store could not be reached, or answered with errors until the wait ended.
-    #[error("lock {key}: the store is unavailable: {source}")]
+    #[error("lock {key}: the store is unavailable: {cause}")]
     Unavailable {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        source: Arc<StoreError>,
+        cause: Arc<StoreError>,
     },
     /// The manager was shut down, or its runtime is gone.
     #[error("lock {key}: the lock manager was shut down")]
@@ -113,12 +113,12 @@ pub enum ReleaseError {
         key: LockKey,
     },
     /// The store did not confirm the release. It is re-sent in the background until the lease is over.
-    #[error("lock {key}: the release is not confirmed: {source}")]
+    #[error("lock {key}: the release is not confirmed: {cause}")]
     Unavailable {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        source: Arc<StoreError>,
+        cause: Arc<StoreError>,
     },
 }
 
@@ -140,13 +140,13 @@ pub enum ExtendError {
         /// The key.
         key: LockKey,
     },
-    /// The store did not confirm; the lock is held until its old deadline.
-    #[error("lock {key}: the extension is not confirmed: {source}")]
+    /// The store did not confirm; the lock is held until its old deadline at least.
+    #[error("lock {key}: the extension is not confirmed: {cause}")]
     Unavailable {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        source: Arc<StoreError>,
+        cause: Arc<StoreError>,
     },
     /// The lease is renewed by the watchdog, or the duration is out of range.
     #[error("{reason}")]
@@ -161,10 +161,10 @@ pub enum ExtendError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The store did not answer in time or refused the connection.
-    #[error("{source}")]
+    #[error("{cause}")]
     Unavailable {
         /// The store's error; names host and port, never the password.
-        source: StoreError,
+        cause: StoreError,
     },
     /// The URL, the settings or the server's configuration cannot work.
     #[error("{reason}")]
@@ -186,7 +186,7 @@ pub enum LockError {
         key: LockKey,
     },
     /// The wait ended before the lock was free.
-    #[error("lock {key} was still held by somebody else after a wait of {:?}", rounded(.waited))]
+    #[error("lock {key} was still held after a wait of {:?}", rounded(.waited))]
     TimedOut {
         /// The key.
         key: LockKey,
@@ -203,8 +203,9 @@ pub enum LockError {
         /// Which cap: `max_waiters_per_key` or `max_waiters`.
         cap: &'static str,
     },
-    /// The lock was lost while the body ran; the body was dropped at its last await.
-    #[error("lock {key} was lost while its body ran: {why}")]
+    /// The lock was lost after it had been granted. A body under `#[distributed_lock]` or
+    /// [`with`](crate::Mutex::with) was dropped at its last await; what a guard protects goes on.
+    #[error("lock {key} was lost: {why}")]
     Lost {
         /// The key.
         key: LockKey,
@@ -217,13 +218,21 @@ pub enum LockError {
         /// The key.
         key: LockKey,
     },
-    /// The store could not be reached.
-    #[error("lock {key}: the store is unavailable: {source}")]
+    /// The store did not confirm a release or an extension: what the lock protects had begun, or was done.
+    #[error("lock {key} was held, and the store did not confirm what became of it: {cause}")]
+    Unconfirmed {
+        /// The key.
+        key: LockKey,
+        /// The store's last error.
+        cause: Arc<StoreError>,
+    },
+    /// The lock could not be acquired, because the store could not be reached or answered with errors.
+    #[error("lock {key}: the store is unavailable: {cause}")]
     Unavailable {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        source: Arc<StoreError>,
+        cause: Arc<StoreError>,
     },
     /// The manager was shut down, or its runtime is gone.
     #[error("lock {key}: the lock manager was shut down")]
@@ -258,15 +267,20 @@ impl LockError {
 
     /// Whether the same call may succeed a moment later, and may be sent again without harm because its body never
     /// started.
+    ///
+    /// This speaks of the lock that [`key`](Self::key) names. A function that takes a second lock inside its body and
+    /// hands that lock's error on with `?` has started, whatever the error says.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.is_busy() || matches!(self, Self::Unavailable { .. } | Self::NotReplicated { .. })
     }
 
-    /// Whether the body had started when this happened. If not, nothing of the body was executed.
+    /// Whether the lock had been granted when this happened. If not, nothing of its body was executed.
+    ///
+    /// As with [`is_retryable`](Self::is_retryable), "body" is that of the lock that the error names.
     #[must_use]
     pub fn body_started(&self) -> bool {
-        matches!(self, Self::Lost { .. })
+        matches!(self, Self::Lost { .. } | Self::NotHeld { .. } | Self::Unconfirmed { .. })
     }
 
     /// The key, where the error belongs to one.
@@ -279,6 +293,7 @@ impl LockError {
             | Self::Lost { key, .. }
             | Self::NotHeld { key }
             | Self::Unavailable { key, .. }
+            | Self::Unconfirmed { key, .. }
             | Self::ShutDown { key }
             | Self::NotReplicated { key } => Some(key),
             Self::Misconfigured { .. } | Self::InvalidKey(_) => None,
@@ -298,11 +313,11 @@ impl AcquireError {
     }
 
     /// What a caller is told about an error that is not, or no longer, retried.
-    pub(crate) fn from_store(key: LockKey, source: Arc<StoreError>) -> Self {
-        if is_misconfiguration(&source) {
-            Self::Misconfigured { reason: format!("lock {key}: {source}").into() }
+    pub(crate) fn from_store(key: LockKey, cause: Arc<StoreError>) -> Self {
+        if is_misconfiguration(&cause) {
+            Self::Misconfigured { reason: format!("lock {key}: {cause}").into() }
         } else {
-            Self::Unavailable { key, source }
+            Self::Unavailable { key, cause }
         }
     }
 }
@@ -318,11 +333,11 @@ impl ConnectError {
 }
 
 impl From<StoreError> for ConnectError {
-    fn from(source: StoreError) -> Self {
-        if is_misconfiguration(&source) {
-            Self::Misconfigured { reason: source.to_string().into() }
+    fn from(cause: StoreError) -> Self {
+        if is_misconfiguration(&cause) {
+            Self::Misconfigured { reason: cause.to_string().into() }
         } else {
-            Self::Unavailable { source }
+            Self::Unavailable { cause }
         }
     }
 }
@@ -333,7 +348,7 @@ impl From<AcquireError> for LockError {
             AcquireError::Busy { key } => Self::Busy { key },
             AcquireError::TimedOut { key, waited } => Self::TimedOut { key, waited },
             AcquireError::TooManyWaiters { key, waiting, cap } => Self::TooManyWaiters { key, waiting, cap },
-            AcquireError::Unavailable { key, source } => Self::Unavailable { key, source },
+            AcquireError::Unavailable { key, cause } => Self::Unavailable { key, cause },
             AcquireError::ShutDown { key } => Self::ShutDown { key },
             AcquireError::Misconfigured { reason } => Self::Misconfigured { reason },
             AcquireError::InvalidKey(error) => Self::InvalidKey(error),
@@ -346,7 +361,7 @@ impl From<ReleaseError> for LockError {
         match error {
             ReleaseError::Lost { key, why } => Self::Lost { key, why },
             ReleaseError::NotHeld { key } => Self::NotHeld { key },
-            ReleaseError::Unavailable { key, source } => Self::Unavailable { key, source },
+            ReleaseError::Unavailable { key, cause } => Self::Unconfirmed { key, cause },
         }
     }
 }
@@ -356,7 +371,7 @@ impl From<ExtendError> for LockError {
         match error {
             ExtendError::Lost { key, why } => Self::Lost { key, why },
             ExtendError::NotHeld { key } => Self::NotHeld { key },
-            ExtendError::Unavailable { key, source } => Self::Unavailable { key, source },
+            ExtendError::Unavailable { key, cause } => Self::Unconfirmed { key, cause },
             ExtendError::Misconfigured { reason } => Self::Misconfigured { reason },
         }
     }

@@ -32,7 +32,7 @@ use crate::token::FencingToken;
 /// `docs/guarantees.md`, P1). The answer is computed from the local clock at the moment of the call; the code that
 /// runs after it may be paused for any time. Pass [`fencing_token`](Self::fencing_token) to the resource and let it
 /// refuse smaller tokens where that matters.
-#[must_use = "the lock is released as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped; bind it to a name, as in `let _guard`, not to `_`"]
 pub struct LockGuard {
     engine: Arc<Engine>,
     key: Arc<Key>,
@@ -138,6 +138,7 @@ impl LockGuard {
     /// - [`ExtendError::Lost`]: the lock is lost; extending does not bring it back.
     /// - [`ExtendError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms, under four
     ///   round trips, or over half the token retention.
+    /// - [`ExtendError::NotHeld`]: the grant ended while this was under way.
     /// - [`ExtendError::Unavailable`]: the store did not confirm; the lock is held until its old deadline at least.
     ///
     /// # Cancel safety
@@ -170,11 +171,14 @@ impl LockGuard {
         result
     }
 
-    /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4 s).
+    /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4 s). `Ok` also when
+    /// it was handed on inside this process, when outer guards still hold it, or when
+    /// [`min_hold`](crate::Mutex::min_hold) keeps the key taken for a while.
     ///
     /// # Errors
     ///
     /// - [`ReleaseError::Lost`]: the lock had been lost before, so somebody else may have held it meanwhile.
+    /// - [`ReleaseError::NotHeld`]: the grant had ended in good order; a mistake in the program.
     /// - [`ReleaseError::Unavailable`]: the store did not confirm. The release is re-sent in the background until
     ///   the lease is over.
     ///
@@ -187,7 +191,7 @@ impl LockGuard {
         let key = self.key.name.clone();
         let unanswered = |said: &str| ReleaseError::Unavailable {
             key: key.clone(),
-            source: Arc::new(StoreError::new(StoreErrorKind::Unanswered, said)),
+            cause: Arc::new(StoreError::new(StoreErrorKind::Unanswered, said)),
         };
         let outcome = match self.end(true) {
             Ended::Nested | Ended::HandedOn | Ended::Lingering => return Ok(()),
@@ -198,15 +202,19 @@ impl LockGuard {
         };
         let limit = self.engine.config.call_timeout * 2;
         match time::timeout(&self.engine.runtime, limit, outcome).await {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) | Err(_) => Err(unanswered("the release was not answered")),
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(unanswered("the task that sends it is gone")),
+            None => Err(unanswered("the release was not answered")),
         }
     }
 
     fn end(&self, awaited: bool) -> Ended {
         let grant = &self.entry.grant;
-        metrics::held(&self.label, grant.now().since(grant.granted_at));
-        self.engine.release(&self.key, &self.entry, awaited)
+        let held = grant.now().since(grant.granted_at);
+        // First: a recorder may panic.
+        let ended = self.engine.release(&self.key, &self.entry, awaited);
+        metrics::held(&self.label, held);
+        ended
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ConnectError, LockError};
 use crate::key::IntoLockKey;
 use crate::kinds::Mutex;
-use crate::store::{LockStatus, StoreError, StoreErrorKind};
+use crate::store::LockStatus;
 
 /// A connection to a lock store, and everything this process holds there. Cheap to clone; one per store and process
 /// is enough.
@@ -104,7 +104,11 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// As [`status`](Self::status). Dropping the future leaves it open whether the key was freed.
+    /// As [`status`](Self::status), and [`LockError::ShutDown`] when the manager's runtime is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// The call is dispatched by the first poll and goes on when the future is dropped.
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<bool, LockError> {
         let key = key.into_lock_key()?;
         self.engine.force_release(&key).await
@@ -185,14 +189,7 @@ impl ShutdownError {
 impl LockManager {
     /// Asks the store whether it can be used, within the connect time-out.
     pub(crate) async fn checked(self) -> Result<Self, ConnectError> {
-        let limit = self.engine.config.connect_timeout;
-        match self.engine.bounded_by(limit, |store| store.check()).await {
-            Ok(Ok(())) => Ok(self),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => {
-                let message = format!("{:?} did not answer within {limit:?}", self.engine.store);
-                Err(StoreError::new(StoreErrorKind::Unreachable, message).into())
-            }
-        }
+        self.engine.check(self.engine.config.connect_timeout).await?;
+        Ok(self)
     }
 }

@@ -1,35 +1,15 @@
 //! Futures of this crate under other executors than tokio, and in runtimes that lack something.
 #![allow(missing_docs)]
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+mod block_on;
+
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use block_on::block_on;
 use lock_runtime::{AcquireError, ConnectError, LockError, LockManager, Loss, ReleaseError};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// An executor that is not tokio.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker: Waker = Arc::new(Unpark(std::thread::current())).into();
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
 
 fn manager() -> LockManager {
     block_on(LockManager::builder().dedicated_thread().connect("memory:")).unwrap()
@@ -71,13 +51,56 @@ fn a_program_without_timers_uses_a_dedicated_thread() {
     let error = bare.block_on(LockManager::connect("memory:")).unwrap_err();
     let ConnectError::Misconfigured { reason } = error else { panic!("{error:?}") };
     assert!(reason.contains("enable_all") && reason.contains("dedicated_thread"), "{reason}");
-    let locks = manager();
-    bare.block_on(async {
-        let guard = locks.mutex("k").acquire().await.unwrap();
-        let error = locks.mutex("k").wait(SECOND / 20).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
-        guard.release().await.unwrap();
+}
+
+/// A caller on a runtime of its own, while the manager's is not driven by anybody.
+#[test]
+fn callers_have_timers_of_their_own() {
+    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = stuck.block_on(LockManager::connect("memory:")).unwrap();
+    let guard = stuck.block_on(locks.mutex("a").lease(SECOND / 5).acquire()).unwrap();
+    let healthy = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let limit = 60 * SECOND;
+    healthy.block_on(async {
+        tokio::time::timeout(limit, guard.lost()).await.expect("the loss was not noticed");
+        let waiter = locks.mutex("b").wait(SECOND / 5).acquire();
+        let waited = tokio::time::timeout(limit, waiter).await.expect("the wait did not end");
+        assert!(waited.is_err());
     });
+}
+
+#[test]
+fn a_body_is_cancelled_while_the_managers_runtime_is_blocked() {
+    let builder = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let (blocked, healthy) = (builder().unwrap(), builder().unwrap());
+    let locks = blocked.block_on(LockManager::connect("memory:")).unwrap();
+    let (unblock, block) = std::sync::mpsc::channel::<()>();
+    let block = std::sync::Mutex::new(Some(block));
+    let body = async |_| {
+        let block = block.lock().unwrap().take().unwrap();
+        drop(blocked.spawn(async move { block.recv() }));
+        std::future::pending::<()>().await
+    };
+    let call = locks.mutex("k").lease(SECOND / 5).with(body);
+    let limited = healthy.block_on(async { tokio::time::timeout(60 * SECOND, call).await });
+    drop(unblock);
+    let error = limited.expect("the body was not cancelled").unwrap_err();
+    assert!(matches!(error, LockError::Lost { why: Loss::LeaseOver, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_view_may_outlive_its_manager() {
+    let locks = LockManager::builder().dedicated_thread().connect("memory:").await.unwrap();
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let view = guard.view();
+    let watcher = tokio::spawn(async move { view.lost().await });
+    let plain_view = guard.view();
+    let plain_watcher = std::thread::spawn(move || block_on(plain_view.lost()));
+    tokio::time::sleep(SECOND / 20).await;
+    guard.release().await.unwrap();
+    drop(locks);
+    tokio::time::sleep(SECOND / 2).await;
+    assert!(!watcher.is_finished() && !plain_watcher.is_finished(), "lost after a release in good order");
 }
 
 /// The lost signal comes before the timers of the manager's runtime end.

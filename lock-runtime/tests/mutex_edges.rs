@@ -1,6 +1,8 @@
 //! The edges of the engine: min holds, shutdown, forced releases, panics, futures which are not polled. Paused time.
 #![allow(missing_docs)]
 
+mod block_on;
+
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use block_on::block_on;
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     StoreError, Watch, Withdrawn,
@@ -23,13 +26,15 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A memory store which misbehaves once when told to, and answers a forced release late.
+/// A memory store which misbehaves once when told to, and begins and answers a forced release late.
 #[derive(Debug)]
 struct OddStore {
     inner: Arc<dyn LockStore>,
     panic_in_acquire: AtomicBool,
     panic_in_release: AtomicBool,
     hang_in_keep: AtomicBool,
+    slow_acquire: AtomicBool,
+    hang_in_status: AtomicBool,
     releases: AtomicUsize,
 }
 
@@ -40,6 +45,8 @@ impl OddStore {
             panic_in_acquire: AtomicBool::new(false),
             panic_in_release: AtomicBool::new(false),
             hang_in_keep: AtomicBool::new(false),
+            slow_acquire: AtomicBool::new(false),
+            hang_in_status: AtomicBool::new(false),
             releases: AtomicUsize::new(0),
         })
     }
@@ -52,6 +59,13 @@ impl LockStore for OddStore {
             return Box::pin(async {
                 let _ = call.await;
                 panic!("store bug")
+            });
+        }
+        if self.slow_acquire.swap(false, Ordering::SeqCst) {
+            return Box::pin(async {
+                let answer = call.await;
+                sleep(100 * MS).await;
+                answer
             });
         }
         call
@@ -81,12 +95,16 @@ impl LockStore for OddStore {
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        if self.hang_in_status.swap(false, Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         self.inner.status(key)
     }
 
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
         let call = self.inner.force_release(key);
         Box::pin(async move {
+            sleep(100 * MS).await;
             let result = call.await;
             sleep(500 * MS).await;
             result
@@ -254,6 +272,58 @@ async fn a_longer_lease_inside_is_asked_for_until_its_wait_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_inside_waits_no_longer_than_its_wait() {
+    let store = OddStore::new();
+    let (locks, rival) = (manager(LockManager::builder(), &store), manager(LockManager::builder(), &store));
+    let guard = locks.mutex("k").lease(20 * SECOND).acquire().await.unwrap();
+    assert!(rival.force_release("k").await.unwrap());
+    let _held = rival.mutex("k").acquire().await.unwrap();
+    store.hang_in_keep.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    let inner = guard.scope(locks.mutex("k").lease(60 * SECOND).wait(3 * SECOND).acquire()).await;
+    assert!(inner.is_err());
+    assert!(start.elapsed() < 4 * SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_answer_refuses_no_lease() {
+    let store = OddStore::new();
+    let (locks, rival) = (manager(LockManager::builder(), &store), manager(LockManager::builder(), &store));
+    let held = rival.mutex("k").acquire().await.unwrap();
+    store.slow_acquire.store(true, Ordering::SeqCst);
+    assert!(locks.mutex("k").lease(300 * MS).try_acquire().await.unwrap().is_none());
+    drop(held);
+    sleep(SECOND).await;
+    assert!(locks.mutex("k").lease(300 * MS).try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_reaches_a_hold_that_was_granted_meanwhile() {
+    let store = OddStore::new();
+    let locks = manager(LockManager::builder(), &store);
+    let forced = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.force_release("k").await }
+    });
+    sleep(50 * MS).await;
+    let guard = locks.mutex("k").acquire().await.unwrap(); // before it is freed
+    assert!(forced.await.unwrap().unwrap());
+    sleep(50 * MS).await;
+    assert!(guard.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_forced_release_goes_on() {
+    let store = OddStore::new();
+    let locks = manager(LockManager::builder(), &store);
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    assert!(tokio::time::timeout(MS, locks.force_release("k")).await.is_err());
+    sleep(SECOND).await;
+    assert!(guard.is_lost());
+    assert!(!locks.status("k").await.unwrap().is_locked());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_extension_obeys_the_rules_for_leases() {
     let retention = TokenRetention::For(100 * SECOND);
     let locks = LockManager::builder().token_retention(retention).connect("memory:").await.unwrap();
@@ -400,11 +470,24 @@ async fn a_late_reply_to_a_force_release_spares_a_later_hold() {
         let locks = locks.clone();
         async move { locks.force_release("k").await }
     });
-    sleep(100 * MS).await; // the key is free at the store, the reply is under way
+    sleep(200 * MS).await; // the key is free at the store, the reply is under way
     drop(guard);
     let later = locks.mutex("k").acquire().await.unwrap();
     assert!(forced.await.unwrap().unwrap(), "the key should have been taken");
     assert!(!later.is_lost(), "the hold taken after the forced release is lost");
+}
+
+#[test]
+fn a_call_that_is_under_way_when_the_runtime_goes_fails() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let store = OddStore::new();
+    store.hang_in_status.store(true, Ordering::SeqCst);
+    let connecting = LockManager::builder().connect_store(store as Arc<dyn LockStore>);
+    let locks = runtime.block_on(connecting).unwrap();
+    let status = std::thread::spawn(move || block_on(locks.status("k")));
+    std::thread::sleep(100 * MS);
+    runtime.shutdown_timeout(SECOND);
+    assert!(status.join().unwrap().is_err());
 }
 
 #[test]

@@ -8,10 +8,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::Sleep;
-
 use super::Engine;
+use super::caller::Caller;
 use super::hold::{Lease, MaxHold, drift_margin};
 use super::machine::{Enqueued, Entry, Patience, Polled, Wish};
 use super::registry::Key;
@@ -21,7 +19,8 @@ use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::Scope;
-use crate::time;
+use crate::time::{self, Timer};
+use tokio::sync::oneshot;
 
 /// The least time by which a wait that is shorter than a round trip is stretched, so that its one attempt can be
 /// answered.
@@ -35,6 +34,12 @@ pub(crate) enum Wait {
     Forever,
 }
 
+impl Wait {
+    pub(crate) fn at_most(limit: Duration) -> Self {
+        if limit.is_zero() { Self::No } else { Self::For(limit) }
+    }
+}
+
 /// What a lock builder has collected.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -45,6 +50,8 @@ pub(crate) struct Request {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
     pub(crate) label: Label,
+    /// Since when it waits; it may have to begin again.
+    pub(crate) asked: Option<Tick>,
 }
 
 /// Waits for a lock; made by [`Mutex::acquire`](crate::Mutex::acquire).
@@ -81,7 +88,7 @@ struct Waiting {
     id: u64,
     started: Tick,
     /// Made when the wait turns out to be one.
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Timer>>>,
     queued: bool,
     span: tracing::Span,
 }
@@ -169,13 +176,15 @@ enum Started {
     Waiting(Box<Waiting>),
 }
 
-fn start(request: Request) -> Result<Started, AcquireError> {
+fn start(mut request: Request) -> Result<Started, AcquireError> {
     let engine = Arc::clone(&request.engine);
-    if let Some(reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
+    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
+        if request.lease.is_renewed() && request.min_hold > engine.config.lease {
+            reason.push_str("; it is that long because of `min_hold`");
+        }
         return Err(AcquireError::misconfigured(reason));
     }
-    let waiting_now = engine.waiting.fetch_add(1, Ordering::Relaxed);
-    let started = engine.clock.now();
+    let started = *request.asked.get_or_insert(engine.clock.now());
     let span = tracing::debug_span!(
         "lock_acquire",
         key = %request.key,
@@ -183,14 +192,14 @@ fn start(request: Request) -> Result<Started, AcquireError> {
         token = tracing::field::Empty,
         outcome = tracing::field::Empty,
     );
-    metrics::waiters(1.0);
+    let waiting_now = engine.waiting.fetch_add(1, Ordering::Relaxed);
     let wish = Wish {
         lease: request.lease,
         max_hold: request.max_hold.map(|duration| MaxHold { duration, job: engine.new_id() }),
         min_hold: request.min_hold,
         patience: if request.wait == Wait::No { Patience::Try } else { Patience::Wait },
         scope: Scope::current(),
-        task: tokio::task::try_id(),
+        task: Caller::current(),
     };
     // Whoever enters again does not wait, so the caps are no matter of theirs.
     let full = waiting_now >= engine.config.max_waiters;
@@ -198,9 +207,15 @@ fn start(request: Request) -> Result<Started, AcquireError> {
     let (key, enqueued) =
         engine.with_key(&request.key, |machine, now, effects| machine.enqueue(wish, now, cap, effects));
     let mut waiting = Waiting { request, key, id: 0, started, timer: None, queued: false, span };
+    if let Ok(Enqueued::Waiting { id, .. }) = &enqueued {
+        waiting.id = *id;
+        waiting.queued = true;
+    }
+    // From here on, whatever panics leaves the queue.
+    metrics::waiters(1.0);
     match enqueued {
         Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
-        Ok(Enqueued::Waiting { id, own_task }) => {
+        Ok(Enqueued::Waiting { own_task, .. }) => {
             if own_task {
                 tracing::warn!(
                     key = %waiting.request.key,
@@ -208,8 +223,6 @@ fn start(request: Request) -> Result<Started, AcquireError> {
                      inside `guard.scope(…)`"
                 );
             }
-            waiting.id = id;
-            waiting.queued = true;
             Ok(Started::Waiting(Box::new(waiting)))
         }
         Err(error) => {
@@ -249,24 +262,24 @@ impl Waiting {
             Polled::Pending => {}
         }
         let Wait::For(wait) = self.request.wait else { return Poll::Pending };
-        loop {
-            let now = self.request.engine.clock.now();
-            let over = self.started + wait;
-            if now >= over {
-                let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(engine.config.call_timeout);
-                let awaited = engine.act(&self.key, |machine, _, _| machine.awaits_first_answer(id));
-                if !awaited || now >= over + grace {
-                    let error = self.give_up(now);
-                    self.record(Err(&error));
-                    return Poll::Ready(Err(error));
-                }
-                ready!(self.poll_timer(cx, (over + grace).since(now)));
-            } else {
-                ready!(self.poll_timer(cx, over.since(now)));
+        let now = self.request.engine.clock.now();
+        let mut end = self.started + wait;
+        if now >= end {
+            let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(engine.config.call_timeout);
+            end = end + grace;
+            let awaited = engine.act(&self.key, |machine, _, _| machine.awaits_first_answer(id));
+            if !awaited || now >= end {
+                let error = self.give_up(now);
+                self.record(Err(&error));
+                return Poll::Ready(Err(error));
             }
-            // The timer is through; it may have been early by the clock, which counts differently.
-            self.timer = None;
         }
+        ready!(self.poll_timer(cx, end.since(now)));
+        // The timer is through. It may have been early: by the clock, which counts differently, or because the
+        // manager's runtime is gone, which the machine knows by the next poll.
+        self.timer = None;
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>, left: Duration) -> Poll<()> {
@@ -285,7 +298,7 @@ impl Waiting {
         });
         let key = self.request.key.clone();
         match last_error {
-            Some(source) => AcquireError::from_store(key, source),
+            Some(cause) => AcquireError::from_store(key, cause),
             None => AcquireError::TimedOut { key, waited: now.since(self.started) },
         }
     }
@@ -322,7 +335,7 @@ impl Waiting {
     /// Makes the guard; a longer fixed lease inside a shorter one takes one store call first.
     fn enter(&mut self, entry: Entry) -> Entered {
         let engine = Arc::clone(&self.request.engine);
-        engine.watch_max_hold(&entry.grant);
+        engine.watch_max_hold(&self.key, &entry.grant);
         let recorded = entry.clone();
         let hold = Arc::clone(&entry.grant.hold);
         let reentrant = entry.reentrant;
@@ -357,8 +370,8 @@ impl Extending {
     fn finish(self, outcome: Option<Result<(), ExtendError>>) -> Result<LockGuard, AcquireError> {
         match outcome {
             Some(Ok(())) => Ok(self.guard),
-            Some(Err(ExtendError::Unavailable { key, source })) => {
-                Err(AcquireError::Unavailable { key, source })
+            Some(Err(ExtendError::Unavailable { key, cause })) => {
+                Err(AcquireError::Unavailable { key, cause })
             }
             Some(Err(ExtendError::Misconfigured { reason })) => Err(AcquireError::Misconfigured { reason }),
             Some(Err(ExtendError::Lost { key, .. } | ExtendError::NotHeld { key })) => {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::Engine;
+use super::backoff::Backoff;
 use super::hold::Hold;
 use crate::clock::Tick;
 use crate::error::{AcquireError, ExtendError, LockError, Loss};
@@ -15,15 +16,27 @@ use crate::key::LockKey;
 use crate::store::{BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
 use crate::time;
 
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_LONGEST: Duration = Duration::from_secs(1);
-
 /// A call to a store.
 pub(crate) type Call<T> = BoxFuture<Result<T, StoreError>>;
 
 impl Engine {
-    /// Makes a call and awaits it for a little longer than the store's own time-out; gives it back when it is overdue.
+    /// As `limited`, and takes note of how the store does.
     pub(crate) async fn bounded_by<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        call: impl FnOnce(&dyn LockStore) -> Call<T>,
+    ) -> Result<Result<T, StoreError>, Call<T>> {
+        let result = self.limited(timeout, call).await;
+        match &result {
+            Ok(Err(error)) if error.is_transient() => self.health.failed(self.clock.now(), error),
+            Ok(_) => self.health.answered(),
+            Err(_) => self.health.failed(self.clock.now(), &self.overdue()),
+        }
+        result
+    }
+
+    /// Makes a call and awaits it for a little longer than the store's own time-out; gives it back when it is overdue.
+    async fn limited<T: Send + 'static>(
         &self,
         timeout: Duration,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
@@ -34,8 +47,8 @@ impl Engine {
         };
         let limit = timeout + timeout / 8;
         match time::timeout(&self.runtime, limit, &mut call).await {
-            Ok(result) => Ok(result),
-            Err(_) => Err(Box::pin(call)),
+            Some(result) => Ok(result),
+            None => Err(Box::pin(call)),
         }
     }
 
@@ -46,18 +59,29 @@ impl Engine {
         self.bounded_by(self.config.call_timeout, call).await
     }
 
+    /// Whether the store can be used, asked once for at most about `limit`.
+    pub(crate) async fn check(self: &Arc<Self>, limit: Duration) -> Result<(), StoreError> {
+        self.limited(limit, |store| store.check()).await.unwrap_or_else(|call| {
+            self.drive(call);
+            let message = format!("{:?} did not answer within {limit:?}", self.store);
+            Err(StoreError::new(StoreErrorKind::Unreachable, message))
+        })
+    }
+
     pub(crate) fn overdue(&self) -> StoreError {
         let message = format!("no answer within {:?}", self.config.call_timeout);
         StoreError::new(StoreErrorKind::Unanswered, message)
     }
 
-    /// A call that changes no hold of ours.
     pub(crate) async fn admin<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         name: &LockKey,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
     ) -> Result<T, LockError> {
-        let result = self.bounded(call).await.unwrap_or_else(|_| Err(self.overdue()));
+        let result = self.bounded(call).await.unwrap_or_else(|call| {
+            self.drive(call);
+            Err(self.overdue())
+        });
         result.map_err(|error| AcquireError::from_store(name.clone(), Arc::new(error)).into())
     }
 
@@ -107,7 +131,7 @@ impl Engine {
         retry_until: Tick,
     ) -> Result<(), ExtendError> {
         let key = hold.item.key.clone();
-        let mut pause = RETRY_FIRST;
+        let mut backoff = Backoff::new();
         loop {
             let items = vec![KeepItem { item: hold.item.clone(), lease }];
             let error = match self.keep(items).await {
@@ -124,12 +148,11 @@ impl Engine {
                 (_, Err(error)) => error,
             };
             let now = self.clock.now();
-            let next = now + pause;
+            let next = now + backoff.next();
             if !error.is_transient() || next >= retry_until || !hold.is_valid(next) {
-                return Err(ExtendError::Unavailable { key, source: Arc::new(error) });
+                return Err(ExtendError::Unavailable { key, cause: Arc::new(error) });
             }
             tokio::time::sleep(next.since(now)).await;
-            pause = (pause * 2).min(RETRY_LONGEST);
         }
     }
 }

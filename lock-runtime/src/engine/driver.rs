@@ -37,9 +37,9 @@ impl Drop for Alive {
         let unsent = self.engine.act(&self.key, |machine, _, effects| {
             let unsent = machine.on_driver_gone();
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
-                let source =
+                let cause =
                     StoreError::new(StoreErrorKind::Unanswered, "the task that asks for this key panicked");
-                machine.fail_all(&AcquireError::Unavailable { key, source: Arc::new(source) }, effects);
+                machine.fail_all(&AcquireError::Unavailable { key, cause: Arc::new(cause) }, effects);
             } else {
                 machine.shut_down(effects);
             }
@@ -212,7 +212,10 @@ impl Driver {
             }
             // Without messages it polls.
             Ok(Err(error)) => tracing::debug!(key = %self.key.name, %error, "no subscription"),
-            Err(_) => tracing::debug!(key = %self.key.name, "no subscription in time"),
+            Err(call) => {
+                engine.drive(call);
+                tracing::debug!(key = %self.key.name, "no subscription in time");
+            }
         }
     }
 

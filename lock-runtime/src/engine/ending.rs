@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Engine;
 use crate::error::{LockError, Loss};
 use crate::key::LockKey;
+use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::lock;
 use crate::time;
 
@@ -54,6 +55,9 @@ impl Engine {
         while busy() && self.clock.now() < end {
             let left = end.since(self.clock.now());
             time::sleep(&self.runtime, left.min(Duration::from_millis(5))).await;
+            if self.runtime_is_gone() {
+                break;
+            }
         }
         let mut cut = 0;
         for key in self.registry.all() {
@@ -68,21 +72,37 @@ impl Engine {
         }
         self.tasks.close();
         let limit = self.config.call_timeout * 2;
-        let done = time::timeout(&self.runtime, limit, self.tasks.wait()).await.is_ok();
+        let done = time::timeout(&self.runtime, limit, self.tasks.wait()).await.is_some();
         (cut, done)
     }
 
-    /// Frees the key whoever holds it.
+    /// Frees the key whoever holds it. Goes on when its caller is gone.
     pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
+        let (report, outcome) = tokio::sync::oneshot::channel();
+        let (engine, key) = (Arc::clone(self), name.clone());
+        self.spawn(async move {
+            let _ = report.send(engine.force_release_now(&key).await);
+        });
+        let key = name.clone();
+        outcome.await.unwrap_or_else(|_| {
+            if self.runtime_is_gone() {
+                return Err(LockError::ShutDown { key });
+            }
+            let cause = StoreError::new(StoreErrorKind::Unanswered, "the task of the call panicked");
+            Err(LockError::Unavailable { key, cause: Arc::new(cause) })
+        })
+    }
+
+    async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
         let before = self.registry.find(name).and_then(|key| lock(&key.machine).hold().cloned());
-        let freed = self.admin(name, |store| store.force_release(name.clone())).await?;
-        if let Some(hold) = &before {
+        let freed = self.admin(name, |store| store.force_release(name.clone())).await;
+        if let (Ok(_), Some(hold)) = (&freed, &before) {
             self.lose(hold, Loss::TakenAway);
         }
-        // What was granted meanwhile was freed, or came after it: the store knows.
+        // What was granted meanwhile was freed, or came after it; after an error nothing is known. The store is asked.
         if let Some(key) = self.registry.find(name) {
-            self.act(&key, |machine, _, effects| machine.verify(before.as_ref(), effects));
+            self.act(&key, super::machine::Machine::verify);
         }
-        Ok(freed)
+        freed
     }
 }

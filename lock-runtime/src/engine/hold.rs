@@ -174,6 +174,8 @@ pub(crate) struct Grant {
     pub(crate) max_hold_job: u64,
     pub(crate) granted_at: Tick,
     lost: CancellationToken,
+    /// Why it was lost, once somebody has been told.
+    told: OnceLock<Loss>,
     ended: AtomicBool,
     /// Whether it was lost when it ended.
     ended_lost: AtomicBool,
@@ -195,6 +197,7 @@ impl Grant {
             max_hold_job: max_hold.map_or(0, |max_hold| max_hold.job),
             granted_at: now,
             lost: CancellationToken::new(),
+            told: OnceLock::new(),
             ended: AtomicBool::new(false),
             ended_lost: AtomicBool::new(false),
         }
@@ -223,6 +226,9 @@ impl Grant {
 
     /// Why it is lost; asked of a grant that is.
     pub(crate) fn loss(&self) -> Loss {
+        if let Some(&why) = self.told.get() {
+            return why;
+        }
         match self.hold.lost.get() {
             Some(&why) if why != Loss::LeaseOver => why,
             _ if self.max_hold_end <= self.hold.deadline() => Loss::MaxHold,
@@ -247,9 +253,10 @@ impl Grant {
         lost
     }
 
-    /// Fires the lost signal.
-    pub(crate) fn signal_lost(&self) {
+    /// Fires the lost signal; `true` for the first time that somebody is told so.
+    pub(crate) fn signal_lost(&self) -> bool {
         self.lost.cancel();
+        self.told.set(self.loss()).is_ok()
     }
 
     /// Cancelled when the lock is lost.
@@ -282,11 +289,12 @@ impl Grant {
                 return std::future::pending().await;
             }
             let left = self.deadline().since(self.clock.now());
-            // The signal first: it is given before the runtime's timers end.
-            tokio::select! {
-                biased;
-                () = self.lost.cancelled() => return,
-                () = time::sleep(&self.hold.runtime, left) => {}
+            if time::timeout(&self.hold.runtime, left, self.lost.cancelled()).await.is_some() {
+                return;
+            }
+            // Early: the manager's runtime is gone, and so the hold is lost or has ended.
+            if self.deadline() > self.clock.now() {
+                tokio::task::yield_now().await;
             }
         }
     }

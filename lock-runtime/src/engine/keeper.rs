@@ -1,5 +1,6 @@
 //! The timekeeper: renews holds in batches, and notices what is over.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,12 +53,16 @@ pub(crate) async fn run(alive: Alive, timers: Arc<Timers>, clock: Clock, ended: 
 
 /// When the hold's job is due: its renewal, a third of the lease from now, or its deadline.
 ///
-/// Renewals are rounded down to ticks of a sixtieth of the lease, so that holds of about the same age share a call.
+/// Renewals are rounded down to ticks of a sixtieth of the lease, so that holds of about the same age share a call. A
+/// hold with less than half of what renewals ask for is renewed at once: it had a shorter fixed lease before.
 pub(crate) fn next_renewal(hold: &Hold, now: Tick) -> Tick {
     if !hold.is_renewing() {
         return hold.deadline();
     }
     let lease = hold.renewal_lease();
+    if hold.deadline() < now + lease / 2 {
+        return now;
+    }
     let due = now + lease / 3;
     let grain = u64::try_from((lease / 60).as_nanos()).unwrap_or(u64::MAX).max(1);
     let tick = Tick::from_nanos(due.as_nanos() / grain * grain);
@@ -78,33 +83,39 @@ impl Engine {
         let now = self.clock.now();
         let mut renew = Vec::new();
         for job in jobs {
-            match job {
-                Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold, Loss::LeaseOver),
-                Job::Hold(hold) => {
-                    // Until the answer comes, only the deadline matters.
-                    self.watch_at(&hold, hold.deadline());
-                    if hold.is_renewing() {
-                        renew.push(hold);
-                    }
-                }
-                Job::MaxHold(grant) => {
-                    if let Some(grant) = grant.upgrade()
-                        && let Some(key) = self.registry.find(&grant.hold.item.key)
-                    {
-                        self.act(&key, |machine, now, effects| {
-                            machine.end_max_hold(&grant, now, effects);
-                        });
-                    }
-                }
-                Job::Sweep(key) => {
-                    if let Some(key) = key.upgrade() {
-                        self.act(&key, super::machine::Machine::sweep);
-                    }
-                }
+            // A waker or a recorder that panics must not take the timekeeper with it, and so every lock.
+            let done = catch_unwind(AssertUnwindSafe(|| self.carry_out_one(job, now, &mut renew)));
+            if done.is_err() {
+                tracing::error!("a panic in the timekeeper of the lock manager");
             }
         }
         for batch in renew.chunks(BATCH) {
             self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));
+        }
+    }
+
+    fn carry_out_one(self: &Arc<Self>, job: Job, now: Tick, renew: &mut Vec<Arc<Hold>>) {
+        match job {
+            Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold, Loss::LeaseOver),
+            Job::Hold(hold) => {
+                // Until the answer comes, only the deadline matters.
+                self.watch_at(&hold, || hold.deadline());
+                if hold.is_renewing() {
+                    renew.push(hold);
+                }
+            }
+            Job::MaxHold(grant) => {
+                if let Some(grant) = grant.upgrade()
+                    && let Some(key) = self.registry.find(&grant.hold.item.key)
+                {
+                    self.act(&key, |machine, now, effects| machine.end_max_hold(&grant, now, effects));
+                }
+            }
+            Job::Sweep(key) => {
+                if let Some(key) = key.upgrade() {
+                    self.act(&key, super::machine::Machine::sweep);
+                }
+            }
         }
     }
 }
@@ -141,7 +152,7 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
             tracing::debug!(%error, holds = holds.len(), "renewal failed");
             for hold in &holds {
                 let failures = hold.renewal_failed();
-                engine.watch_at(hold, next_retry(hold, now, failures));
+                engine.watch_at(hold, || next_retry(hold, now, failures));
             }
         }
     }

@@ -9,9 +9,12 @@
 //! - [`ending`]: how a manager ends.
 
 pub(crate) mod acquire;
+mod backoff;
+mod caller;
 mod calls;
 mod driver;
 mod ending;
+mod health;
 pub(crate) mod hold;
 mod keeper;
 pub(crate) mod machine;
@@ -31,6 +34,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::health::Health;
 use self::hold::{Grant, Hold, Lease};
 use self::machine::{Effects, Ended, Entry, Machine};
 use self::pending::PendingReleases;
@@ -66,6 +70,7 @@ pub(crate) struct Engine {
     pub(crate) owners: Owners,
     pub(crate) registry: Registry,
     pub(crate) rtt: RoundTrip,
+    health: Health,
     timers: Arc<Timers>,
     ids: AtomicU64,
     /// Callers that wait, of all keys.
@@ -103,6 +108,7 @@ impl Engine {
             owners: Owners::new(),
             registry: Registry::default(),
             rtt: RoundTrip::default(),
+            health: Health::default(),
             timers: Arc::clone(&timers),
             ids: AtomicU64::new(1),
             waiting: AtomicUsize::new(0),
@@ -172,8 +178,7 @@ impl Engine {
             self.timers.remove(hold.id);
         }
         if let Some(hold) = effects.rewatch {
-            let due = if hold.is_renewing() { self.clock.now() } else { hold.deadline() };
-            self.watch_at(&hold, due);
+            self.watch_again(&hold);
         }
         if let Some(hold) = effects.verify {
             self.spawn(Arc::clone(self).verify(hold));
@@ -185,17 +190,12 @@ impl Engine {
         if let Some(due) = effects.sweep {
             self.timers.set(key.id, due, Job::Sweep(Arc::downgrade(key)));
         }
-        if let Some(grant) = effects.signal {
-            self.timers.remove(grant.max_hold_job);
-            grant.signal_lost();
-            metrics::lost();
-            tracing::warn!(key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
-        }
+        let mut left_to_lease = effects.left_to_lease;
         if let Some((hold, rest)) = effects.abandon {
             let pending = if self.runtime_is_gone() { None } else { self.pending_releases.reserve() };
             match pending {
                 Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
-                None => self.left_to_lease(&key.name),
+                None => left_to_lease = true,
             }
         }
         if effects.deserted {
@@ -207,14 +207,25 @@ impl Engine {
         if effects.notify {
             key.changed.notify_one();
         }
+        if idle && self.registry.remove_idle(key) {
+            self.timers.remove(key.id);
+        }
+        // What follows may be code of others: all that is ours is done before it can panic.
         if let Some(waker) = effects.wake {
             waker.wake();
         }
         for waker in effects.wake_more {
             waker.wake();
         }
-        if idle && self.registry.remove_idle(key) {
-            self.timers.remove(key.id);
+        if let Some(grant) = effects.signal {
+            self.timers.remove(grant.max_hold_job);
+            if grant.signal_lost() {
+                metrics::lost();
+                tracing::warn!(key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
+            }
+        }
+        if left_to_lease {
+            self.left_to_lease(&key.name);
         }
     }
 
@@ -223,17 +234,14 @@ impl Engine {
     /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold. Only an
     /// awaited release may exceed the cap of pending ones.
     pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry, awaited: bool) -> Ended {
-        let pending = match (self.runtime_is_gone(), awaited) {
+        let reserve = || match (self.runtime_is_gone(), awaited) {
             (true, _) => None,
             (false, true) => Some(self.pending_releases.count()),
             (false, false) => self.pending_releases.reserve(),
         };
-        let ended = self.act(key, |machine, now, effects| machine.release(entry, pending, now, effects));
+        let ended = self.act(key, |machine, now, effects| machine.release(entry, reserve, now, effects));
         if entry.grant.max_hold_end < Tick::MAX && entry.grant.has_ended() {
             self.timers.remove(entry.grant.max_hold_job);
-        }
-        if let Ended::LeftToLease = ended {
-            self.left_to_lease(&key.name);
         }
         ended
     }
@@ -275,25 +283,30 @@ impl Engine {
         }
     }
 
-    /// The end of a grant's `max_hold`.
-    pub(crate) fn watch_max_hold(&self, grant: &Arc<Grant>) {
-        if grant.max_hold_end < Tick::MAX {
+    /// Sets the job at the end of a grant's `max_hold`, unless the grant has ended.
+    pub(crate) fn watch_max_hold(&self, key: &Key, grant: &Arc<Grant>) {
+        if grant.max_hold_end == Tick::MAX {
+            return;
+        }
+        // Under the machine's mutex, as in `watch_at`.
+        if lock(&key.machine).is_granted(grant) {
             self.timers.set(grant.max_hold_job, grant.max_hold_end, Job::MaxHold(Arc::downgrade(grant)));
         }
     }
 
-    /// The hold's deadline has moved: its job too, unless the hold has ended meanwhile.
+    /// The hold's deadline has moved, or its renewal has begun or ended: its job moves too.
     fn watch_again(&self, hold: &Arc<Hold>) {
-        self.watch_at(hold, keeper::next_renewal(hold, self.clock.now()));
+        self.watch_at(hold, || keeper::next_renewal(hold, self.clock.now()));
     }
 
     /// Sets the hold's job, unless the hold has ended.
-    fn watch_at(&self, hold: &Arc<Hold>, due: Tick) {
+    fn watch_at(&self, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
         let Some(key) = self.registry.find(&hold.item.key) else { return };
-        // Under the machine's mutex, so that a job is never set again after the hold has ended.
+        // Under the machine's mutex, so that a job is never set again after the hold has ended, and none that was due
+        // before something changed takes the place of a later one.
         let machine = lock(&key.machine);
         if machine.is_held() && machine.hold().is_some_and(|current| Arc::ptr_eq(current, hold)) {
-            self.timers.set(hold.id, due, Job::Hold(Arc::clone(hold)));
+            self.timers.set(hold.id, due(), Job::Hold(Arc::clone(hold)));
         }
     }
 

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
+use super::backoff::Backoff;
+use super::pending::Pending;
 use crate::store::{AcquireRequest, Acquired, BoxFuture, StoreError, Withdrawn};
-
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_LONGEST: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the store answers that no
-    /// copy of it can be executed any more.
+    /// copy of it can be executed any more. It counts as a pending release.
     pub(crate) fn reap(
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
@@ -20,7 +19,14 @@ impl Engine {
         if let Some(call) = call {
             self.drive(call);
         }
-        self.spawn(withdraw(Arc::clone(self), request));
+        match self.pending_releases.reserve() {
+            Some(pending) => self.spawn(withdraw(Arc::clone(self), request, pending)),
+            None => {
+                for item in &request.items {
+                    self.left_to_lease(&item.key);
+                }
+            }
+        }
     }
 
     /// Drives an overdue call to its reply, which nobody awaits. It ends by itself: stores have time-outs.
@@ -32,24 +38,23 @@ impl Engine {
     }
 }
 
-async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>) {
+async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
     // After this the store has dropped by itself whatever a copy could have taken.
     let over = engine.clock.now() + request.lease + request.timeout * 2;
-    let mut pause = RETRY_FIRST;
+    let mut backoff = Backoff::new();
     loop {
         let wait = match engine.bounded(|store| store.withdraw(Arc::clone(&request))).await {
             Ok(Ok(Withdrawn::Settled)) => return,
             Ok(Ok(Withdrawn::Pending(wait))) => wait.max(Duration::from_millis(1)),
-            Ok(Err(_)) => pause,
+            Ok(Err(_)) => backoff.next(),
             Err(call) => {
                 engine.drive(call);
-                pause
+                backoff.next()
             }
         };
         if engine.clock.now() >= over || engine.runtime_is_gone() {
             return;
         }
         tokio::time::sleep(wait.min(request.timeout)).await;
-        pause = (pause * 2).min(RETRY_LONGEST);
     }
 }

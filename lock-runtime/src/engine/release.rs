@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
+use super::backoff::Backoff;
 use super::hold::{Hold, drift_margin};
 use super::machine::Report;
 use super::pending::Pending;
@@ -11,8 +12,6 @@ use crate::clock::Tick;
 use crate::error::{Loss, ReleaseError};
 use crate::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
 
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_LONGEST: Duration = Duration::from_secs(1);
 /// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in time.
 const LINGER_SLACK: Duration = Duration::from_millis(500);
 
@@ -41,7 +40,7 @@ pub(crate) async fn send(
 ) -> Sent {
     let key = &hold.item.key;
     let mut unconfirmed = Unconfirmed { engine, hold, over: false };
-    let mut pause = RETRY_FIRST;
+    let mut backoff = Backoff::new();
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
@@ -80,8 +79,8 @@ pub(crate) async fn send(
         tracing::debug!(%key, %error, "release failed");
         on_error(&error);
         if let Some(report) = report.take() {
-            let source = Arc::clone(&error);
-            let _ = report.send(Err(ReleaseError::Unavailable { key: key.clone(), source }));
+            let cause = Arc::clone(&error);
+            let _ = report.send(Err(ReleaseError::Unavailable { key: key.clone(), cause }));
         }
         // The margin was taken off the lease for us; the store's own clock ends the hold that much later.
         let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;
@@ -91,8 +90,7 @@ pub(crate) async fn send(
             engine.release_failed(key, &error);
             return Sent::GivenUp;
         }
-        tokio::time::sleep(pause.min(over.since(now))).await;
-        pause = (pause * 2).min(RETRY_LONGEST);
+        tokio::time::sleep(backoff.next().min(over.since(now))).await;
     }
 }
 

@@ -53,3 +53,18 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     let next = locks.mutex("k").wait(Duration::from_secs(1)).acquire().await;
     assert!(next.is_ok(), "{next:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_late_deadline_does_not_take_the_place_of_a_renewal() {
+    let (engine, locks) = engine();
+    let outer = locks.mutex("k").lease(Duration::from_secs(10)).acquire().await.unwrap();
+    let key = engine.registry.find(&LockKey::new("k").unwrap()).unwrap();
+    let hold = lock(&key.machine).hold().cloned().unwrap();
+    // Thread A, `watch_again` of the driver: is stopped before the machine's mutex. Thread B: a renewed call inside.
+    let inner = outer.scope(locks.mutex("k").acquire()).await.unwrap();
+    assert!(hold.is_renewing());
+    // Thread A goes on.
+    engine.watch_again(&hold);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!inner.is_lost(), "the watchdog did not renew");
+}

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::{OnLost, Run};
-use crate::engine::Engine;
 use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
+use crate::engine::{Engine, LONGEST};
 use crate::error::{AcquireError, LockError};
 use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
@@ -52,11 +52,11 @@ impl Mutex {
     /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the store is stretched
     /// until its one attempt is answered: if that is granted, it is granted.
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.wait = Some(if limit.is_zero() { Wait::No } else { Wait::For(limit) });
+        self.wait = Some(Wait::at_most(limit));
         self
     }
 
-    /// Waits for as long as it takes.
+    /// Waits for as long as it takes, also while the store is down.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
@@ -68,7 +68,8 @@ impl Mutex {
         self
     }
 
-    /// A fixed lease: the lock ends by itself this long after it was granted, and is not renewed. At least 100 ms.
+    /// A fixed lease: the lock ends by itself this long after it was granted, and is not renewed. At least 100 ms, four
+    /// round trips and [`min_hold`](Self::min_hold), at most half the manager's token retention (default 12 h).
     ///
     /// Without it, the lock has the manager's lease (30 s) and the watchdog renews it every third of that for as
     /// long as its guard lives. Inside an own hold of the same key, a lease never shortens: a longer one extends a
@@ -79,14 +80,16 @@ impl Mutex {
     }
 
     /// The longest time for which the lock may be held: at its end the lock counts as lost and is not renewed any
-    /// more. Counted from the grant; re-entrant calls keep the limit of the outermost one.
+    /// more. Counted from the grant; re-entrant calls keep the limit of the outermost one. The key stays taken until
+    /// the guard goes, for what is left of the lease at most: the work may still be running. Not under `min_hold`.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
     }
 
     /// The key stays taken for at least this long after the grant, even when it is released earlier or the process
-    /// ends. For periodic jobs on machines whose clocks differ a little.
+    /// ends. For periodic jobs on machines whose clocks differ a little. At most half the manager's token retention
+    /// (default 12 h), which is also the longest lease: a renewed lock has a lease of this length at least.
     pub fn min_hold(mut self, time: Duration) -> Self {
         self.min_hold = time;
         self
@@ -177,18 +180,22 @@ impl Mutex {
             return Err(AcquireError::misconfigured(reason));
         }
         Ok(Request {
-            wait: wait.unwrap_or(Wait::For(config.default_wait)),
+            wait: wait.unwrap_or_else(|| Wait::at_most(config.default_wait)),
             key,
             lease,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
             label: self.label,
+            asked: None,
             engine,
         })
     }
 }
 
 fn refuse(key: &LockKey, lease: Lease, max_hold: Option<Duration>, min_hold: Duration) -> Option<String> {
+    if min_hold > LONGEST {
+        return Some(format!("lock {key}: a min_hold of {min_hold:?} is too long; use {LONGEST:?} or less"));
+    }
     if lease.duration() < min_hold {
         return Some(format!("lock {key}: the lease is shorter than min_hold; make it longer"));
     }

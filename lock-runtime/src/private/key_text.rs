@@ -11,6 +11,28 @@ const RESERVED: &str = "the value of the placeholder at its end has `{`, `}` or 
 const MISSING: &str = "the placeholder at its end names an item that is not there";
 const UNPRINTABLE: &str = "the `Display` of the placeholder at its end returned an error";
 
+/// What can stand where a template has a placeholder: everything that is [`Display`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be put into a lock's key: it does not implement `Display`",
+    label = "a placeholder for a `{Self}`",
+    note = "name a field that does, as in `<order.id>`, or compute the key: `key = format!(\"order:{{:?}}\", id)`"
+)]
+pub trait KeyValue {
+    /// Adds the value's text.
+    ///
+    /// # Errors
+    ///
+    /// That of the value's `Display`.
+    fn write_to(&self, text: &mut String) -> fmt::Result;
+}
+
+#[diagnostic::do_not_recommend]
+impl<V: Display + ?Sized> KeyValue for V {
+    fn write_to(&self, text: &mut String) -> fmt::Result {
+        write!(text, "{self}")
+    }
+}
+
 /// A key under construction.
 ///
 /// Values go in as they are: a Java program has to be able to build the same key. What would let a value change the
@@ -49,10 +71,10 @@ impl KeyText {
 
     /// Adds a value where the template has `placeholder`.
     #[must_use]
-    pub fn value<V: Display + ?Sized>(mut self, placeholder: &'static str, value: &V) -> Self {
+    pub fn value<V: KeyValue + ?Sized>(mut self, placeholder: &'static str, value: &V) -> Self {
         if self.problem.is_none() {
             let start = self.text.len();
-            let written = write!(self.text, "{value}");
+            let written = value.write_to(&mut self.text);
             self.check(start, placeholder, written);
         }
         self
@@ -60,7 +82,7 @@ impl KeyText {
 
     /// Adds the value of a placeholder with an index; `find` returns `None` when the index is out of range.
     #[must_use]
-    pub fn item<'v, V: Display + ?Sized + 'v>(
+    pub fn item<'v, V: KeyValue + ?Sized + 'v>(
         mut self,
         placeholder: &'static str,
         find: impl FnOnce() -> Option<&'v V>,

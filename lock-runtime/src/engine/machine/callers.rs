@@ -11,6 +11,7 @@ use super::{
     Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
+use crate::engine::caller::Caller;
 use crate::engine::hold::Grant;
 use crate::error::{AcquireError, Loss};
 
@@ -123,15 +124,15 @@ impl Machine {
             return None;
         }
         let (renewed, until) = live.entries.iter().find(|e| e.id == entry).map(|e| (e.renewed, e.until))?;
-        live.entries.push(LiveEntry { id, renewed, until, task: tokio::task::try_id() });
+        live.entries.push(LiveEntry { id, renewed, until, task: Caller::current() });
         Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
     }
 
-    /// A guard is released or dropped. Without a place for its release, the hold is handed on or left to its lease.
+    /// A guard is released or dropped. When `reserve` has no place for its release, the hold is left to its lease.
     pub(crate) fn release(
         &mut self,
         entry: &Entry,
-        pending: Option<Pending>,
+        reserve: impl FnOnce() -> Option<Pending>,
         now: Tick,
         effects: &mut Effects,
     ) -> Ended {
@@ -169,18 +170,21 @@ impl Machine {
         {
             self.offer(next, now, effects);
             Ended::HandedOn
-        } else if pending.is_none() {
+        } else if let pending @ Some(_) = reserve() {
+            if now < min_hold_end {
+                stop_watching(&hold, effects);
+                let step = Lingering::Untold(pending);
+                self.end_hold(Phase::Lingering { hold, until: min_hold_end, step });
+                self.kick(now, effects);
+                Ended::Lingering
+            } else {
+                let (report, outcome) = oneshot::channel();
+                self.begin_release(Order { report: Some(report), pending }, now, effects);
+                Ended::Releasing(outcome)
+            }
+        } else {
             self.leave_to_lease(now, effects);
             Ended::LeftToLease
-        } else if now < min_hold_end {
-            stop_watching(&hold, effects);
-            self.end_hold(Phase::Lingering { hold, until: min_hold_end, step: Lingering::Untold(pending) });
-            self.kick(now, effects);
-            Ended::Lingering
-        } else {
-            let (report, outcome) = oneshot::channel();
-            self.begin_release(Order { report: Some(report), pending }, now, effects);
-            Ended::Releasing(outcome)
         };
         if was_lost { Ended::Lost } else { ended }
     }

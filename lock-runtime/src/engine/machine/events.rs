@@ -40,12 +40,10 @@ impl Machine {
         self.kick(now, effects);
     }
 
-    /// The key was freed by force; a hold other than `before` may have been granted before or after that.
-    pub(crate) fn verify(&mut self, before: Option<&Arc<Hold>>, effects: &mut Effects) {
+    /// The key was freed by force, and it is not known whether what is held now was granted after that.
+    pub(crate) fn verify(&mut self, _: Tick, effects: &mut Effects) {
         match &self.phase {
-            Phase::Held(held) if !before.is_some_and(|before| Arc::ptr_eq(before, &held.hold)) => {
-                effects.verify = Some(Arc::clone(&held.hold));
-            }
+            Phase::Held(held) => effects.verify = Some(Arc::clone(&held.hold)),
             Phase::Calling => self.freed_by_force = true,
             _ => {}
         }

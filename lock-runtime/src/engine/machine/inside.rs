@@ -7,6 +7,7 @@ use super::{
     WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
+use crate::engine::caller::Caller;
 use crate::engine::hold::{Grant, Hold};
 use crate::error::{AcquireError, Loss};
 use crate::store::{ListenerPolicy, MAX_TOKENS};
@@ -39,7 +40,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn live_tasks(&self) -> impl Iterator<Item = Option<tokio::task::Id>> + '_ {
+    pub(super) fn live_tasks(&self) -> impl Iterator<Item = Option<Caller>> + '_ {
         let live = match &self.phase {
             Phase::Held(held) => held.live.as_ref(),
             _ => None,
@@ -233,6 +234,7 @@ impl Machine {
         if let Phase::Held(held) = &self.phase {
             stop_watching(&held.hold, effects);
         }
+        effects.left_to_lease = true;
         self.end_hold(Phase::Free);
         self.pace.now(now);
         self.kick(now, effects);

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::caller::Caller;
 use super::hold::{Grant, Hold, Lease, MaxHold};
 use super::pace::Pace;
 use super::pending::Pending;
@@ -43,7 +44,7 @@ pub(crate) struct Wish {
     pub(crate) patience: Patience,
     /// The enclosing locked calls.
     pub(crate) scope: Scope,
-    pub(crate) task: Option<tokio::task::Id>,
+    pub(crate) task: Option<Caller>,
 }
 
 /// Whether a caller waits.
@@ -102,6 +103,8 @@ pub(crate) struct Effects {
     pub(crate) sweep: Option<Tick>,
     /// The hold is not to be watched any more.
     pub(crate) unwatch: Option<Arc<Hold>>,
+    /// A hold was left to its lease; to be counted.
+    pub(crate) left_to_lease: bool,
     /// Renewal of the hold has begun or ended.
     pub(crate) rewatch: Option<Arc<Hold>>,
     /// The watchdog stops, and an inner call has a fixed lease that lasts longer than what is left.
@@ -228,7 +231,7 @@ struct LiveEntry {
     renewed: bool,
     /// The end of its fixed lease, if it asked for one.
     until: Tick,
-    task: Option<tokio::task::Id>,
+    task: Option<Caller>,
 }
 
 impl LiveEntry {
@@ -331,6 +334,11 @@ impl Machine {
             Phase::Lingering { hold, .. } | Phase::Ending { hold, .. } => Some(hold),
             Phase::Free | Phase::Calling => None,
         }
+    }
+
+    /// Whether a guard of the grant is in somebody's hands.
+    pub(crate) fn is_granted(&self, grant: &Arc<Grant>) -> bool {
+        matches!(&self.phase, Phase::Held(Held { live: Some(live), .. }) if Arc::ptr_eq(&live.grant, grant))
     }
 
     pub(crate) fn has_driver(&self) -> bool {

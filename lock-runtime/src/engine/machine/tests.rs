@@ -145,7 +145,7 @@ impl World {
             self.sweep = effects.sweep;
         }
         if let Some(grant) = effects.signal {
-            grant.signal_lost();
+            let _ = grant.signal_lost();
         }
         if let Some(hold) = effects.abandon
             && matches!(self.store, Owner::Us(id, _) if id == hold.0.id)
@@ -234,7 +234,7 @@ impl World {
                     let entry = self.guards.remove(n % self.guards.len());
                     let pending = (!full).then(|| self.releases.count());
                     let ended =
-                        self.act(|machine, now, effects| machine.release(&entry, pending, now, effects));
+                        self.act(|machine, now, effects| machine.release(&entry, || pending, now, effects));
                     assert!(!matches!(ended, Ended::NotHeld), "a guard is released once");
                     if let Ended::LeftToLease = ended {
                         assert!(full);

@@ -48,6 +48,10 @@ impl Address {
                 error.code().unwrap_or("ERR"),
                 error.detail().map_or_else(|| error.to_string(), str::to_owned).as_str(),
             ),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.error(
+                StoreErrorKind::Unsupported,
+                format!("what listens there does not answer like a Redis server: {error}"),
+            ),
             _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {}", advised(error))),
         }
     }
@@ -75,6 +79,14 @@ impl Address {
             (StoreErrorKind::ForeignData, _) => "; the fencing counter can't be counted on",
             (StoreErrorKind::Unsupported, "MOVED" | "ASK" | "CROSSSLOT") => {
                 "; this is a Redis Cluster, which this store does not speak to"
+            }
+            (StoreErrorKind::Denied, "NOAUTH") => {
+                "; the server wants a password, which goes into the URL: redis://:password@host, or with a user \
+                 redis://user:password@host"
+            }
+            (StoreErrorKind::Denied, "WRONGPASS") => "; look at user and password in the URL",
+            (StoreErrorKind::Unsupported, "ERR") if detail.contains("DB index") => {
+                "; the URL ends in the number of a database that the server does not have"
             }
             (StoreErrorKind::Refused, "MISCONF") => "; its last save to disk failed, so it refuses writes",
             _ => "",
@@ -149,7 +161,9 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
             StoreErrorKind::ForeignData
         }
         "MOVED" | "ASK" | "CROSSSLOT" | "NOPROTO" => StoreErrorKind::Unsupported,
-        "ERR" if detail.contains("unknown command") => StoreErrorKind::Unsupported,
+        "ERR" if detail.contains("unknown command") || detail.contains("DB index") => {
+            StoreErrorKind::Unsupported
+        }
         _ => StoreErrorKind::Refused,
     }
 }
@@ -184,6 +198,7 @@ mod tests {
             ("ERR increment or decrement would overflow", ForeignData),
             ("MISCONF Redis is configured to save RDB snapshots", Refused),
             ("MOVED 3999 127.0.0.1:6381", Unsupported),
+            ("ERR DB index is out of range", Unsupported),
             ("ERR something else", Refused),
         ] {
             let (code, detail) = answer.split_once(' ').unwrap();

@@ -1,0 +1,85 @@
+//! Waiters that nobody polls, in a `select!` arm or forgotten: they cost nobody else the lock. Paused time.
+#![allow(missing_docs)]
+
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use lock_runtime::testing::memory_manager;
+use lock_runtime::{Acquire, LockManager};
+use tokio::time::{Instant, sleep};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A waiter in the queue that is not polled again.
+fn unpolled(locks: &LockManager, key: &str) -> Acquire {
+    let mut waiter = locks.mutex(key).wait_forever().acquire();
+    let polled = Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+    waiter
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_finds_a_free_key_free() {
+    let locks = memory_manager();
+    let held = locks.mutex("k").acquire().await.unwrap();
+    let waiter = unpolled(&locks, "k");
+    std::mem::forget(unpolled(&locks, "k"));
+    assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
+    drop(held);
+    sleep(SECOND).await;
+    for _ in 0..3 {
+        assert!(!locks.status("k").await.unwrap().is_locked());
+        assert!(locks.mutex("k").try_acquire().await.unwrap().is_some(), "busy, and nobody has it");
+        sleep(MS).await;
+    }
+    // Polled again, it is a waiter like any other.
+    drop(waiter.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_do_not_delay_one_that_is_polled() {
+    for rival in [false, true] {
+        let name = format!("memory:unpolled-{rival}");
+        let locks = LockManager::connect(&name).await.unwrap();
+        let other = LockManager::connect(&name).await.unwrap();
+        let held = locks.mutex("k").acquire().await.unwrap();
+        let stuck: Vec<_> = (0..5000).map(|_| unpolled(&locks, "k")).collect();
+        let waiting = if rival { other } else { locks.clone() };
+        let live = tokio::spawn(async move { waiting.mutex("k").wait_forever().acquire().await.map(drop) });
+        sleep(MS).await;
+        let start = Instant::now();
+        drop(held);
+        live.await.unwrap().unwrap();
+        assert!(start.elapsed() < SECOND, "{:?} behind 5000 (rival: {rival})", start.elapsed());
+        drop(stuck);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_keeps_its_order_behind_them() {
+    let locks = memory_manager();
+    let held = locks.mutex("k").acquire().await.unwrap();
+    let stuck = [unpolled(&locks, "k"), unpolled(&locks, "k"), unpolled(&locks, "k")];
+    let (order, mut entered) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..20 {
+        let (locks, order) = (locks.clone(), order.clone());
+        tokio::spawn(async move {
+            let _guard = locks.mutex("k").wait_forever().acquire().await.unwrap();
+            sleep(MS).await;
+            order.send(number).unwrap();
+        });
+        sleep(MS).await;
+    }
+    drop((held, order));
+    let mut seen = Vec::new();
+    while let Some(number) = entered.recv().await {
+        seen.push(number);
+    }
+    // Those that were offered the lock together may enter in any order.
+    let (together, later) = seen.split_at(8);
+    assert!(together.iter().all(|number| *number < 12), "{seen:?}");
+    assert!(later.is_sorted(), "{seen:?}");
+    drop(stuck);
+}
