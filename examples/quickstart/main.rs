@@ -85,7 +85,9 @@ async fn main() -> ExitCode {
 async fn run(summary: &mut Summary) -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("LOCK_URL").ok().filter(|url| !url.is_empty());
     let locks = match &url {
-        Some(_) => LockManager::from_env().await?,
+        Some(_) => LockManager::from_env().await.map_err(|error| {
+            format!("{error}\n       Is Redis running at LOCK_URL? Without LOCK_URL everything is in memory.")
+        })?,
         None => LockManager::connect("memory:").await?,
     };
     // What the attribute uses when it is given no other.

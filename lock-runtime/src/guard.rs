@@ -112,6 +112,11 @@ impl LockGuard {
         (self.engine.config.call_timeout, self.engine.runtime.clone())
     }
 
+    #[cfg(test)]
+    pub(crate) fn grant(&self) -> Arc<Grant> {
+        Arc::clone(&self.entry.grant)
+    }
+
     /// Why the lock is lost; asked when it is.
     pub(crate) fn loss(&self) -> Loss {
         self.entry.grant.loss()

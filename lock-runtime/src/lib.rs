@@ -37,9 +37,27 @@
 //!
 //! # Runtime
 //!
-//! A manager's tasks and timers live on the tokio runtime on which it was built, which needs `enable_all` (as
-//! `#[tokio::main]` has it); see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs or have none.
-//! The futures of this crate may be polled by any executor, and guards may be dropped anywhere.
+//! A manager's tasks live on the tokio runtime on which it was built, which needs `enable_all` (as `#[tokio::main]` has
+//! it); see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs or have none. The futures of this
+//! crate may be polled by any executor, and guards may be dropped anywhere. Time-outs are counted by the tokio runtime
+//! that polls, which needs timers; under another executor by the manager's.
+//!
+//! # Metrics
+//!
+//! With the feature `metrics`, through the facade of that name:
+//!
+//! | name | kind | labels |
+//! |---|---|---|
+//! | `lock_acquire_seconds` | histogram | `lock`, `outcome` |
+//! | `lock_hold_seconds` | histogram | `lock` |
+//! | `lock_lost_total` | counter | |
+//! | `lock_handoffs_total` | counter | |
+//! | `lock_waiters` | gauge | |
+//! | `lock_release_failed_total` | counter | |
+//!
+//! The label `lock` is the name given by [`Mutex::name`] or `name` in the attribute (by default the function's path),
+//! never the key: keys are unbounded. `outcome` is `granted`, `handed_on`, `reentered`, `busy`, `timed_out`,
+//! `too_many_waiters`, `unavailable`, `shut_down` or `misconfigured`.
 //!
 //! # Features
 //!

@@ -1,16 +1,5 @@
 //! Counters and histograms through the `metrics` facade; nothing without the feature `metrics`.
-//!
-//! | name | kind | labels |
-//! |---|---|---|
-//! | `lock_acquire_seconds` | histogram | `lock`, `outcome` |
-//! | `lock_hold_seconds` | histogram | `lock` |
-//! | `lock_lost_total` | counter | |
-//! | `lock_handoffs_total` | counter | |
-//! | `lock_waiters` | gauge | |
-//! | `lock_release_failed_total` | counter | |
-//!
-//! The label `lock` is the name that the user gave with [`Mutex::name`](crate::Mutex::name), never the key: keys are
-//! unbounded.
+//! The table is in the documentation of the crate.
 
 #[cfg(feature = "metrics")]
 mod on {

@@ -27,6 +27,8 @@ struct Node {
     grant: Arc<Grant>,
     entry: u64,
     outer: Scope,
+    /// Nodes from here outwards, this one included.
+    depth: usize,
 }
 
 impl Drop for Node {
@@ -52,8 +54,20 @@ impl Scope {
     /// This scope with one more entry inside. Grants that have ended are left out: nobody enters them again, and a
     /// task that hands its scope on to its successor would collect them for ever.
     pub(crate) fn with(self, grant: Arc<Grant>, entry: u64) -> Self {
-        let outer = if self.nodes().any(|node| node.grant.has_ended()) { self.without_ended() } else { self };
-        Self(Some(Arc::new(Node { grant, entry, outer })))
+        // Looked for whenever the chain has doubled, so that a long one costs no more than a short one.
+        let look = self.depth().is_power_of_two();
+        let ended = look && self.nodes().any(|node| node.grant.has_ended());
+        let outer = if ended { self.without_ended() } else { self };
+        outer.and(grant, entry)
+    }
+
+    fn and(self, grant: Arc<Grant>, entry: u64) -> Self {
+        let depth = self.depth() + 1;
+        Self(Some(Arc::new(Node { grant, entry, outer: self, depth })))
+    }
+
+    fn depth(&self) -> usize {
+        self.0.as_ref().map_or(0, |node| node.depth)
     }
 
     fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
@@ -62,9 +76,7 @@ impl Scope {
 
     fn without_ended(&self) -> Self {
         let live: Vec<_> = self.nodes().filter(|node| !node.grant.has_ended()).collect();
-        live.into_iter().rev().fold(Self(None), |outer, node| {
-            Self(Some(Arc::new(Node { grant: Arc::clone(&node.grant), entry: node.entry, outer })))
-        })
+        live.into_iter().rev().fold(Self(None), |outer, node| outer.and(Arc::clone(&node.grant), node.entry))
     }
 
     /// Whether the entry belongs to an enclosing call.
@@ -161,4 +173,48 @@ impl<F> PinnedDrop for Scoped<F> {
 /// ```
 pub fn in_current_scope<F: Future>(future: F) -> impl Future<Output = F::Output> {
     Scoped::new(Scope::current(), future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockManager;
+    use crate::testing::memory_manager;
+
+    fn depth() -> usize {
+        Scope::current().depth()
+    }
+
+    /// A task that hands its scope on to its successor.
+    fn generation(locks: LockManager, left: u32) -> Pin<Box<dyn Future<Output = usize> + Send>> {
+        Box::pin(async move {
+            let guard = locks.mutex(format!("k{}", left % 2)).acquire().await.unwrap();
+            let successor = guard.scope(async {
+                (left > 0).then(|| tokio::spawn(in_current_scope(generation(locks.clone(), left - 1))))
+            });
+            let successor = successor.await;
+            drop(guard);
+            match successor {
+                Some(successor) => successor.await.unwrap().max(depth()),
+                None => depth(),
+            }
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scopes_forget_grants_that_have_ended() {
+        assert!(generation(memory_manager(), 200).await <= 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_chain_is_dropped_without_deep_recursion() {
+        let locks = memory_manager();
+        let guard = locks.mutex("k").acquire().await.unwrap();
+        let mut scope = guard.inner_scope();
+        for entry in 0..200_000 {
+            scope = scope.with(guard.grant(), entry);
+        }
+        assert_eq!(scope.depth(), 200_001);
+        drop(scope);
+    }
 }

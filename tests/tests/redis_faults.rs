@@ -304,3 +304,23 @@ fn next_event(events: &mut Connection, key: &str) -> String {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
+    let server = RedisServer::start();
+    let locks = connect(&server).await;
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    // A save to a place that is taken by a folder fails, and the server refuses writes.
+    let folder = server.cli(&["CONFIG", "GET", "dir"]).lines().nth(1).unwrap().to_owned();
+    std::fs::create_dir(format!("{folder}/dump.rdb")).unwrap();
+    std::fs::write(format!("{folder}/dump.rdb/in-the-way"), "").unwrap();
+    server.cli(&["CONFIG", "SET", "save", "3600 1"]);
+    server.cli(&["SET", "something", "to save"]);
+    server.cli(&["BGSAVE"]);
+    eventually_blocking(|| server.cli(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err"), LONG);
+    let error = guard.release().await.unwrap_err();
+    assert!(error.to_string().contains("MISCONF"), "{error}");
+    assert!(locks.status("k").await.unwrap().is_locked());
+    server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    eventually(async || !locks.status("k").await.unwrap().is_locked(), SLACK).await;
+}

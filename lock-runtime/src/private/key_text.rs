@@ -14,7 +14,7 @@ const UNPRINTABLE: &str = "the `Display` of the placeholder at its end returned 
 /// What can stand where a template has a placeholder: everything that is [`Display`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be put into a lock's key: it does not implement `Display`",
-    label = "a placeholder for a `{Self}`",
+    label = "the value of this placeholder is of type `{Self}`",
     note = "name a field that does, as in `<order.id>`, or compute the key: `key = format!(\"order:{{:?}}\", id)`"
 )]
 pub trait KeyValue {

@@ -1,3 +1,4 @@
+// A name for metrics is one of few.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "order:<id>", name = "order:<id>")]
@@ -7,11 +8,6 @@ async fn placeholder(id: u64) -> Result<(), LockError> {
 
 #[distributed_lock(key = "order:<id>", name = 5)]
 async fn number(id: u64) -> Result<(), LockError> {
-    Ok(())
-}
-
-#[distributed_lock(key = "order:<id>", wait = "0")]
-async fn zero_without_a_unit(id: u64) -> Result<(), LockError> {
     Ok(())
 }
 

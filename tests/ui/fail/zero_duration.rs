@@ -16,4 +16,9 @@ async fn c() -> Result<(), LockError> {
     Ok(())
 }
 
+#[distributed_lock(key = "a", wait = "0")]
+async fn d() -> Result<(), LockError> {
+    Ok(())
+}
+
 fn main() {}

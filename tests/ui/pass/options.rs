@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use lock_runtime::{LockError, LockKey, LockManager, distributed_lock};
 
+const NAME: &str = "texts";
 const WAIT: Duration = Duration::from_secs(3);
 
 struct Service {
@@ -22,6 +23,7 @@ impl Service {
         on_lost = finish,
         on_busy = error,
         prefix = "shop:",
+        name = "orders",
         crate = lock_runtime,
     )]
     async fn every_option(&self, id: u64) -> Result<bool, LockError> {
@@ -53,7 +55,7 @@ async fn forever() -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = format!("order:{id}"), wait = "1h 30m", lease = "2m", prefix = name)]
+#[distributed_lock(key = format!("order:{id}"), wait = "1h 30m", lease = "2m", prefix = name, name = NAME)]
 async fn texts(name: &str, id: u64) -> Result<(), LockError> {
     let _ = id;
     Ok(())

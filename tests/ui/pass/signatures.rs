@@ -208,6 +208,25 @@ fn nested() {
     drop(send(local()));
 }
 
+struct Pair {
+    a: u32,
+    #[cfg(any())]
+    b: NoSuchType,
+}
+
+#[distributed_lock(key = "a:<a>:<c>")]
+async fn left_out(
+    Pair {
+        a,
+        #[cfg(any())]
+        b,
+    }: Pair,
+    #[cfg(all())] c: u32,
+    #[cfg(any())] d: NoSuchType,
+) -> Result<u32, LockError> {
+    Ok(a + c)
+}
+
 fn main() {
     let mut text = String::new();
     let mut service = Service { tenant: "t".into() };
@@ -236,5 +255,6 @@ fn main() {
     drop(send(service.run(1)));
     drop(send(twice(1)));
     drop(unsafe { danger() });
+    drop(send(left_out(Pair { a: 1 }, 2)));
     nested();
 }
