@@ -24,8 +24,7 @@ fn unpolled(locks: &LockManager, key: &str) -> Acquire {
 async fn a_try_finds_a_free_key_free() {
     let locks = memory_manager();
     let held = locks.mutex("k").acquire().await.unwrap();
-    let waiter = unpolled(&locks, "k");
-    std::mem::forget(unpolled(&locks, "k"));
+    let (waiter, _forgotten) = (unpolled(&locks, "k"), unpolled(&locks, "k"));
     assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
     drop(held);
     sleep(SECOND).await;

@@ -210,7 +210,7 @@ fn nested() {
 
 struct Pair {
     a: u32,
-    #[cfg(any())]
+    #[cfg(target_os = "none")]
     b: NoSuchType,
 }
 
@@ -218,11 +218,11 @@ struct Pair {
 async fn left_out(
     Pair {
         a,
-        #[cfg(any())]
+        #[cfg(target_os = "none")]
         b,
     }: Pair,
-    #[cfg(all())] c: u32,
-    #[cfg(any())] d: NoSuchType,
+    #[cfg(not(target_os = "none"))] c: u32,
+    #[cfg(target_os = "none")] d: NoSuchType,
 ) -> Result<u32, LockError> {
     Ok(a + c)
 }
