@@ -79,7 +79,7 @@ fn a_body_is_cancelled_while_the_managers_runtime_is_blocked() {
     let body = async |_| {
         let block = block.lock().unwrap().take().unwrap();
         drop(blocked.spawn(async move { block.recv() }));
-        std::future::pending::<()>().await
+        std::future::pending::<()>().await;
     };
     let call = locks.mutex("k").lease(SECOND / 5).with(body);
     let limited = healthy.block_on(async { tokio::time::timeout(60 * SECOND, call).await });
