@@ -117,9 +117,15 @@ impl Capture {
     }
 }
 
-/// The `#[cfg]`s among the attributes: what they leave out must not be named.
+/// The `#[cfg]`s among the attributes, those in a `#[cfg_attr]` too: what they leave out must not be named.
 fn conditions(attributes: &[Attribute]) -> Vec<&Attribute> {
-    attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).collect()
+    let is_cfg = |token: TokenTree| matches!(token, TokenTree::Ident(name) if name == "cfg");
+    let decides = |attribute: &&Attribute| {
+        attribute.path().is_ident("cfg")
+            || attribute.path().is_ident("cfg_attr")
+                && attribute.meta.require_list().is_ok_and(|list| list.tokens.clone().into_iter().any(is_cfg))
+    };
+    attributes.iter().filter(decides).collect()
 }
 
 fn by_value_receiver(receiver: &Receiver, returned: &[String]) -> bool {
@@ -256,16 +262,22 @@ mod tests {
 
     #[test]
     fn what_a_cfg_leaves_out_is_not_named() {
-        let mut signature: Signature =
-            syn::parse_str("async fn f(a: u8, #[cfg(any())] b: u8, P { c, #[cfg(any())] d }: P)").unwrap();
+        let mut signature: Signature = syn::parse_str(
+            "async fn f(a: u8, #[cfg(any())] b: u8, P { c, #[cfg_attr(all(), cfg(any()))] d }: P)",
+        )
+        .unwrap();
         let capture = Capture::prepare(&mut signature);
         let plain = |tokens: TokenStream| {
             tokens.to_string().replace("# [allow (clippy :: used_underscore_binding)] ", "")
         };
-        assert_eq!(plain(capture.rebind), "let mut c = c ; # [cfg (any ())] let mut d = d ;");
+        assert_eq!(
+            plain(capture.rebind),
+            "let mut c = c ; # [cfg_attr (all () , cfg (any ()))] let mut d = d ;"
+        );
         assert_eq!(
             plain(capture.borrow),
-            "# [cfg (any ())] let _ = & mut b ; # [cfg (any ())] let _ = & mut d ; let _ = (& mut a , & mut c ,) ;"
+            "# [cfg (any ())] let _ = & mut b ; # [cfg_attr (all () , cfg (any ()))] let _ = & mut d ; \
+             let _ = (& mut a , & mut c ,) ;"
         );
     }
 

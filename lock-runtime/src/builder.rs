@@ -209,8 +209,7 @@ impl LockManagerBuilder {
         let (runtime, thread) = self.choose_runtime()?;
         if !time::has_timers(&runtime) {
             return Err(ConnectError::misconfigured(
-                "the tokio runtime has no timers; build it with `enable_all()`, or give the builder \
-                 `.dedicated_thread()`",
+                "the tokio runtime has no timers; build it with `enable_all()`",
             ));
         }
         let store = store(&self.config, &runtime)?;

@@ -40,7 +40,7 @@
 //! A manager's tasks live on the tokio runtime on which it was built, which needs `enable_all` (as `#[tokio::main]` has
 //! it); see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs or have none. The futures of this
 //! crate may be polled by any executor, and guards may be dropped anywhere. Time-outs are counted by the tokio runtime
-//! that polls, which needs timers; under another executor by the manager's.
+//! in whose context a future is polled first, which has to run, with timers; under another executor by the manager's.
 //!
 //! # Metrics
 //!
@@ -55,7 +55,7 @@
 //! | `lock_waiters` | gauge | |
 //! | `lock_release_failed_total` | counter | |
 //!
-//! The label `lock` is the name given by [`Mutex::name`] or `name` in the attribute (by default the function's path),
+//! The label `lock` is the name given by [`Mutex::name`] or `name` in the attribute (by default module and function),
 //! never the key: keys are unbounded. `outcome` is `granted`, `handed_on`, `reentered`, `busy`, `timed_out`,
 //! `too_many_waiters`, `unavailable`, `shut_down` or `misconfigured`.
 //!

@@ -1,9 +1,16 @@
-//! Mutexes that go on after a panic elsewhere.
+//! Going on after a panic elsewhere.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks `mutex`. State machines change their state in steps that cannot panic half-way, so poison is ignored: a
 /// panicking user thread must not take the locks of the whole process with it.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs code of others (wakers, subscribers, recorders) where a panic of theirs would take locks with it, or meet
+/// another one. The panic hook has told of it.
+pub(crate) fn shielded(others: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(others));
 }

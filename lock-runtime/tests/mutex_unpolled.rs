@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_runtime::testing::memory_manager;
 use lock_runtime::{Acquire, LockManager};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,6 +35,48 @@ async fn a_try_finds_a_free_key_free() {
     }
     // Polled again, it is a waiter like any other.
     drop(waiter.await.unwrap());
+}
+
+/// Polls once; whether it is still pending.
+fn pending<F: Future>(future: Pin<&mut F>) -> bool {
+    future.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_does_not_wait_behind_one_that_comes_back() {
+    let locks = memory_manager();
+    let held = locks.mutex("k").acquire().await.unwrap();
+    let stale = unpolled(&locks, "k");
+    drop(held);
+    sleep(SECOND).await;
+    let mut tried = Box::pin(locks.mutex("k").try_acquire());
+    assert!(pending(tried.as_mut()));
+    let _guard = stale.await.unwrap();
+    assert!(timeout(SECOND, tried).await.unwrap().unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_does_not_wait_behind_one_that_was_offered_the_lock_with_it() {
+    let locks = memory_manager();
+    let held = locks.mutex("k").acquire().await.unwrap();
+    let _stale = unpolled(&locks, "k");
+    drop(held);
+    sleep(SECOND).await;
+    let mut tried = Box::pin(locks.mutex("k").try_acquire());
+    let mut other = Box::pin(locks.mutex("k").wait_forever().acquire());
+    assert!(pending(tried.as_mut()) && pending(other.as_mut()));
+    tokio::task::yield_now().await;
+    let _guard = other.await.unwrap();
+    assert!(timeout(SECOND, tried).await.unwrap().unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_is_polled_late_is_answered() {
+    let locks = memory_manager();
+    let mut tried = Box::pin(locks.mutex("k").try_acquire());
+    assert!(pending(tried.as_mut()));
+    let _guard = locks.mutex("k").wait_forever().acquire().await.unwrap();
+    assert!(timeout(SECOND, tried).await.unwrap().unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]

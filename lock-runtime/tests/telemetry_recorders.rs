@@ -9,7 +9,7 @@ use std::time::Duration;
 use lock_runtime::LockManager;
 use lock_runtime::testing::memory_manager;
 use metrics::{
-    Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, SharedString, Unit,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, SharedString, Unit,
 };
 use tokio::time::sleep;
 
@@ -42,6 +42,18 @@ impl CounterFn for Panic {
     fn absolute(&self, _: u64) {}
 }
 
+impl GaugeFn for Panic {
+    fn increment(&self, _: f64) {
+        self.once();
+    }
+
+    fn decrement(&self, _: f64) {
+        self.once();
+    }
+
+    fn set(&self, _: f64) {}
+}
+
 impl HistogramFn for Panic {
     fn record(&self, _: f64) {
         self.once();
@@ -64,8 +76,12 @@ impl metrics::Recorder for Recorder {
         }
     }
 
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        if key.name() == self.panics_at {
+            Gauge::from_arc(Arc::new(Panic(Arc::clone(&self.armed))))
+        } else {
+            Gauge::noop()
+        }
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
@@ -111,6 +127,31 @@ fn a_panic_when_a_guard_goes_leaks_no_hold() {
 }
 
 #[test]
+fn a_panic_when_a_waiter_comes_or_goes_leaves_no_waiter() {
+    for at_the_end in [false, true] {
+        let recorder = Recorder::panicking_at("lock_waiters");
+        recorder.armed.store(false, Ordering::SeqCst);
+        recorder.run(async {
+            let locks = memory_manager();
+            let held = locks.mutex("k").acquire().await.unwrap();
+            recorder.armed.store(!at_the_end, Ordering::SeqCst);
+            let waiter = tokio::spawn({
+                let locks = locks.clone();
+                async move { locks.mutex("k").wait_forever().acquire().await.map(drop) }
+            });
+            sleep(SECOND).await;
+            recorder.armed.store(at_the_end, Ordering::SeqCst);
+            waiter.abort();
+            let _ = waiter.await;
+            assert!(recorder.has_panicked());
+            drop(held);
+            sleep(SECOND).await;
+            assert_eq!(lock_runtime::testing::leftovers(&locks).keys, 0, "at the end: {at_the_end}");
+        });
+    }
+}
+
+#[test]
 fn a_panic_at_a_loss_leaves_the_key_usable() {
     let recorder = Recorder::panicking_at("lock_lost_total");
     recorder.run(async {
@@ -121,7 +162,7 @@ fn a_panic_at_a_loss_leaves_the_key_usable() {
             async move { locks.mutex("k").wait_forever().acquire().await.map(drop) }
         });
         sleep(MS).await;
-        assert!(locks.force_release("k").await.is_err(), "its task panicked");
+        assert!(locks.force_release("k").await.unwrap());
         assert!(recorder.has_panicked());
         sleep(SECOND).await;
         assert!(waiter.is_finished(), "the waiter was not served");

@@ -1,5 +1,6 @@
 //! A Redis server that is dead, stopped, restarted, or that others look at.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -323,4 +324,29 @@ async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
     assert!(locks.status("k").await.unwrap().is_locked());
     server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     eventually(async || !locks.status("k").await.unwrap().is_locked(), SLACK).await;
+}
+
+/// A server that answers every connection with `reply`, then with nothing more; its port.
+fn answering(reply: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let _ = connection.read(&mut [0; 4096]);
+            let _ = connection.write_all(reply);
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_proxy_says_for_a_moment_is_asked_again() {
+    for reply in [&b"%7\r\n$6\r\nser"[..], b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"] {
+        let locks = LockManager::connect_lazy(format!("redis://127.0.0.1:{}", answering(reply))).unwrap();
+        let start = Instant::now();
+        let error = locks.mutex("k").wait(ms(300)).acquire().await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+        assert!(start.elapsed() >= ms(300), "{error} after {:?}", start.elapsed());
+    }
 }

@@ -19,6 +19,7 @@ use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::Scope;
+use crate::sync::shielded;
 use crate::time::{self, Timer};
 use tokio::sync::oneshot;
 
@@ -385,10 +386,10 @@ impl Extending {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.request.engine.waiting.fetch_sub(1, Ordering::Relaxed);
-        metrics::waiters(-1.0);
         if self.queued {
             let id = self.id;
             self.request.engine.act(&self.key, |machine, now, effects| machine.leave(id, now, effects));
         }
+        shielded(|| metrics::waiters(-1.0));
     }
 }

@@ -108,6 +108,25 @@ impl Engine {
         (sent, result)
     }
 
+    /// Asks the store whether the hold is still there, without changing it, until it answers.
+    pub(super) async fn verify(self: Arc<Self>, hold: Arc<Hold>) {
+        let mut backoff = Backoff::new();
+        while hold.is_valid(self.clock.now()) {
+            let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
+            let items = vec![KeepItem { item: hold.item.clone(), lease }];
+            let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
+            match self.bounded(|store| store.keep(request)).await {
+                Ok(Ok(kept)) if kept.first() == Some(&Kept::Gone) => {
+                    return self.lose(&hold, Loss::TakenAway);
+                }
+                Ok(Ok(_)) => return,
+                Ok(Err(_)) => {}
+                Err(call) => self.drive(call),
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
     /// Makes the hold's remaining time at least `lease`, by one store call; transient errors are retried until
     /// `retry_until`. Goes on when its caller is gone.
     pub(crate) fn extend(

@@ -1,6 +1,5 @@
 //! The timekeeper: renews holds in batches, and notices what is over.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use super::{Engine, WeakEngine};
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::store::{KeepItem, Kept};
+use crate::sync::shielded;
 
 /// Most holds renewed by one store call.
 const BATCH: usize = 100;
@@ -83,11 +83,8 @@ impl Engine {
         let now = self.clock.now();
         let mut renew = Vec::new();
         for job in jobs {
-            // A waker or a recorder that panics must not take the timekeeper with it, and so every lock.
-            let done = catch_unwind(AssertUnwindSafe(|| self.carry_out_one(job, now, &mut renew)));
-            if done.is_err() {
-                tracing::error!("a panic in the timekeeper of the lock manager");
-            }
+            // A panic must not take the timekeeper with it, and so every lock.
+            shielded(|| self.carry_out_one(job, now, &mut renew));
         }
         for batch in renew.chunks(BATCH) {
             self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));

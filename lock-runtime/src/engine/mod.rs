@@ -46,8 +46,8 @@ use crate::config::{Config, TokenRetention};
 use crate::error::Loss;
 use crate::key::LockKey;
 use crate::metrics;
-use crate::store::{Item, KeepItem, Kept, LockStore};
-use crate::sync::lock;
+use crate::store::{Item, LockStore};
+use crate::sync::{lock, shielded};
 use crate::token::Owners;
 
 /// Leases shorter than this are refused.
@@ -76,6 +76,7 @@ pub(crate) struct Engine {
     /// Callers that wait, of all keys.
     pub(crate) waiting: AtomicUsize,
     pending_releases: PendingReleases,
+    pending_withdrawals: PendingReleases,
     release_warned: AtomicBool,
     pub(crate) shut_down: AtomicBool,
     /// Everything that runs in the background and ends by itself.
@@ -98,7 +99,8 @@ impl Engine {
         runtime: Handle,
     ) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
-        let pending_releases = PendingReleases::new(config.max_pending_releases);
+        let pending = || PendingReleases::new(config.max_pending_releases);
+        let (pending_releases, pending_withdrawals) = (pending(), pending());
         let ended = CancellationToken::new();
         let engine = Arc::new(Self {
             config,
@@ -113,6 +115,7 @@ impl Engine {
             ids: AtomicU64::new(1),
             waiting: AtomicUsize::new(0),
             pending_releases,
+            pending_withdrawals,
             release_warned: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             tasks: TaskTracker::new(),
@@ -210,18 +213,16 @@ impl Engine {
         if idle && self.registry.remove_idle(key) {
             self.timers.remove(key.id);
         }
-        // What follows may be code of others: all that is ours is done before it can panic.
-        if let Some(waker) = effects.wake {
-            waker.wake();
-        }
-        for waker in effects.wake_more {
-            waker.wake();
+        for waker in effects.wake.into_iter().chain(effects.wake_more) {
+            shielded(|| waker.wake());
         }
         if let Some(grant) = effects.signal {
             self.timers.remove(grant.max_hold_job);
             if grant.signal_lost() {
-                metrics::lost();
-                tracing::warn!(key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
+                shielded(|| {
+                    metrics::lost();
+                    tracing::warn!(key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
+                });
             }
         }
         if left_to_lease {
@@ -252,24 +253,16 @@ impl Engine {
         self.release_failed(key, &why);
     }
 
-    /// Asks the store whether the hold is still there, without changing it.
-    async fn verify(self: Arc<Self>, hold: Arc<Hold>) {
-        let lease = hold.deadline().since(self.clock.now());
-        if let (_, Ok(kept)) = self.keep(vec![KeepItem { item: hold.item.clone(), lease }]).await
-            && kept.first() == Some(&Kept::Gone)
-        {
-            self.lose(&hold, Loss::TakenAway);
-        }
-    }
-
     /// A release is given up: the lease ends the hold.
     pub(crate) fn release_failed(&self, key: &LockKey, why: &dyn std::fmt::Display) {
-        metrics::release_failed();
-        if self.release_warned.swap(true, Ordering::Relaxed) {
-            tracing::debug!(%key, %why, "release not confirmed; the lease ends the hold");
-        } else {
-            tracing::warn!(%key, %why, "release not confirmed; the lease ends the hold (said once, see the metric)");
-        }
+        shielded(|| {
+            metrics::release_failed();
+            if self.release_warned.swap(true, Ordering::Relaxed) {
+                tracing::debug!(%key, %why, "release not confirmed; the lease ends the hold");
+            } else {
+                tracing::warn!(%key, %why, "release not confirmed; the lease ends the hold (said once, see the metric)");
+            }
+        });
     }
 
     /// The hold is not ours any more, or not certain.

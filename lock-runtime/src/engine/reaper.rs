@@ -10,7 +10,7 @@ use crate::store::{AcquireRequest, Acquired, BoxFuture, StoreError, Withdrawn};
 
 impl Engine {
     /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the store answers that no
-    /// copy of it can be executed any more. It counts as a pending release.
+    /// copy of it can be executed any more. As many as releases may be under way.
     pub(crate) fn reap(
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
@@ -19,7 +19,7 @@ impl Engine {
         if let Some(call) = call {
             self.drive(call);
         }
-        match self.pending_releases.reserve() {
+        match self.pending_withdrawals.reserve() {
             Some(pending) => self.spawn(withdraw(Arc::clone(self), request, pending)),
             None => {
                 for item in &request.items {

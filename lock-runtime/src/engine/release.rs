@@ -39,7 +39,7 @@ pub(crate) async fn send(
     on_error: impl Fn(&Arc<StoreError>),
 ) -> Sent {
     let key = &hold.item.key;
-    let mut unconfirmed = Unconfirmed { engine, hold, over: false };
+    let unconfirmed = Unconfirmed { engine: Arc::clone(engine), hold: Arc::clone(hold), over: false };
     let mut backoff = Backoff::new();
     let mut unanswered = false;
     loop {
@@ -62,7 +62,7 @@ pub(crate) async fn send(
                 if let Some(report) = report.take() {
                     let _ = report.send(outcome);
                 }
-                unconfirmed.over = true;
+                unconfirmed.disarm();
                 return Sent::Answered { sent, released };
             }
             Err(error) => Arc::new(error),
@@ -86,7 +86,7 @@ pub(crate) async fn send(
         let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;
         let now = engine.clock.now();
         if now >= over || is_final(&error) || engine.runtime_is_gone() {
-            unconfirmed.over = true;
+            unconfirmed.disarm();
             engine.release_failed(key, &error);
             return Sent::GivenUp;
         }
@@ -95,13 +95,19 @@ pub(crate) async fn send(
 }
 
 /// Says so when the task of a release goes before the store has answered: with its runtime, or by a panic.
-struct Unconfirmed<'a> {
-    engine: &'a Engine,
-    hold: &'a Hold,
+struct Unconfirmed {
+    engine: Arc<Engine>,
+    hold: Arc<Hold>,
     over: bool,
 }
 
-impl Drop for Unconfirmed<'_> {
+impl Unconfirmed {
+    fn disarm(mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for Unconfirmed {
     fn drop(&mut self) {
         if !self.over {
             self.engine.release_failed(&self.hold.item.key, &"its task is gone");
@@ -116,13 +122,23 @@ fn is_final(error: &StoreError) -> bool {
 
 /// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others, at the end of
 /// its `min_hold`.
-pub(crate) async fn abandon(engine: Arc<Engine>, hold: Arc<Hold>, rest: Duration, pending: Pending) {
-    if rest.is_zero() {
-        send(&engine, &hold, None, None, |_| ()).await;
-    } else {
-        linger(&engine, &hold, rest).await;
+pub(crate) fn abandon(
+    engine: Arc<Engine>,
+    hold: Arc<Hold>,
+    rest: Duration,
+    pending: Pending,
+) -> impl Future<Output = ()> {
+    // From now on, and not only from the first poll.
+    let unconfirmed = Unconfirmed { engine: Arc::clone(&engine), hold: Arc::clone(&hold), over: false };
+    async move {
+        unconfirmed.disarm();
+        if rest.is_zero() {
+            send(&engine, &hold, None, None, |_| ()).await;
+        } else {
+            linger(&engine, &hold, rest).await;
+        }
+        drop(pending);
     }
-    drop(pending);
 }
 
 /// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.

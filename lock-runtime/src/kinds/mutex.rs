@@ -20,8 +20,8 @@ use crate::key::LockKey;
 ///
 /// # Fairness
 ///
-/// Callers of one process get the lock in the order in which they were first polled. Between processes, who is next
-/// is a race. A process hands the lock on inside for a short window (at most 250 ms) and then lets the others
+/// Callers of one process get the lock in the order in which they were first polled; one that is not polled when its
+/// turn comes lets others pass. Between processes, who is next is a race. A process hands the lock on inside for a short window (at most 250 ms) and then lets the others
 /// have it.
 ///
 /// # Re-entrancy

@@ -40,6 +40,7 @@ impl Machine {
                 cap: "max_waiters_per_key",
             });
         }
+        self.tries += usize::from(wish.patience == Patience::Try);
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
         let id = self.new_id();
         let waiter = Waiter {

@@ -238,7 +238,8 @@ impl Machine {
     pub(crate) fn on_driver_gone(&mut self) -> bool {
         self.driver = false;
         self.parked = false;
-        let unsent = matches!(self.phase, Phase::Ending { .. });
+        let unsent =
+            matches!(self.phase, Phase::Ending { .. } | Phase::Lingering { step: Lingering::Untold(_), .. });
         if !matches!(self.phase, Phase::Held(_)) {
             self.phase = Phase::Free;
         }

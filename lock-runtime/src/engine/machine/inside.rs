@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, Offer, Order, Phase,
-    WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
+    Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, Offer, Order,
+    Patience, Phase, WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
@@ -52,6 +52,7 @@ impl Machine {
     pub(super) fn take_waiter(&mut self, id: u64, effects: &mut Effects) -> Option<Waiter> {
         let mut waiter = self.waiters.remove(&id)?;
         effects.discarded = waiter.waker.take();
+        self.tries -= usize::from(waiter.wish.patience == Patience::Try);
         effects.deserted |= self.waiters.is_empty();
         Some(waiter)
     }
@@ -137,6 +138,10 @@ impl Machine {
         });
         let handed_on = held.used > 1;
         self.end_offer(offer.filter(|offer| offer.open > 1), &WaiterState::Active);
+        if self.tries > 0 {
+            let busy = AcquireError::Busy { key: self.key.clone() };
+            self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &busy, effects);
+        }
         Some(Entry { grant, id: entry_id, reentrant: false, handed_on })
     }
 

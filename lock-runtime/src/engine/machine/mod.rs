@@ -275,6 +275,8 @@ pub(crate) struct Machine {
     sweeping: bool,
     /// Offers in a row that nobody claimed.
     unclaimed: u32,
+    /// How many of the waiters make one attempt only.
+    tries: usize,
     /// Tokens used by the last hold.
     used_tokens: u32,
     counter_ahead: bool,
@@ -302,6 +304,7 @@ impl Machine {
             parked: false,
             sweeping: false,
             unclaimed: 0,
+            tries: 0,
             used_tokens: 1,
             counter_ahead: false,
             freed_by_force: false,

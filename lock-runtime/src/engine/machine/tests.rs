@@ -423,6 +423,12 @@ impl World {
             _ => 0,
         };
         assert_eq!(open, offered.len(), "offers without a hold");
+        let tries = self.machine.waiters.values().filter(|waiter| waiter.wish.patience == Patience::Try);
+        assert_eq!(tries.clone().count(), self.machine.tries);
+        if let Phase::Held(Held { live: Some(_), .. }) = &self.machine.phase {
+            let told = tries.clone().all(|waiter| matches!(waiter.state, WaiterState::Failed(_)));
+            assert!(told, "a try waits behind a guard");
+        }
         if let Phase::Held(held) = &self.machine.phase {
             assert!(held.offer.is_some() || held.live.is_some(), "a hold for nobody");
         }

@@ -48,8 +48,9 @@ impl Address {
                 error.code().unwrap_or("ERR"),
                 error.detail().map_or_else(|| error.to_string(), str::to_owned).as_str(),
             ),
+            // A proxy may answer so for a moment, and an answer may be cut off.
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.error(
-                StoreErrorKind::Unsupported,
+                StoreErrorKind::Unreachable,
                 format!("what listens there does not answer like a Redis server: {error}"),
             ),
             _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {}", advised(error))),
