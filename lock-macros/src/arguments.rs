@@ -63,7 +63,6 @@ impl Capture {
     pub(crate) fn prepare(signature: &mut Signature) -> Self {
         let returned = lifetimes_of(&signature.output);
         let mut rebind = TokenStream::new();
-        let mut borrow = TokenStream::new();
         let mut borrowed = Vec::new();
         let allowed = quote!(#[allow(clippy::used_underscore_binding)]);
         for input in &mut signature.inputs {
@@ -71,8 +70,7 @@ impl Capture {
                 FnArg::Receiver(receiver) => {
                     if by_value_receiver(receiver, &returned) {
                         receiver.mutability.get_or_insert_default();
-                        let own = receiver.self_token;
-                        borrowed.push(quote!(#own));
+                        borrowed.push((Vec::new(), receiver.self_token.into_token_stream()));
                     }
                 }
                 FnArg::Typed(typed) => {
@@ -84,34 +82,35 @@ impl Capture {
                         && is_variable(ident)
                     {
                         mutability.get_or_insert_default();
-                        let conditions = conditions(&typed.attrs);
-                        if conditions.is_empty() {
-                            borrowed.push(quote!(#ident));
-                        } else {
-                            borrow.extend(quote!(#(#conditions)* #allowed let _ = &mut #ident;));
-                        }
+                        borrowed.push((conditions(&typed.attrs), ident.to_token_stream()));
                         continue;
                     }
                     // A `mut` inside a pattern is an error where the pattern looks through a reference, which the
                     // tokens of an alias do not show. A new variable of the same name always can be `mut`.
                     let mut bindings = Vec::new();
                     collect_bindings(&typed.pat, &conditions(&typed.attrs), &mut bindings);
-                    for Binding { pat, conditions } in bindings.iter().filter(|b| b.pat.by_ref.is_none()) {
+                    for Binding { pat, conditions } in bindings {
+                        if pat.by_ref.is_some() {
+                            continue;
+                        }
                         let ident = &pat.ident;
                         if pat.mutability.is_none() {
                             rebind.extend(quote!(#(#conditions)* #allowed let mut #ident = #ident;));
                         }
-                        if conditions.is_empty() {
-                            borrowed.push(quote!(#ident));
-                        } else {
-                            borrow.extend(quote!(#(#conditions)* #allowed let _ = &mut #ident;));
-                        }
+                        borrowed.push((conditions, ident.to_token_stream()));
                     }
                 }
             }
         }
-        if !borrowed.is_empty() {
-            borrow.extend(quote!(#allowed let _ = (#(&mut #borrowed,)*);));
+        let mut borrow = TokenStream::new();
+        let (always, sometimes): (Vec<_>, Vec<_>) =
+            borrowed.into_iter().partition(|(conditions, _)| conditions.is_empty());
+        for (conditions, name) in sometimes {
+            borrow.extend(quote!(#(#conditions)* #allowed let _ = &mut #name;));
+        }
+        if !always.is_empty() {
+            let names = always.into_iter().map(|(_, name)| name);
+            borrow.extend(quote!(#allowed let _ = (#(&mut #names,)*);));
         }
         Self { rebind, borrow }
     }
