@@ -2,26 +2,14 @@
 #![allow(missing_docs)]
 #![cfg(feature = "redis")]
 
-use std::io;
-use std::sync::{Arc, Mutex};
+mod captured;
+
 use std::time::Duration;
 
+use captured::captured;
 use lock_runtime::LockManager;
 use lock_runtime::testing::memory_manager;
-
-#[derive(Clone, Default)]
-struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Buffer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use tracing_subscriber::filter::LevelFilter;
 
 /// The store does not answer: said once, however often it is asked.
 async fn a_store_that_is_down() {
@@ -50,14 +38,7 @@ async fn a_lost_lock() {
 
 #[test]
 fn each_trouble_is_told_once_with_its_cause() {
-    let buffer = Buffer::default();
-    let writer = buffer.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, || {
+    let text = captured(LevelFilter::WARN, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             a_store_that_is_down().await;
@@ -65,7 +46,6 @@ fn each_trouble_is_told_once_with_its_cause() {
             a_lost_lock().await;
         });
     });
-    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
     let lines = |what: &str| text.lines().filter(|line| line.contains(what)).collect::<Vec<_>>();
     let down = lines("the lock store fails");
     assert!(down.len() == 1 && down[0].contains("127.0.0.1:1"), "{text}");

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::process::Process;
 
 /// How long a server may take to answer. Generous: two busy cores.
-pub(crate) const READY: Duration = Duration::from_secs(20);
+const READY: Duration = Duration::from_secs(20);
 
 /// Why a server could not be started.
 #[derive(Debug)]
@@ -110,19 +110,8 @@ impl RedisServer {
     pub fn try_start_with(args: &[&str]) -> Result<Self, StartError> {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let dir = tempfile::Builder::new().prefix("lock-redis-").tempdir()?;
-        let mut last = StartError::Failed("no port was free".to_owned());
-        // A port that was free a moment ago may be taken now: another test's server won the race.
-        for _ in 0..20 {
-            let port = free_port()?;
-            match launch(port, &dir, &args) {
-                Ok(process) => return Ok(Self { process, dir, port, args }),
-                Err(StartError::Failed(log)) if log.contains("Address already in use") => {
-                    last = StartError::Failed(log);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(last)
+        let (process, port) = on_a_free_port(|port| launch(port, &dir, &args))?;
+        Ok(Self { process, dir, port, args })
     }
 
     /// `redis://127.0.0.1:<port>`.
@@ -259,7 +248,7 @@ impl RedisServer {
 
 /// A port that nobody listens on. Below the range that systems take for outgoing connections (Linux: 32768 and up),
 /// so that no client's connection takes it between this check, the start of a server and its restart.
-pub(crate) fn free_port() -> io::Result<u16> {
+fn free_port() -> io::Result<u16> {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -278,12 +267,42 @@ pub(crate) fn free_port() -> io::Result<u16> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, "no loopback port is free"))
 }
 
+/// Launches a server on one free port after the other until one is really free.
+pub(crate) fn on_a_free_port(
+    launch: impl Fn(u16) -> Result<Process, StartError>,
+) -> Result<(Process, u16), StartError> {
+    let mut last = StartError::Failed("no port was free".to_owned());
+    // A port that was free a moment ago may be taken now: another test's server won the race.
+    for _ in 0..20 {
+        let port = free_port()?;
+        match launch(port) {
+            Ok(process) => return Ok((process, port)),
+            Err(StartError::Failed(log)) if log.contains("Address already in use") => {
+                last = StartError::Failed(log);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
 fn launch(port: u16, dir: &TempDir, args: &[String]) -> Result<Process, StartError> {
+    let port_args = ["--port".to_owned(), port.to_string()];
+    let all = port_args.iter().chain(args).map(String::as_str);
+    launch_in(dir, all, |process| is_ready(port, process.id(), password(args)))
+}
+
+/// Starts a server in `dir` and waits until it is `ready`.
+pub(crate) fn launch_in<'a>(
+    dir: &TempDir,
+    args: impl IntoIterator<Item = &'a str>,
+    ready: impl Fn(&Process) -> bool,
+) -> Result<Process, StartError> {
     let log = dir.path().join("redis.log");
     let _ = std::fs::remove_file(&log);
     let mut command = Command::new("redis-server");
     command
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--daemonize", "no"])
+        .args(["--bind", "127.0.0.1", "--daemonize", "no"])
         .args(["--save", "", "--appendonly", "no", "--databases", "16"])
         .arg("--dir")
         .arg(dir.path())
@@ -303,7 +322,7 @@ fn launch(port: u16, dir: &TempDir, args: &[String]) -> Result<Process, StartErr
         if process.ended().is_some() {
             return Err(StartError::Failed(read_log(dir)));
         }
-        if is_ready(port, process.id(), password(args)) {
+        if ready(&process) {
             return Ok(process);
         }
         if Instant::now() >= deadline {

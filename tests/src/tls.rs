@@ -2,15 +2,13 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use tempfile::TempDir;
 
 use crate::process::Process;
-use crate::redis::{self, READY, StartError};
+use crate::redis::{self, StartError};
 
 /// A certificate authority that nobody trusts who is not told to.
 #[derive(Debug)]
@@ -91,18 +89,8 @@ impl TlsServer {
         for (name, text) in [("ca.pem", authority.pem()), ("server.pem", certificate), ("server.key", key)] {
             std::fs::write(dir.path().join(name), text)?;
         }
-        let mut last = StartError::Failed("no port was free".to_owned());
-        for _ in 0..20 {
-            let port = redis::free_port()?;
-            match launch(port, &dir, password) {
-                Ok(process) => return Ok(Self { _process: process, dir, port }),
-                Err(StartError::Failed(log)) if log.contains("Address already in use") => {
-                    last = StartError::Failed(log);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(last)
+        let (process, port) = redis::on_a_free_port(|port| launch(port, &dir, password))?;
+        Ok(Self { _process: process, dir, port })
     }
 
     /// The port.
@@ -119,36 +107,17 @@ impl TlsServer {
 }
 
 fn launch(port: u16, dir: &TempDir, password: &str) -> Result<Process, StartError> {
-    let log = dir.path().join("redis.log");
-    let _ = std::fs::remove_file(&log);
-    let mut command = Command::new("redis-server");
-    command
-        .args(["--tls-port", &port.to_string(), "--port", "0", "--bind", "127.0.0.1", "--daemonize", "no"])
-        .args(["--tls-cert-file", "server.pem", "--tls-key-file", "server.key"])
-        .args(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", "no"])
-        .args(["--save", "", "--appendonly", "no", "--requirepass", password, "--logfile"])
-        .arg(&log)
-        .current_dir(dir.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let mut process = Process::spawn(&mut command, Some(dir.path())).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => StartError::Missing,
-        _ => StartError::Io(error),
-    })?;
-    let deadline = Instant::now() + READY;
-    loop {
-        let log = redis::read_log(dir);
-        if process.ended().is_some() {
-            return Err(StartError::Failed(log));
-        }
-        // In a log of its own, this is about this server.
-        if log.contains("Ready to accept connections") {
-            return Ok(process);
-        }
-        if Instant::now() >= deadline {
-            return Err(StartError::Failed(format!("not ready within {READY:?}\n{log}")));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let port = port.to_string();
+    let args = [
+        ["--tls-port", &port],
+        ["--port", "0"],
+        ["--tls-cert-file", "server.pem"],
+        ["--tls-key-file", "server.key"],
+        ["--tls-ca-cert-file", "ca.pem"],
+        ["--tls-auth-clients", "no"],
+        ["--requirepass", password],
+    ];
+    // In a log of its own, this is about this server.
+    let ready = |_: &Process| redis::read_log(dir).contains("Ready to accept connections");
+    redis::launch_in(dir, args.into_iter().flatten(), ready)
 }

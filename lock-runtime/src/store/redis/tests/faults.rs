@@ -226,7 +226,11 @@ async fn a_server_busy_with_a_script_is_not_ready() {
     let endless = tokio::spawn(async move {
         redis::cmd("EVAL").arg("while true do end").arg(0).exec_async(&mut connection).await
     });
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut asking = server.connection().await;
+    let busy = async |asking: &mut redis::aio::MultiplexedConnection| {
+        redis::cmd("PING").exec_async(asking).await.is_err()
+    };
+    while !busy(&mut asking).await {}
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
     let _: () = server.command(&["SCRIPT", "KILL"]).await;

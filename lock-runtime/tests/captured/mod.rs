@@ -1,0 +1,34 @@
+//! What a user reads of a run in the traces.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use tracing_subscriber::filter::LevelFilter;
+
+#[derive(Clone, Default)]
+struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Everything that `run` traces on this thread, down to `level`, a line for each event.
+pub(crate) fn captured(level: LevelFilter, run: impl FnOnce()) -> String {
+    let buffer = Buffer::default();
+    let writer = buffer.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, run);
+    let text = buffer.0.lock().unwrap().clone();
+    String::from_utf8(text).unwrap()
+}
