@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
-use crate::engine::{Engine, LONGEST, SHORTEST_LEASE};
+use crate::engine::{Engine, LONGEST, out_of_range};
 use crate::error::ConnectError;
 use crate::key::LockKey;
 use crate::manager::LockManager;
@@ -240,14 +240,8 @@ impl LockManagerBuilder {
     fn check_settings(&self) -> Result<(), ConnectError> {
         let config = &self.config;
         let refuse = |reason: String| Err(ConnectError::misconfigured(reason));
-        if config.lease < SHORTEST_LEASE {
-            return refuse(format!(
-                "a lease of {:?} is too short; use {SHORTEST_LEASE:?} or more",
-                config.lease
-            ));
-        }
-        if config.lease > LONGEST {
-            return refuse(format!("a lease of {:?} is too long; use {LONGEST:?} or less", config.lease));
+        if let Some(reason) = out_of_range(config.lease) {
+            return refuse(reason);
         }
         if let Err(invalid) = LockKey::new(format!("{}k", config.prefix)) {
             let (prefix, reason) = (&config.prefix, invalid.reason());

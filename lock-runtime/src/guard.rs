@@ -214,11 +214,10 @@ impl LockGuard {
     }
 
     fn end(&self, awaited: bool) -> Ended {
-        let grant = &self.entry.grant;
-        let held = grant.now().since(grant.granted_at);
         // First: a recorder may panic.
         let ended = self.engine.release(&self.key, &self.entry, awaited);
-        metrics::held(&self.label, held);
+        let grant = &self.entry.grant;
+        metrics::held(&self.label, || grant.now().since(grant.granted_at));
         ended
     }
 }

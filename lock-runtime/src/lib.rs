@@ -75,6 +75,7 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod backoff;
 mod body;
 mod builder;
 mod clock;

@@ -8,13 +8,13 @@ mod on {
 
     pub(crate) type Label = Cow<'static, str>;
 
-    pub(crate) fn acquired(label: &Label, outcome: &'static str, took: Duration) {
+    pub(crate) fn acquired(label: &Label, outcome: &'static str, took: impl FnOnce() -> Duration) {
         metrics::histogram!("lock_acquire_seconds", "lock" => label.clone(), "outcome" => outcome)
-            .record(took.as_secs_f64());
+            .record(took().as_secs_f64());
     }
 
-    pub(crate) fn held(label: &Label, held: Duration) {
-        metrics::histogram!("lock_hold_seconds", "lock" => label.clone()).record(held.as_secs_f64());
+    pub(crate) fn held(label: &Label, held: impl FnOnce() -> Duration) {
+        metrics::histogram!("lock_hold_seconds", "lock" => label.clone()).record(held().as_secs_f64());
     }
 
     pub(crate) fn lost() {
@@ -41,8 +41,8 @@ mod on {
 
     pub(crate) type Label = Cow<'static, str>;
 
-    pub(crate) fn acquired(_: &Label, _: &'static str, _: Duration) {}
-    pub(crate) fn held(_: &Label, _: Duration) {}
+    pub(crate) fn acquired(_: &Label, _: &'static str, _: impl FnOnce() -> Duration) {}
+    pub(crate) fn held(_: &Label, _: impl FnOnce() -> Duration) {}
     pub(crate) fn lost() {}
     pub(crate) fn handed_on() {}
     pub(crate) fn waiters(_: f64) {}

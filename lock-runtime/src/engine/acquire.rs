@@ -158,13 +158,26 @@ impl Acquire {
                         self.state = State::Extending(extending);
                         return Poll::Pending;
                     }
-                    // The outer hold is gone: the call stands in line like everybody else.
-                    Poll::Ready(Ok(Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. }))) => {
+                    Poll::Ready(outcome) => {
                         let Extending { guard, request, .. } = *extending;
-                        drop(guard);
-                        self.state = State::New(Box::new(request));
+                        let error = match outcome {
+                            Ok(Ok(())) => return Poll::Ready(Ok(guard)),
+                            // The outer hold is gone: the call stands in line like everybody else.
+                            Ok(Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. })) => {
+                                drop(guard);
+                                self.state = State::New(Box::new(request));
+                                continue;
+                            }
+                            Ok(Err(ExtendError::Unavailable { key, cause })) => {
+                                AcquireError::Unavailable { key, cause }
+                            }
+                            Ok(Err(ExtendError::Misconfigured { reason })) => {
+                                AcquireError::Misconfigured { reason }
+                            }
+                            Err(_) => AcquireError::ShutDown { key: request.key },
+                        };
+                        return Poll::Ready(Err(error));
                     }
-                    Poll::Ready(outcome) => return Poll::Ready(extending.finish(outcome.ok())),
                 },
                 State::Done => return Poll::Pending,
             }
@@ -325,8 +338,9 @@ impl Waiting {
         };
         self.span.record("outcome", outcome);
         let _entered = self.span.enter();
-        let took = self.request.engine.clock.now().since(self.started);
-        tracing::debug!(outcome, ?took, "acquire");
+        // Read only by who listens: the clock costs as much as a local hand-off.
+        let took = || self.request.engine.clock.now().since(self.started);
+        tracing::debug!(outcome, took = ?took(), "acquire");
         metrics::acquired(&self.request.label, outcome, took);
         if outcome == "handed_on" {
             metrics::handed_on();
@@ -364,22 +378,6 @@ impl Waiting {
             }
         }
         Entered::Guard(guard)
-    }
-}
-
-impl Extending {
-    fn finish(self, outcome: Option<Result<(), ExtendError>>) -> Result<LockGuard, AcquireError> {
-        match outcome {
-            Some(Ok(())) => Ok(self.guard),
-            Some(Err(ExtendError::Unavailable { key, cause })) => {
-                Err(AcquireError::Unavailable { key, cause })
-            }
-            Some(Err(ExtendError::Misconfigured { reason })) => Err(AcquireError::Misconfigured { reason }),
-            Some(Err(ExtendError::Lost { key, .. } | ExtendError::NotHeld { key })) => {
-                Err(AcquireError::Busy { key })
-            }
-            None => Err(AcquireError::ShutDown { key: self.request.key }),
-        }
     }
 }
 

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::Engine;
-use super::backoff::Backoff;
 use super::hold::Hold;
+use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::error::{AcquireError, ExtendError, LockError, Loss};
 use crate::key::LockKey;
@@ -17,52 +19,56 @@ use crate::store::{BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError
 use crate::time;
 
 /// A call to a store.
-pub(crate) type Call<T> = BoxFuture<Result<T, StoreError>>;
+type Call<T> = BoxFuture<Result<T, StoreError>>;
 
 impl Engine {
-    /// As `limited`, and takes note of how the store does.
-    pub(crate) async fn bounded_by<T: Send + 'static>(
+    /// Makes a call, and takes note of how the store does. An overdue one is an error with an unknown outcome.
+    pub(crate) async fn bounded<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn LockStore) -> Call<T>,
+    ) -> Result<T, StoreError> {
+        self.bounded_by(self.config.call_timeout, call).await
+    }
+
+    async fn bounded_by<T: Send + 'static>(
         &self,
         timeout: Duration,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
-    ) -> Result<Result<T, StoreError>, Call<T>> {
-        let result = self.limited(timeout, call).await;
+    ) -> Result<T, StoreError> {
+        let result = self.limited(timeout, call).await.unwrap_or_else(|| Err(self.overdue()));
         match &result {
-            Ok(Err(error)) if error.is_transient() => self.health.failed(self.clock.now(), error),
-            Ok(_) => self.health.answered(),
-            Err(_) => self.health.failed(self.clock.now(), &self.overdue()),
+            Err(error) if error.is_transient() => self.health.failed(self.clock.now(), error),
+            _ => self.health.answered(),
         }
         result
     }
 
-    /// Makes a call and awaits it for a little longer than the store's own time-out; gives it back when it is overdue.
+    /// Makes a call and awaits it for a little longer than the store's own time-out. `None` when it is overdue; it is
+    /// driven to its reply then, which nobody awaits.
     async fn limited<T: Send + 'static>(
         &self,
         timeout: Duration,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
-    ) -> Result<Result<T, StoreError>, Call<T>> {
+    ) -> Option<Result<T, StoreError>> {
         let mut call = match catch_unwind(AssertUnwindSafe(|| call(&*self.store))) {
             Ok(call) => Caught(call),
-            Err(panic) => return Ok(Err(panicked(&*panic))),
+            Err(panic) => return Some(Err(panicked(&*panic))),
         };
         let limit = timeout + timeout / 8;
-        match time::timeout(&self.runtime, limit, &mut call).await {
-            Some(result) => Ok(result),
-            None => Err(Box::pin(call)),
+        let result = time::timeout(&self.runtime, limit, &mut call).await;
+        if result.is_none() {
+            // It ends by itself: stores have time-outs.
+            let limit = self.config.lease.max(self.config.call_timeout * 4);
+            self.spawn(async move {
+                let _ = tokio::time::timeout(limit, call).await;
+            });
         }
-    }
-
-    pub(crate) async fn bounded<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&dyn LockStore) -> Call<T>,
-    ) -> Result<Result<T, StoreError>, Call<T>> {
-        self.bounded_by(self.config.call_timeout, call).await
+        result
     }
 
     /// Whether the store can be used, asked once for at most about `limit`.
-    pub(crate) async fn check(self: &Arc<Self>, limit: Duration) -> Result<(), StoreError> {
-        self.limited(limit, |store| store.check()).await.unwrap_or_else(|call| {
-            self.drive(call);
+    pub(crate) async fn check(&self, limit: Duration) -> Result<(), StoreError> {
+        self.limited(limit, |store| store.check()).await.unwrap_or_else(|| {
             let message = format!("{:?} did not answer within {limit:?}", self.store);
             Err(StoreError::new(StoreErrorKind::Unreachable, message))
         })
@@ -73,39 +79,48 @@ impl Engine {
         StoreError::new(StoreErrorKind::Unanswered, message)
     }
 
+    /// A call for an administrator.
     pub(crate) async fn admin<T: Send + 'static>(
-        self: &Arc<Self>,
+        &self,
         name: &LockKey,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
     ) -> Result<T, LockError> {
-        let result = self.bounded(call).await.unwrap_or_else(|call| {
-            self.drive(call);
-            Err(self.overdue())
-        });
+        let result = self.bounded(call).await;
         result.map_err(|error| AcquireError::from_store(name.clone(), Arc::new(error)).into())
     }
 
     /// One `keep` call; returns when it was sent.
-    pub(super) async fn keep(
-        self: &Arc<Self>,
-        items: Vec<KeepItem>,
-    ) -> (Tick, Result<Vec<Kept>, StoreError>) {
+    pub(super) async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
         // A call that hangs must leave time for another one before the lease is over.
         let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.config.call_timeout);
         let timeout = self.config.call_timeout.min(shortest);
         let request = Arc::new(KeepRequest { items, timeout });
-        let result = match self.bounded_by(timeout, |store| store.keep(request)).await {
-            Ok(result) => result,
-            Err(call) => {
-                self.drive(call);
-                Err(self.overdue())
-            }
-        };
+        let result = self.bounded_by(timeout, |store| store.keep(request)).await;
         if result.is_ok() {
             self.rtt.record(sent, self.clock.now());
         }
         (sent, result)
+    }
+
+    /// What the store said of a hold in answer to a `keep` with `lease`, sent at `sent`.
+    pub(super) fn kept(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        kept: Kept,
+        sent: Tick,
+        lease: Duration,
+    ) -> Result<(), Loss> {
+        let why = match kept {
+            Kept::Renewed if hold.renewed(sent, self.clock.now(), lease) => {
+                self.watch_again(hold);
+                return Ok(());
+            }
+            Kept::Renewed => Loss::LeaseOver,
+            Kept::Gone => Loss::TakenAway,
+        };
+        self.lose(hold, why);
+        Err(why)
     }
 
     /// Asks the store whether the hold is still there, without changing it, until it answers.
@@ -116,14 +131,12 @@ impl Engine {
             let items = vec![KeepItem { item: hold.item.clone(), lease }];
             let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
             match self.bounded(|store| store.keep(request)).await {
-                Ok(Ok(kept)) if kept.first() == Some(&Kept::Gone) => {
+                Ok(kept) if kept.first() == Some(&Kept::Gone) => {
                     return self.lose(&hold, Loss::TakenAway);
                 }
-                Ok(Ok(_)) => return,
-                Ok(Err(_)) => {}
-                Err(call) => self.drive(call),
+                Ok(_) => return,
+                Err(_) => tokio::time::sleep(backoff.next()).await,
             }
-            tokio::time::sleep(backoff.next()).await;
         }
     }
 
@@ -134,13 +147,9 @@ impl Engine {
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
-    ) -> tokio::sync::oneshot::Receiver<Result<(), ExtendError>> {
-        let (report, outcome) = tokio::sync::oneshot::channel();
+    ) -> oneshot::Receiver<Result<(), ExtendError>> {
         let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
-        self.spawn(async move {
-            let _ = report.send(engine.extend_until(&hold, lease, retry_until).await);
-        });
-        outcome
+        self.report(async move { engine.extend_until(&hold, lease, retry_until).await })
     }
 
     async fn extend_until(
@@ -155,14 +164,8 @@ impl Engine {
             let items = vec![KeepItem { item: hold.item.clone(), lease }];
             let error = match self.keep(items).await {
                 (sent, Ok(kept)) => {
-                    let renewed = kept.first() == Some(&Kept::Renewed);
-                    if renewed && hold.renewed(sent, self.clock.now(), lease) {
-                        self.watch_again(hold);
-                        return Ok(());
-                    }
-                    let why = if renewed { Loss::LeaseOver } else { Loss::TakenAway };
-                    self.lose(hold, why);
-                    return Err(ExtendError::Lost { key, why });
+                    let kept = kept.first().copied().unwrap_or(Kept::Gone);
+                    return self.kept(hold, kept, sent, lease).map_err(|why| ExtendError::Lost { key, why });
                 }
                 (_, Err(error)) => error,
             };

@@ -34,8 +34,8 @@ impl Drop for Alive {
             return;
         }
         let key = self.key.name.clone();
-        let unsent = self.engine.act(&self.key, |machine, _, effects| {
-            let unsent = machine.on_driver_gone();
+        self.engine.act(&self.key, |machine, _, effects| {
+            machine.on_driver_gone(effects);
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
                 let cause =
                     StoreError::new(StoreErrorKind::Unanswered, "the task that asks for this key panicked");
@@ -43,11 +43,7 @@ impl Drop for Alive {
             } else {
                 machine.shut_down(effects);
             }
-            unsent
         });
-        if unsent {
-            self.engine.left_to_lease(&self.key.name);
-        }
     }
 }
 
@@ -102,11 +98,11 @@ impl Driver {
         let request = self.request(lease, tokens);
         let sent = engine.clock.now();
         match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
-            Ok(Ok(Acquired::Granted(granted))) => {
+            Ok(Acquired::Granted(granted)) => {
                 engine.rtt.record(sent, engine.clock.now());
                 self.granted(&request, lease, sent, &granted);
             }
-            Ok(Ok(Acquired::Busy(busy))) => {
+            Ok(Acquired::Busy(busy)) => {
                 engine.rtt.record(sent, engine.clock.now());
                 let listening = self.watch.as_ref().is_some_and(Watch::is_confirmed);
                 let longest = engine.config.fallback_poll;
@@ -116,15 +112,11 @@ impl Driver {
                 });
                 self.subscribe(request).await;
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 if error.outcome_unknown() {
-                    engine.reap(request, None);
+                    engine.reap(request);
                 }
                 self.failed(error);
-            }
-            Err(call) => {
-                engine.reap(request, Some(call));
-                self.failed(engine.overdue());
             }
         }
     }
@@ -146,7 +138,7 @@ impl Driver {
         let runtime = engine.runtime.clone();
         let hold = Arc::new(Hold::new(engine.new_id(), item.clone(), lease, sent, runtime));
         if !hold.is_valid(engine.clock.now()) {
-            engine.reap(Arc::clone(request), None);
+            engine.reap(Arc::clone(request));
             self.failed(engine.overdue());
             return;
         }
@@ -203,7 +195,7 @@ impl Driver {
         }
         self.subscribe_after = now + RESUBSCRIBE;
         match engine.bounded(|store| store.watch(request)).await {
-            Ok(Ok(watch)) => {
+            Ok(watch) => {
                 let confirmed = watch.is_confirmed();
                 self.watch = Some(watch);
                 if confirmed {
@@ -211,11 +203,7 @@ impl Driver {
                 }
             }
             // Without messages it polls.
-            Ok(Err(error)) => tracing::debug!(key = %self.key.name, %error, "no subscription"),
-            Err(call) => {
-                engine.drive(call);
-                tracing::debug!(key = %self.key.name, "no subscription in time");
-            }
+            Err(error) => tracing::debug!(key = %self.key.name, %error, "no subscription"),
         }
     }
 

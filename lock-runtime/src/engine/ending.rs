@@ -29,17 +29,13 @@ impl Engine {
         self.shut_down.store(true, Ordering::Release);
         self.ended.cancel();
         for key in self.registry.all() {
-            let unsent = self.act(&key, |machine, now, effects| {
+            self.act(&key, |machine, now, effects| {
                 if let Some(hold) = machine.hold().cloned() {
                     machine.lose(&hold, Loss::ShutDown, now, effects);
                 }
-                let unsent = machine.on_driver_gone();
+                machine.on_driver_gone(effects);
                 machine.shut_down(effects);
-                unsent
             });
-            if unsent {
-                self.left_to_lease(&key.name);
-            }
         }
     }
 
@@ -78,11 +74,8 @@ impl Engine {
 
     /// Frees the key whoever holds it. Goes on when its caller is gone.
     pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
-        let (report, outcome) = tokio::sync::oneshot::channel();
         let (engine, key) = (Arc::clone(self), name.clone());
-        self.spawn(async move {
-            let _ = report.send(engine.force_release_now(&key).await);
-        });
+        let outcome = self.report(async move { engine.force_release_now(&key).await });
         let key = name.clone();
         outcome.await.unwrap_or_else(|_| {
             if self.runtime_is_gone() {

@@ -10,7 +10,7 @@ use super::timers::{Job, Timers};
 use super::{Engine, WeakEngine};
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
-use crate::store::{KeepItem, Kept};
+use crate::store::KeepItem;
 use crate::sync::shielded;
 
 /// Most holds renewed by one store call.
@@ -131,17 +131,8 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
     match result {
         Ok(kept) => {
             for ((hold, lease), kept) in holds.iter().zip(leases).zip(kept) {
-                match kept {
-                    Kept::Renewed => {
-                        if hold.renewed(sent, engine.clock.now(), lease) {
-                            engine.watch_again(hold);
-                        } else {
-                            engine.lose(hold, Loss::LeaseOver);
-                        }
-                    }
-                    // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
-                    Kept::Gone => engine.lose(hold, Loss::TakenAway),
-                }
+                // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
+                let _ = engine.kept(hold, kept, sent, lease);
             }
         }
         Err(error) => {

@@ -9,7 +9,6 @@
 //! - [`ending`]: how a manager ends.
 
 pub(crate) mod acquire;
-mod backoff;
 mod caller;
 mod calls;
 mod driver;
@@ -27,10 +26,11 @@ mod rtt;
 mod timers;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,7 +51,7 @@ use crate::sync::{lock, shielded};
 use crate::token::Owners;
 
 /// Leases shorter than this are refused.
-pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Longer leases are refused, longer settings are cut to this: a year is as good as for ever, and can be added to a
 /// point in time.
@@ -134,6 +134,18 @@ impl Engine {
         drop(self.tasks.spawn_on(task, &self.runtime));
     }
 
+    /// Runs `task` to its end, whoever awaits its outcome.
+    fn report<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (report, outcome) = oneshot::channel();
+        self.spawn(async move {
+            let _ = report.send(task.await);
+        });
+        outcome
+    }
+
     // ---- keys --------------------------------------------------------------------------------------------------
 
     /// Runs `f` on the key's machine, made if need be, and carries out what follows.
@@ -148,15 +160,11 @@ impl Engine {
                 let shut_down = self.shut_down.load(Ordering::Acquire);
                 Key::new(self.new_id(), Machine::new(name.clone(), self.clock, shut_down))
             });
-            let mut machine = lock(&key.machine);
+            let machine = lock(&key.machine);
             if machine.removed {
                 continue;
             }
-            let mut effects = Effects::default();
-            let result = f(&mut machine, self.clock.now(), &mut effects);
-            let idle = machine.is_idle();
-            drop(machine);
-            self.apply(&key, effects, idle);
+            let result = self.run(&key, machine, f);
             return (key, result);
         }
     }
@@ -167,8 +175,16 @@ impl Engine {
         key: &Arc<Key>,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
+        self.run(key, lock(&key.machine), f)
+    }
+
+    fn run<R>(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        mut machine: MutexGuard<'_, Machine>,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> R {
         let mut effects = Effects::default();
-        let mut machine = lock(&key.machine);
         let result = f(&mut machine, self.clock.now(), &mut effects);
         let idle = machine.is_idle();
         drop(machine);
@@ -306,13 +322,8 @@ impl Engine {
     /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than fencing
     /// tokens are sure to live.
     pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
-        if lease < SHORTEST_LEASE {
-            return Some(format!(
-                "lock {key}: a lease of {lease:?} is too short; use {SHORTEST_LEASE:?} or more"
-            ));
-        }
-        if lease > LONGEST {
-            return Some(format!("lock {key}: a lease of {lease:?} is too long; use {LONGEST:?} or less"));
+        if let Some(reason) = out_of_range(lease) {
+            return Some(format!("lock {key}: {reason}"));
         }
         let measured = self.rtt.measured(self.clock.now());
         if let Some(round_trip) = measured.filter(|&round_trip| lease < round_trip * 4) {
@@ -347,6 +358,17 @@ impl Engine {
     #[cfg(feature = "testing")]
     pub(crate) fn leftovers(&self) -> (usize, usize, usize) {
         (self.registry.len(), self.timers.len(), self.tasks.len())
+    }
+}
+
+/// Why no lock can have this lease, on whatever store.
+pub(crate) fn out_of_range(lease: Duration) -> Option<String> {
+    if lease < SHORTEST_LEASE {
+        Some(format!("a lease of {lease:?} is too short; use {SHORTEST_LEASE:?} or more"))
+    } else if lease > LONGEST {
+        Some(format!("a lease of {lease:?} is too long; use {LONGEST:?} or less"))
+    } else {
+        None
     }
 }
 

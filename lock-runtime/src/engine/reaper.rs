@@ -1,24 +1,17 @@
-//! The reaper: calls whose caller gave up are driven to their end, and what they took is given back.
+//! The reaper: what a call took whose outcome nobody knows is given back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use super::backoff::Backoff;
 use super::pending::Pending;
-use crate::store::{AcquireRequest, Acquired, BoxFuture, StoreError, Withdrawn};
+use crate::backoff::Backoff;
+use crate::store::{AcquireRequest, Withdrawn};
 
 impl Engine {
     /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the store answers that no
     /// copy of it can be executed any more. As many as releases may be under way.
-    pub(crate) fn reap(
-        self: &Arc<Self>,
-        request: Arc<AcquireRequest>,
-        call: Option<BoxFuture<Result<Acquired, StoreError>>>,
-    ) {
-        if let Some(call) = call {
-            self.drive(call);
-        }
+    pub(crate) fn reap(self: &Arc<Self>, request: Arc<AcquireRequest>) {
         match self.pending_withdrawals.reserve() {
             Some(pending) => self.spawn(withdraw(Arc::clone(self), request, pending)),
             None => {
@@ -28,14 +21,6 @@ impl Engine {
             }
         }
     }
-
-    /// Drives an overdue call to its reply, which nobody awaits. It ends by itself: stores have time-outs.
-    pub(crate) fn drive<T: Send + 'static>(self: &Arc<Self>, call: BoxFuture<Result<T, StoreError>>) {
-        let limit = self.config.lease.max(self.config.call_timeout * 4);
-        self.spawn(async move {
-            let _ = tokio::time::timeout(limit, call).await;
-        });
-    }
 }
 
 async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
@@ -44,13 +29,9 @@ async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: P
     let mut backoff = Backoff::new();
     loop {
         let wait = match engine.bounded(|store| store.withdraw(Arc::clone(&request))).await {
-            Ok(Ok(Withdrawn::Settled)) => return,
-            Ok(Ok(Withdrawn::Pending(wait))) => wait.max(Duration::from_millis(1)),
-            Ok(Err(_)) => backoff.next(),
-            Err(call) => {
-                engine.drive(call);
-                backoff.next()
-            }
+            Ok(Withdrawn::Settled) => return,
+            Ok(Withdrawn::Pending(wait)) => wait.max(Duration::from_millis(1)),
+            Err(_) => backoff.next(),
         };
         if engine.clock.now() >= over || engine.runtime_is_gone() {
             return;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use super::backoff::Backoff;
 use super::hold::{Hold, drift_margin};
 use super::machine::Report;
 use super::pending::Pending;
+use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::error::{Loss, ReleaseError};
 use crate::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
@@ -45,11 +45,7 @@ pub(crate) async fn send(
     loop {
         let sent = engine.clock.now();
         let request = request(engine, hold, Duration::ZERO, then.clone());
-        let (result, overdue) = match engine.bounded(|store| store.release(request)).await {
-            Ok(result) => (result, None),
-            Err(call) => (Err(engine.overdue()), Some(call)),
-        };
-        let error = match result {
+        let error = match engine.bounded(|store| store.release(request)).await {
             Ok(released) => {
                 engine.rtt.record(sent, engine.clock.now());
                 let held = released.held.first().copied().unwrap_or(false);
@@ -71,10 +67,7 @@ pub(crate) async fn send(
         if let Some(takeover) = then.take()
             && error.outcome_unknown()
         {
-            engine.reap(takeover.request, None);
-        }
-        if let Some(call) = overdue {
-            engine.drive(call);
+            engine.reap(takeover.request);
         }
         tracing::debug!(%key, %error, "release failed");
         on_error(&error);
@@ -149,10 +142,8 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
         let _ = engine.keep(vec![crate::store::KeepItem { item: hold.item.clone(), lease }]).await;
     }
     let request = request(engine, hold, rest + LINGER_SLACK, None);
-    match engine.bounded(|store| store.release(request)).await {
-        Ok(Ok(_)) => {}
+    if let Err(error) = engine.bounded(|store| store.release(request)).await {
         // The hold ends with its lease, which is at least `min_hold` long.
-        Ok(Err(error)) => tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened"),
-        Err(call) => engine.drive(call),
+        tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened");
     }
 }

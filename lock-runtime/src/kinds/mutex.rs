@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::{OnLost, Run};
+use crate::engine::Engine;
 use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
-use crate::engine::{Engine, LONGEST};
 use crate::error::{AcquireError, LockError};
 use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
@@ -21,8 +21,8 @@ use crate::key::LockKey;
 /// # Fairness
 ///
 /// Callers of one process get the lock in the order in which they were first polled; one that is not polled when its
-/// turn comes lets others pass. Between processes, who is next is a race. A process hands the lock on inside for a short window (at most 250 ms) and then lets the others
-/// have it.
+/// turn comes lets others pass. Between processes, who is next is a race. A process hands the lock on inside for a
+/// short window (at most 250 ms) and then lets the others have it.
 ///
 /// # Re-entrancy
 ///
@@ -193,9 +193,6 @@ impl Mutex {
 }
 
 fn refuse(key: &LockKey, lease: Lease, max_hold: Option<Duration>, min_hold: Duration) -> Option<String> {
-    if min_hold > LONGEST {
-        return Some(format!("lock {key}: a min_hold of {min_hold:?} is too long; use {LONGEST:?} or less"));
-    }
     if lease.duration() < min_hold {
         return Some(format!("lock {key}: the lease is shorter than min_hold; make it longer"));
     }

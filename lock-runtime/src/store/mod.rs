@@ -170,9 +170,15 @@ impl TokenRange {
         Self { first: last.saturating_sub(count as u64 - 1), last }
     }
 
+    /// Whether all its tokens were taken.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.first > self.last
+    }
+
     /// Takes the smallest token out of the range.
     pub fn take(&mut self) -> Option<FencingToken> {
-        if self.first > self.last {
+        if self.is_empty() {
             return None;
         }
         let token = FencingToken::new(self.first);

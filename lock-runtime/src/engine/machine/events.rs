@@ -29,8 +29,7 @@ impl Machine {
             _ => return,
         };
         effects.abandon = Some((Arc::clone(hold), min_hold_end.since(now)));
-        if let Phase::Held(held) = std::mem::replace(&mut self.phase, Phase::Free) {
-            self.used_tokens = held.used.max(1);
+        if let Some(held) = self.end_hold(Phase::Free) {
             if let Some(live) = held.live {
                 effects.signal = Some(live.grant);
             }
@@ -233,17 +232,16 @@ impl Machine {
     }
 
     /// The driver is gone without having said so: its runtime ended, or it panicked. What it was doing is left to the
-    /// lease. `true` when a release had not been begun.
-    #[must_use]
-    pub(crate) fn on_driver_gone(&mut self) -> bool {
+    /// lease.
+    pub(crate) fn on_driver_gone(&mut self, effects: &mut Effects) {
         self.driver = false;
         self.parked = false;
-        let unsent =
+        // A release that had been begun tells of its end itself.
+        effects.left_to_lease |=
             matches!(self.phase, Phase::Ending { .. } | Phase::Lingering { step: Lingering::Untold(_), .. });
         if !matches!(self.phase, Phase::Held(_)) {
             self.phase = Phase::Free;
         }
-        unsent
     }
 
     /// Everybody who waits is told.

@@ -63,10 +63,10 @@ impl Machine {
         }
     }
 
-    pub(super) fn end_hold(&mut self, phase: Phase) {
-        if let Phase::Held(held) = std::mem::replace(&mut self.phase, phase) {
-            self.used_tokens = held.used.max(1);
-        }
+    pub(super) fn end_hold(&mut self, phase: Phase) -> Option<Held> {
+        let Phase::Held(held) = std::mem::replace(&mut self.phase, phase) else { return None };
+        self.used_tokens = held.used.max(1);
+        Some(held)
     }
 
     /// The innermost live entry is an ancestor of the asker: one more entry, no store call.
@@ -107,8 +107,7 @@ impl Machine {
         let entry_id = self.new_id();
         let (clock, valid) = match &self.phase {
             Phase::Held(held) if held.offer.is_some() => {
-                let tokens_left = held.tokens.first <= held.tokens.last;
-                (self.clock, tokens_left && held.hold.is_valid(now))
+                (self.clock, !held.tokens.is_empty() && held.hold.is_valid(now))
             }
             _ => {
                 if let Some(waiter) = self.waiters.get_mut(&id) {
@@ -166,7 +165,7 @@ impl Machine {
             && held.hold.is_renewing()
             && held.hold.deadline().since(now) >= lease.duration() / 2
             && now < held.window_end
-            && held.tokens.first <= held.tokens.last;
+            && !held.tokens.is_empty();
         good.then_some(id)
     }
 

@@ -17,7 +17,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use self::step::Step;
@@ -29,6 +29,7 @@ use super::{
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
 use crate::key::LockKey;
+use crate::sync::lock;
 
 /// The stores that have a name. Held weakly: a store goes away with the last manager that uses it.
 static NAMED: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
@@ -73,7 +74,7 @@ impl Shared {
 
     /// No step runs foreign code while the table is locked, so a poisoned table is as good as any.
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 
@@ -86,7 +87,7 @@ impl MemoryStore {
     /// The store of this name, shared by everybody in the process who asks for it. Prefix and retention belong to
     /// the handle that is returned, not to the store.
     pub(crate) fn named(name: &str, prefix: &str, retention: TokenRetention) -> Arc<Self> {
-        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = lock(&NAMED);
         named.retain(|_, shared| shared.strong_count() > 0);
         let shared = match named.get(name).and_then(Weak::upgrade) {
             Some(shared) => shared,

@@ -23,6 +23,7 @@ use super::script::Invocation;
 use super::server_clock::ServerClock;
 use crate::clock::{Clock, Tick};
 use crate::store::{StoreError, StoreErrorKind};
+use crate::sync::lock;
 
 /// Commands that may wait for the socket; past it callers wait.
 const QUEUE: usize = 1024;
@@ -161,7 +162,7 @@ impl Connector {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn error(&self, kind: StoreErrorKind, what: &str) -> StoreError {

@@ -1,9 +1,10 @@
 //! [`ServerClock`]: what the server's clock says now, from its last answer.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::clock::Tick;
 use crate::store::ServerTime;
+use crate::sync::lock;
 
 /// An upper bound of the server's time: its last known time, plus our time since the request of that answer was sent.
 /// It is ahead of the truth by at most that request's round trip.
@@ -19,7 +20,7 @@ struct Sample {
 impl ServerClock {
     /// The answer to a request sent at `sent` has the server time `server`. Answers to older requests are ignored.
     pub(super) fn observe(&self, server: ServerTime, sent: Tick) {
-        let mut sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sample = lock(&self.0);
         if sample.is_none_or(|known| known.sent <= sent) {
             *sample = Some(Sample { server, sent });
         }
@@ -28,12 +29,12 @@ impl ServerClock {
     /// Believes `server` at `sent`, whatever was known.
     #[cfg(test)]
     pub(super) fn pretend(&self, server: ServerTime, sent: Tick) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Sample { server, sent });
+        *lock(&self.0) = Some(Sample { server, sent });
     }
 
     /// The server's time at `now`; `None` before the first answer.
     pub(super) fn estimate(&self, now: Tick) -> Option<ServerTime> {
-        let sample = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sample = *lock(&self.0);
         sample.map(|Sample { server, sent }| {
             let passed = u64::try_from(now.since(sent).as_micros()).unwrap_or(u64::MAX);
             ServerTime::from_micros(server.as_micros().saturating_add(passed))

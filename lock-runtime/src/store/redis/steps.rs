@@ -24,8 +24,8 @@ impl Inner {
         self.options.clock.now() + timeout
     }
 
-    fn names(&self, items: &[Item]) -> Result<Vec<Names>, StoreError> {
-        items.iter().map(|item| Names::new(&self.options.prefix, &item.key)).collect()
+    fn names<'a>(&self, items: impl IntoIterator<Item = &'a Item>) -> Result<Vec<Names>, StoreError> {
+        items.into_iter().map(|item| Names::new(&self.options.prefix, &item.key)).collect()
     }
 
     /// An answer that this version of the store does not know: nobody can tell what was done.
@@ -139,9 +139,7 @@ impl Inner {
             (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &link, deadline).await,
             _ => {
                 let mut invocation = Invocation::new(&script::RELEASE, locks(&names));
-                for (item, names) in request.items.iter().zip(&names) {
-                    invocation.arg(item.owner.as_str()).arg(&names.channel);
-                }
+                owners_and_channels(&mut invocation, &request.items, &names);
                 let value = self.connector.run(&link, &invocation, deadline).await?;
                 let freed = reply::freed(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
                 Ok(self.released(&freed, &names))
@@ -158,9 +156,7 @@ impl Inner {
     ) -> Result<Released, StoreError> {
         let mut invocation = Invocation::new(&script::LINGER, locks(names));
         invocation.arg(millis(request.linger));
-        for (item, names) in request.items.iter().zip(names) {
-            invocation.arg(item.owner.as_str()).arg(&names.channel);
-        }
+        owners_and_channels(&mut invocation, &request.items, names);
         let value = self.connector.run(link, &invocation, deadline).await?;
         let held = reply::flags(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
         Ok(Released { held, other_listeners: 0, echo: false, then: None })
@@ -229,11 +225,7 @@ impl Inner {
     }
 
     pub(super) async fn keep(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
-        let names: Vec<Names> = request
-            .items
-            .iter()
-            .map(|keep| Names::new(&self.options.prefix, &keep.item.key))
-            .collect::<Result<_, _>>()?;
+        let names = self.names(request.items.iter().map(|keep| &keep.item))?;
         let deadline = self.deadline(request.timeout);
         let link = self.connector.link(deadline).await?;
         let mut invocation = Invocation::new(&script::KEEP, locks(&names));
@@ -251,9 +243,7 @@ impl Inner {
         let deadline = self.deadline(request.timeout);
         let link = self.connector.link(deadline).await?;
         let mut invocation = Invocation::new(&script::WITHDRAW, locks(&names));
-        for (item, names) in request.items.iter().zip(&names) {
-            invocation.arg(item.owner.as_str()).arg(&names.channel);
-        }
+        owners_and_channels(&mut invocation, &request.items, &names);
         let sent = self.options.clock.now();
         let value = self.connector.run(&link, &invocation, deadline).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
@@ -299,6 +289,13 @@ impl Inner {
 
 fn locks(names: &[Names]) -> impl Iterator<Item = &str> + Clone {
     names.iter().map(|names| names.lock.as_str())
+}
+
+/// The arguments of scripts that give items back: who had each, and where it is announced.
+fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names]) {
+    for (item, names) in items.iter().zip(names) {
+        invocation.arg(item.owner.as_str()).arg(&names.channel);
+    }
 }
 
 /// Whole milliseconds, rounded up, at least one.

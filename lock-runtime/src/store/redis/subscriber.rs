@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, SendError};
@@ -17,16 +17,17 @@ use tokio::task::AbortHandle;
 
 use super::connection::Dialer;
 use super::registry::{Readiness, Registry};
+use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::store::Watch;
+use crate::sync::lock;
 
 /// Notices that may wait in a watch.
 const NOTICES: usize = 8;
 /// Channels in one command.
 const BATCH: usize = 256;
-/// Pauses between attempts to connect while they fail: the first, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A connection that lasted longer than this begins the pauses between attempts again.
+const LASTED: Duration = Duration::from_secs(1);
 
 /// How the subscriber behaves.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +147,7 @@ impl Drop for Registration {
 
 impl Shared {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// Ends the task when there is nothing to watch; decided under the lock, so that no watch is left without one.
@@ -193,7 +194,7 @@ impl Shared {
 
 /// The subscriber's task: connects, keeps the subscriptions as they are wanted, and ends when none is.
 async fn serve(shared: Arc<Shared>) {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new();
     loop {
         let generation = shared.inner().registry.begin();
         let pushed = Arc::downgrade(&shared);
@@ -214,8 +215,8 @@ async fn serve(shared: Arc<Shared>) {
                         shared.inner().registry.disconnected(generation);
                     }
                 }
-                if shared.dialer.clock.now().since(since) > LONGEST_PAUSE {
-                    pause = FIRST_PAUSE;
+                if shared.dialer.clock.now().since(since) > LASTED {
+                    backoff = Backoff::new();
                     continue;
                 }
             }
@@ -227,8 +228,7 @@ async fn serve(shared: Arc<Shared>) {
                 }
             }
         }
-        tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
-        pause = LONGEST_PAUSE.min(pause * 2);
+        tokio::time::sleep(backoff.next().mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
     }
 }
 
