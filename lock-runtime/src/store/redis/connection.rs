@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, ServerError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -247,6 +247,15 @@ impl Connector {
         }
     }
 
+    /// What the server refused, as the whole answer or as a part of it.
+    pub(super) fn refused(&self, link: &Arc<Link>, error: &ServerError) -> StoreError {
+        let error = self.dialer.address.refused(error);
+        if error.kind() == StoreErrorKind::ReadOnly {
+            self.give_up(link);
+        }
+        error
+    }
+
     /// Sends one command and waits for its answer, which is never an error answer.
     pub(super) async fn call(
         &self,
@@ -268,13 +277,7 @@ impl Connector {
                 link.heard.fetch_max(clock.now().as_nanos(), Ordering::AcqRel);
                 match value {
                     Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
-                    Value::ServerError(error) => {
-                        let error = self.dialer.address.refused(&error);
-                        if error.kind() == StoreErrorKind::ReadOnly {
-                            self.give_up(link);
-                        }
-                        Err(CallError::Other(error))
-                    }
+                    Value::ServerError(error) => Err(CallError::Other(self.refused(link, &error))),
                     value => Ok(value),
                 }
             }

@@ -3,6 +3,7 @@
 //! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
 //!   `scripts/*.lua`. [`reply`]: what they answer.
 //! - [`steps`]: one method for each of the trait's.
+//! - [`group`]: what is ready together travels together.
 //! - [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
@@ -26,6 +27,7 @@ use crate::store::{
 mod check;
 mod classify;
 mod connection;
+mod group;
 mod names;
 mod registry;
 mod reply;
@@ -41,7 +43,9 @@ mod tests;
 
 use classify::Address;
 use connection::{Connector, Dialer};
+use group::Group;
 use server_clock::ServerClock;
+use steps::{AcquireOne, ReleaseOne};
 use subscriber::{Subscriber, Timing};
 
 /// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so
@@ -101,6 +105,8 @@ struct Inner {
     connector: Arc<Connector>,
     server_clock: Arc<ServerClock>,
     subscriber: Subscriber,
+    acquires: Group<AcquireOne>,
+    releases: Group<ReleaseOne>,
     warned_untold: AtomicBool,
 }
 
@@ -135,6 +141,8 @@ impl RedisStore {
             options,
             connector,
             server_clock,
+            acquires: Group::default(),
+            releases: Group::default(),
             warned_untold: AtomicBool::new(false),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -151,11 +159,11 @@ impl RedisStore {
 
 impl LockStore for RedisStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.call(|inner| async move { inner.acquire(&request).await })
+        self.call(|inner| async move { inner.acquire(request).await })
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        self.call(|inner| async move { inner.release(&request).await })
+        self.call(|inner| async move { inner.release(request).await })
     }
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {

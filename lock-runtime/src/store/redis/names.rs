@@ -1,40 +1,66 @@
 //! What a lock is called at the server: exactly as Redisson calls it.
 
+use std::fmt;
+
 use crate::key::LockKey;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The names that belong to one lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Names {
-    /// HASH: `{owner: count}`.
-    pub(super) lock: String,
-    /// STRING: the fencing counter.
-    pub(super) counter: String,
-    /// Where a release is announced.
-    pub(super) channel: String,
+/// The names of one lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Names<'a> {
+    prefix: &'a str,
+    key: &'a LockKey,
+    /// The braces that make the lock's name a hash tag, unless it has one.
+    braces: (&'static str, &'static str),
 }
 
-impl Names {
-    /// The names of `key` behind `prefix`.
-    ///
-    /// Redisson puts braces around a name unless it has a `{` anywhere, whether that is a hash tag or not. A name on
-    /// which that rule and Redis Cluster's disagree is refused.
-    pub(super) fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
-        let lock = if prefix.is_empty() { key.as_str().to_owned() } else { format!("{prefix}{key}") };
+impl<'a> Names<'a> {
+    pub(super) fn new(prefix: &'a str, key: &'a LockKey) -> Result<Self, StoreError> {
         if (prefix.contains(['{', '}']) || prefix.contains(char::is_control))
-            && let Err(invalid) = LockKey::new(&lock)
+            && let Err(invalid) = LockKey::new(format!("{prefix}{key}"))
         {
             return Err(StoreError::new(
                 StoreErrorKind::Unsupported,
                 format!("the prefix {prefix:?} and the key {key} make no lock name: {}", invalid.reason()),
             ));
         }
-        let (open, close) = if lock.contains('{') { ("", "") } else { ("{", "}") };
-        Ok(Self {
-            counter: format!("redisson_lock_token:{open}{lock}{close}"),
-            channel: format!("redisson_lock__channel:{open}{lock}{close}"),
-            lock,
-        })
+        let tagged = prefix.contains('{') || key.as_str().contains('{');
+        Ok(Self { prefix, key, braces: if tagged { ("", "") } else { ("{", "}") } })
+    }
+
+    fn name(&self, head: &'static str, braces: (&'static str, &'static str)) -> Name<'a> {
+        Name([head, braces.0, self.prefix, self.key.as_str(), braces.1])
+    }
+
+    /// The hash.
+    pub(super) fn lock(&self) -> Name<'a> {
+        self.name("", ("", ""))
+    }
+
+    /// The fencing counter.
+    pub(super) fn counter(&self) -> Name<'a> {
+        self.name("redisson_lock_token:", self.braces)
+    }
+
+    /// Where releases are announced.
+    pub(super) fn channel(&self) -> Name<'a> {
+        self.name("redisson_lock__channel:", self.braces)
+    }
+}
+
+/// A name in pieces: most are written into a command and never needed in one.
+#[derive(Clone, Copy)]
+pub(super) struct Name<'a>([&'a str; 5]);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|piece| f.write_str(piece))
+    }
+}
+
+impl fmt::Debug for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_string(), f)
     }
 }
 
@@ -53,21 +79,27 @@ pub(super) fn is_lock_field(field: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn names(prefix: &str, key: &str) -> Result<Names, StoreError> {
-        Names::new(prefix, &LockKey::new(key).unwrap())
+    fn names(prefix: &str, key: &str) -> Result<[String; 3], StoreError> {
+        let key = LockKey::new(key).unwrap();
+        let names = Names::new(prefix, &key)?;
+        let all = [names.lock(), names.counter(), names.channel()];
+        Ok(all.map(|name| name.to_string()))
     }
 
     #[test]
     fn names_are_redissons() {
-        let plain = names("lock:", "order:42").unwrap();
-        assert_eq!(plain.lock, "lock:order:42");
-        assert_eq!(plain.counter, "redisson_lock_token:{lock:order:42}");
-        assert_eq!(plain.channel, "redisson_lock__channel:{lock:order:42}");
-
-        let tagged = names("", "{order}:42").unwrap();
-        assert_eq!(tagged.lock, "{order}:42");
-        assert_eq!(tagged.counter, "redisson_lock_token:{order}:42");
-        assert_eq!(tagged.channel, "redisson_lock__channel:{order}:42");
+        assert_eq!(
+            names("lock:", "order:42").unwrap(),
+            [
+                "lock:order:42",
+                "redisson_lock_token:{lock:order:42}",
+                "redisson_lock__channel:{lock:order:42}"
+            ]
+        );
+        assert_eq!(
+            names("", "{order}:42").unwrap(),
+            ["{order}:42", "redisson_lock_token:{order}:42", "redisson_lock__channel:{order}:42"]
+        );
     }
 
     #[test]

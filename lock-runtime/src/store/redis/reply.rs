@@ -126,7 +126,8 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
     }
 }
 
-fn one_freed(value: &Value) -> Option<Freed> {
+/// What free.lua says about one lock.
+pub(super) fn freed(value: &Value) -> Option<Freed> {
     match int(value)? {
         -1 => Some(Freed::NotHeld),
         -2 => Some(Freed::Untold),
@@ -134,19 +135,16 @@ fn one_freed(value: &Value) -> Option<Freed> {
     }
 }
 
-/// The answer of release.lua for `items` locks.
-pub(super) fn freed(value: &Value, items: usize) -> Option<Vec<Freed>> {
-    if items == 1 {
-        return Some(vec![one_freed(value)?]);
-    }
-    let freed: Vec<Freed> = array(value)?.iter().map(one_freed).collect::<Option<_>>()?;
-    Some(freed).filter(|freed| freed.len() == items)
+/// The answers of acquire.lua or release.lua for `requests` single locks.
+pub(super) fn each(value: &Value, requests: usize) -> Option<&[Value]> {
+    let answers = if requests == 1 { std::slice::from_ref(value) } else { array(value)? };
+    Some(answers).filter(|answers| answers.len() == requests)
 }
 
 /// The answer of takeover.lua: what was freed, and what the grant said.
 pub(super) fn takeover(value: &Value, items: usize) -> Option<(Vec<Freed>, &Value)> {
-    let (grant, freed) = array(value)?.split_last()?;
-    let freed: Vec<Freed> = freed.iter().map(one_freed).collect::<Option<_>>()?;
+    let (grant, each) = array(value)?.split_last()?;
+    let freed: Vec<Freed> = each.iter().map(freed).collect::<Option<_>>()?;
     Some((freed, grant)).filter(|(freed, _)| freed.len() == items)
 }
 

@@ -3,7 +3,9 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, ToRedisArgs};
+use redis::{Cmd, RedisWrite, ToRedisArgs};
+
+use super::names::Name;
 
 /// A script and its name at the server.
 pub(super) struct Script {
@@ -31,9 +33,10 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "acquire": "scripts/grant.lua" "scripts/acquire.lua";
+    ACQUIRE = "acquire": "scripts/acquire.lua" "scripts/grant.lua" "scripts/acquire_rest.lua";
+    ACQUIRE_ALL = "acquire_all": "scripts/grant.lua" "scripts/grant_all.lua" "scripts/acquire_all.lua";
     RELEASE = "release": "scripts/free.lua" "scripts/release.lua";
-    TAKEOVER = "takeover": "scripts/free.lua" "scripts/grant.lua" "scripts/takeover.lua";
+    TAKEOVER = "takeover": "scripts/free.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/takeover.lua";
     LINGER = "linger": "scripts/linger.lua";
     KEEP = "keep": "scripts/keep.lua";
     WITHDRAW = "withdraw": "scripts/free.lua" "scripts/withdraw.lua";
@@ -47,18 +50,22 @@ pub(super) struct Invocation {
     command: Cmd,
 }
 
+/// What an argument takes, about, so that a command is rarely moved while it grows.
+const USUAL: usize = 48;
+
 impl Invocation {
-    /// A call with these keys; arguments follow.
-    pub(super) fn new<'a, K>(script: &'static Script, keys: K) -> Self
-    where
-        K: Iterator<Item = &'a str> + Clone,
-    {
-        let mut command = Cmd::new();
-        command.arg("EVALSHA").arg(&script.sha1).arg(keys.clone().count());
-        for key in keys {
-            command.arg(key);
-        }
+    /// A call with so many keys. They follow, and then the arguments, about as many as said.
+    pub(super) fn new(script: &'static Script, keys: usize, arguments: usize) -> Self {
+        let count = 3 + keys + arguments;
+        let mut command = Cmd::with_capacity(count, count * USUAL);
+        command.arg("EVALSHA").arg(&script.sha1).arg(keys);
         Self { script, command }
+    }
+
+    /// A key, or a channel.
+    pub(super) fn name(&mut self, name: Name<'_>) -> &mut Self {
+        self.command.write_arg_fmt(name);
+        self
     }
 
     pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::Link;
-use super::names::Names;
+use super::group::{self, Group, Step};
+use super::names::{Name, Names};
 use super::reply::{self, Freed, Grant, Reason};
 use super::script::{self, Invocation};
 use super::{HIGHEST_FLOOR, Inner, LONGEST_MILLIS};
@@ -24,8 +25,12 @@ impl Inner {
         self.options.clock.now() + timeout
     }
 
-    fn names<'a>(&self, items: impl IntoIterator<Item = &'a Item>) -> Result<Vec<Names>, StoreError> {
-        items.into_iter().map(|item| Names::new(&self.options.prefix, &item.key)).collect()
+    fn name<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
+        Names::new(&self.options.prefix, &item.key)
+    }
+
+    fn names<'a>(&'a self, items: impl IntoIterator<Item = &'a Item>) -> Result<Vec<Names<'a>>, StoreError> {
+        items.into_iter().map(|item| self.name(item)).collect()
     }
 
     /// An answer that this version of the store does not know: nobody can tell what was done.
@@ -33,7 +38,7 @@ impl Inner {
         self.address.error(StoreErrorKind::Unanswered, format!("an answer that makes no sense: {value:?}"))
     }
 
-    fn foreign(&self, lock: &str, reason: Reason) -> StoreError {
+    fn foreign(&self, lock: Name<'_>, reason: Reason) -> StoreError {
         let what = format!(
             "the key {lock:?} is not a lock: {}. It is somebody's data and is left alone; use another key or prefix",
             reason.explain()
@@ -41,21 +46,38 @@ impl Inner {
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
-    fn bad_counter(&self, counter: &str) -> StoreError {
+    fn bad_counter(&self, counter: Name<'_>) -> StoreError {
         let what = format!("LOCKTOKEN the key {counter:?} is not a fencing counter: its value is no integer");
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
-    /// Stamps `request` for being sent now.
-    fn stamp(&self, request: &AcquireRequest) -> Result<(Tick, ServerTime), StoreError> {
+    /// Stamps requests for being sent now, in one call: it comes too late for all when it does for the first.
+    fn stamp<'a>(
+        &self,
+        requests: impl IntoIterator<Item = &'a Arc<AcquireRequest>>,
+    ) -> Result<(Tick, ServerTime), StoreError> {
         let sent = self.options.clock.now();
         let estimate = self.server_clock.estimate(sent).ok_or_else(|| {
             self.address.error(StoreErrorKind::Unreachable, "the server's time is not known")
         })?;
-        Ok((sent, request.stamp(estimate)))
+        let latest = requests.into_iter().map(|request| request.stamp(estimate)).min();
+        Ok((sent, latest.unwrap_or(estimate)))
     }
 
-    /// The arguments of `grant` in grant.lua.
+    fn too_late(&self, refused: Option<ServerTime>) -> StoreError {
+        let what = format!("the request arrived too late, twice; the server's time is {refused:?}");
+        self.address.error(StoreErrorKind::TooLate, what)
+    }
+
+    /// How long counters live after a grant for `lease`, in milliseconds; 0 for ever.
+    fn retention(&self, lease: Duration) -> u64 {
+        match self.options.token_retention {
+            TokenRetention::Keep => 0,
+            TokenRetention::For(time) => millis(time.max(lease.saturating_mul(2))),
+        }
+    }
+
+    /// The arguments of `grant` in grant_all.lua.
     fn grant_arguments<'a>(
         &self,
         invocation: &mut Invocation,
@@ -63,14 +85,10 @@ impl Inner {
         latest: ServerTime,
         owners: impl Iterator<Item = &'a Item>,
     ) {
-        let retention = match self.options.token_retention {
-            TokenRetention::Keep => 0,
-            TokenRetention::For(time) => millis(time.max(request.lease.saturating_mul(2))),
-        };
         invocation
             .arg(millis(request.lease))
             .arg(request.tokens)
-            .arg(retention)
+            .arg(self.retention(request.lease))
             .arg(latest.as_micros())
             .arg(request.token_floor);
         for item in owners {
@@ -78,39 +96,49 @@ impl Inner {
         }
     }
 
-    pub(super) async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        request: Arc<AcquireRequest>,
+    ) -> Result<Acquired, StoreError> {
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
         let names = self.names(&request.items)?;
+        if names.len() == 1 && request.token_floor == 0 {
+            drop(names);
+            return group::call::<AcquireOne>(self, request).await;
+        }
         let deadline = self.deadline(request.timeout);
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
             let link = self.connector.link(deadline).await?;
-            let (sent, latest) = self.stamp(request)?;
-            let keys = names.iter().flat_map(|names| [names.lock.as_str(), names.counter.as_str()]);
-            let mut invocation = Invocation::new(&script::ACQUIRE, keys);
-            self.grant_arguments(&mut invocation, request, latest, request.items.iter());
+            let (sent, latest) = self.stamp([&request])?;
+            let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+            locks_and_counters(&mut invocation, &names);
+            self.grant_arguments(&mut invocation, &request, latest, request.items.iter());
             let answer = self.connector.run(&link, &invocation, deadline).await;
             let value = answer.map_err(|error| about(error, &names))?;
-            match self.read_grant(&value, &names, request.tokens, sent)? {
+            match self.read_grant(&link, &value, &names, request.tokens, sent)? {
                 Ok(acquired) => return Ok(acquired),
                 Err(now) => refused = Some(now),
             }
         }
-        let what = format!("the request arrived too late, twice; the server's time is {refused:?}");
-        Err(self.address.error(StoreErrorKind::TooLate, what))
+        Err(self.too_late(refused))
     }
 
-    /// What `grant` said; the inner error is a refusal because it came too late.
+    /// What a script that grants said; the inner error is a refusal because it came too late.
     fn read_grant(
         &self,
+        link: &Arc<Link>,
         value: &Value,
-        names: &[Names],
+        names: &[Names<'_>],
         tokens: u32,
         sent: Tick,
     ) -> Result<Result<Acquired, ServerTime>, StoreError> {
+        if let Value::ServerError(error) = value {
+            return Err(about(self.connector.refused(link, error), names));
+        }
         let grant = reply::grant(value, names.len(), tokens).ok_or_else(|| self.senseless(value))?;
         let named = |index: usize| names.get(index).ok_or_else(|| self.senseless(value));
         let (now, result) = match grant {
@@ -120,41 +148,62 @@ impl Inner {
                 (busy.server_time, Ok(Acquired::Busy(busy)))
             }
             Grant::TooLate(now) => (now, Err(now)),
-            Grant::Foreign(item, reason) => return Err(self.foreign(&named(item)?.lock, reason)),
-            Grant::BadCounter(item) => return Err(self.bad_counter(&named(item)?.counter)),
+            Grant::Foreign(item, reason) => return Err(self.foreign(named(item)?.lock(), reason)),
+            Grant::BadCounter(item) => return Err(self.bad_counter(named(item)?.counter())),
         };
         self.server_clock.observe(now, sent);
         Ok(result)
     }
 
-    pub(super) async fn release(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        request: Arc<ReleaseRequest>,
+    ) -> Result<Released, StoreError> {
         let names = self.names(&request.items)?;
+        if names.len() == 1 && request.linger.is_zero() && request.then.is_none() {
+            drop(names);
+            return group::call::<ReleaseOne>(self, request).await;
+        }
         let deadline = self.deadline(request.timeout);
         let link = self.connector.link(deadline).await?;
         if !request.linger.is_zero() {
-            return self.linger(request, &names, &link, deadline).await;
+            return self.linger(&request, &names, &link, deadline).await;
         }
         let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
         match (&request.then, successors) {
-            (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &link, deadline).await,
+            (Some(then), Some(order)) => {
+                self.take_over(&request, then, &order, &names, &link, deadline).await
+            }
             _ => {
-                let mut invocation = Invocation::new(&script::RELEASE, locks(&names));
+                let mut invocation = Invocation::new(&script::RELEASE, names.len(), 2 * names.len());
+                locks(&mut invocation, &names);
                 owners_and_channels(&mut invocation, &request.items, &names);
                 let value = self.connector.run(&link, &invocation, deadline).await?;
-                let freed = reply::freed(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
-                Ok(self.released(&freed, &names))
+                let answers = reply::each(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
+                let freed: Result<Vec<_>, _> =
+                    answers.iter().map(|answer| self.read_freed(&link, answer)).collect();
+                Ok(self.released(&freed?, &names))
             }
+        }
+    }
+
+    /// What release.lua said about one key.
+    fn read_freed(&self, link: &Arc<Link>, value: &Value) -> Result<Freed, StoreError> {
+        match value {
+            Value::ServerError(error) => Err(self.connector.refused(link, error)),
+            value => reply::freed(value).ok_or_else(|| self.senseless(value)),
         }
     }
 
     async fn linger(
         &self,
         request: &ReleaseRequest,
-        names: &[Names],
+        names: &[Names<'_>],
         link: &Arc<Link>,
         deadline: Tick,
     ) -> Result<Released, StoreError> {
-        let mut invocation = Invocation::new(&script::LINGER, locks(names));
+        let mut invocation = Invocation::new(&script::LINGER, names.len(), 1 + 2 * names.len());
+        locks(&mut invocation, names);
         invocation.arg(millis(request.linger));
         owners_and_channels(&mut invocation, &request.items, names);
         let value = self.connector.run(link, &invocation, deadline).await?;
@@ -167,17 +216,18 @@ impl Inner {
         request: &ReleaseRequest,
         then: &Takeover,
         order: &[usize],
-        names: &[Names],
+        names: &[Names<'_>],
         link: &Arc<Link>,
         deadline: Tick,
     ) -> Result<Released, StoreError> {
-        let (sent, latest) = self.stamp(&then.request)?;
-        let keys = names.iter().flat_map(|names| [names.lock.as_str(), names.counter.as_str()]);
-        let mut invocation = Invocation::new(&script::TAKEOVER, keys);
+        let (sent, latest) = self.stamp([&then.request])?;
+        let mut invocation = Invocation::new(&script::TAKEOVER, 2 * names.len(), 7 + 4 * names.len());
+        locks_and_counters(&mut invocation, names);
         invocation.arg(2 + 3 * names.len()).arg(u8::from(then.listeners == ListenerPolicy::Respect));
         for (item, names) in request.items.iter().zip(names) {
-            let (subscribed, _) = self.subscriber.own(&names.channel);
-            invocation.arg(item.owner.as_str()).arg(&names.channel).arg(u8::from(subscribed));
+            let channel = names.channel();
+            let (subscribed, _) = self.subscriber.own(&channel.to_string());
+            invocation.arg(item.owner.as_str()).name(channel).arg(u8::from(subscribed));
         }
         let owners = order.iter().filter_map(|&index| then.request.items.get(index));
         self.grant_arguments(&mut invocation, &then.request, latest, owners);
@@ -189,7 +239,7 @@ impl Inner {
             tracing::debug!(store = ?self.address, answer = why, "released, but could not acquire in the same step");
         } else if *grant != Value::Int(0) {
             // The release stands whatever the grant says.
-            match self.read_grant(grant, names, then.request.tokens, sent) {
+            match self.read_grant(link, grant, names, then.request.tokens, sent) {
                 Ok(Ok(Acquired::Granted(granted))) => released.then = Some(reorder(granted, order)),
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "released, but could not acquire in the same step"),
@@ -198,7 +248,7 @@ impl Inner {
         Ok(released)
     }
 
-    fn released(&self, freed: &[Freed], names: &[Names]) -> Released {
+    fn released(&self, freed: &[Freed], names: &[Names<'_>]) -> Released {
         let mut released = Released { held: Vec::new(), other_listeners: 0, echo: false, then: None };
         for (freed, names) in freed.iter().zip(names) {
             released.held.push(*freed != Freed::NotHeld);
@@ -208,16 +258,17 @@ impl Inner {
                     if !self.warned_untold.swap(true, Ordering::Relaxed) {
                         tracing::warn!(
                             store = ?self.address,
-                            channel = names.channel,
+                            channel = %names.channel(),
                             "locks are released, but the user may not PUBLISH: waiters elsewhere find out by polling"
                         );
                     }
                 }
+                Freed::Told(0) => {}
                 Freed::Told(listeners) => {
-                    let (subscribed, watched) = self.subscriber.own(&names.channel);
+                    let (subscribed, watched) = self.subscriber.own(&names.channel().to_string());
                     let others = listeners.saturating_sub(u64::from(subscribed));
                     released.other_listeners = released.other_listeners.saturating_add(others);
-                    released.echo |= subscribed && watched && *listeners > 0;
+                    released.echo |= subscribed && watched;
                 }
             }
         }
@@ -228,7 +279,8 @@ impl Inner {
         let names = self.names(request.items.iter().map(|keep| &keep.item))?;
         let deadline = self.deadline(request.timeout);
         let link = self.connector.link(deadline).await?;
-        let mut invocation = Invocation::new(&script::KEEP, locks(&names));
+        let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
+        locks(&mut invocation, &names);
         for keep in &request.items {
             invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
         }
@@ -242,7 +294,8 @@ impl Inner {
         let names = self.names(&request.items)?;
         let deadline = self.deadline(request.timeout);
         let link = self.connector.link(deadline).await?;
-        let mut invocation = Invocation::new(&script::WITHDRAW, locks(&names));
+        let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
+        locks(&mut invocation, &names);
         owners_and_channels(&mut invocation, &request.items, &names);
         let sent = self.options.clock.now();
         let value = self.connector.run(&link, &invocation, deadline).await?;
@@ -258,7 +311,7 @@ impl Inner {
 
     pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
         let names = self.names(&request.items)?;
-        let channels = names.into_iter().map(|names| Arc::from(names.channel)).collect();
+        let channels = names.iter().map(|names| Arc::from(names.channel().to_string())).collect();
         Ok(self.subscriber.watch(channels, self.deadline(request.timeout)).await)
     }
 
@@ -266,35 +319,139 @@ impl Inner {
         let names = Names::new(&self.options.prefix, key)?;
         let deadline = self.deadline(self.options.call_timeout);
         let link = self.connector.link(deadline).await?;
-        let invocation =
-            Invocation::new(&script::STATUS, [names.lock.as_str(), names.counter.as_str()].into_iter());
+        let mut invocation = Invocation::new(&script::STATUS, 2, 0);
+        invocation.name(names.lock()).name(names.counter());
         let answer = self.connector.run(&link, &invocation, deadline).await;
         let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
         let status = reply::status(&value).ok_or_else(|| self.senseless(&value))?;
-        status.map_err(|reason| self.foreign(&names.lock, reason))
+        status.map_err(|reason| self.foreign(names.lock(), reason))
     }
 
     pub(super) async fn force_release(&self, key: &LockKey) -> Result<bool, StoreError> {
         let names = Names::new(&self.options.prefix, key)?;
         let deadline = self.deadline(self.options.call_timeout);
         let link = self.connector.link(deadline).await?;
-        let mut invocation = Invocation::new(&script::FORCE_RELEASE, std::iter::once(names.lock.as_str()));
-        invocation.arg(&names.channel);
+        let mut invocation = Invocation::new(&script::FORCE_RELEASE, 1, 1);
+        invocation.name(names.lock()).name(names.channel());
         let answer = self.connector.run(&link, &invocation, deadline).await;
         let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
         let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
-        freed.map_err(|reason| self.foreign(&names.lock, reason))
+        freed.map_err(|reason| self.foreign(names.lock(), reason))
     }
 }
 
-fn locks(names: &[Names]) -> impl Iterator<Item = &str> + Clone {
-    names.iter().map(|names| names.lock.as_str())
+/// One of the acquires that can travel together.
+pub(super) struct AcquireOne;
+
+impl Step for AcquireOne {
+    type Request = Arc<AcquireRequest>;
+    type Answer = Acquired;
+
+    fn group(inner: &Inner) -> &Group<Self> {
+        &inner.acquires
+    }
+
+    async fn send(
+        inner: &Inner,
+        requests: &[Self::Request],
+        mut answer: impl FnMut(usize, Result<Acquired, StoreError>) + Send,
+    ) -> Result<(), StoreError> {
+        let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
+        let lease = requests.iter().map(|request| request.lease).max().unwrap_or_default();
+        let deadline = inner.deadline(timeout);
+        let items = || requests.iter().flat_map(|request| &request.items);
+        let mut refused = None;
+        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        for _ in 0..2 {
+            let link = inner.connector.link(deadline).await?;
+            let (sent, latest) = inner.stamp(requests)?;
+            let count = requests.len();
+            let mut invocation = Invocation::new(&script::ACQUIRE, 2 * count, 2 + 3 * count);
+            for item in items() {
+                let names = inner.name(item)?;
+                invocation.name(names.lock()).name(names.counter());
+            }
+            invocation.arg(latest.as_micros()).arg(inner.retention(lease));
+            for (request, item) in requests.iter().zip(items()) {
+                invocation.arg(item.owner.as_str()).arg(millis(request.lease)).arg(request.tokens);
+            }
+            let value = match (inner.connector.run(&link, &invocation, deadline).await, requests) {
+                (Err(error), [request]) => return Err(about(error, &inner.names(&request.items)?)),
+                (value, _) => value?,
+            };
+            let answers = reply::each(&value, count).ok_or_else(|| inner.senseless(&value))?;
+            refused = None;
+            for (index, (value, (request, item))) in
+                answers.iter().zip(requests.iter().zip(items())).enumerate()
+            {
+                match inner.read_grant(&link, value, &[inner.name(item)?], request.tokens, sent) {
+                    Ok(Ok(acquired)) => answer(index, Ok(acquired)),
+                    Ok(Err(now)) => refused = Some(now),
+                    Err(error) => answer(index, Err(error)),
+                }
+            }
+            if refused.is_none() {
+                return Ok(());
+            }
+        }
+        Err(inner.too_late(refused))
+    }
+}
+
+/// One of the releases that can travel together.
+pub(super) struct ReleaseOne;
+
+impl Step for ReleaseOne {
+    type Request = Arc<ReleaseRequest>;
+    type Answer = Released;
+
+    fn group(inner: &Inner) -> &Group<Self> {
+        &inner.releases
+    }
+
+    async fn send(
+        inner: &Inner,
+        requests: &[Self::Request],
+        mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
+    ) -> Result<(), StoreError> {
+        let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
+        let deadline = inner.deadline(timeout);
+        let link = inner.connector.link(deadline).await?;
+        let items = || requests.iter().flat_map(|request| &request.items);
+        let mut invocation = Invocation::new(&script::RELEASE, requests.len(), 2 * requests.len());
+        for item in items() {
+            invocation.name(inner.name(item)?.lock());
+        }
+        for item in items() {
+            invocation.arg(item.owner.as_str()).name(inner.name(item)?.channel());
+        }
+        let value = inner.connector.run(&link, &invocation, deadline).await?;
+        let answers = reply::each(&value, requests.len()).ok_or_else(|| inner.senseless(&value))?;
+        for (index, (value, item)) in answers.iter().zip(items()).enumerate() {
+            let freed = inner.read_freed(&link, value);
+            let names = inner.name(item)?;
+            answer(index, freed.map(|freed| inner.released(&[freed], &[names])));
+        }
+        Ok(())
+    }
+}
+
+fn locks(invocation: &mut Invocation, names: &[Names<'_>]) {
+    for names in names {
+        invocation.name(names.lock());
+    }
+}
+
+fn locks_and_counters(invocation: &mut Invocation, names: &[Names<'_>]) {
+    for names in names {
+        invocation.name(names.lock()).name(names.counter());
+    }
 }
 
 /// The arguments of scripts that give items back: who had each, and where it is announced.
-fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names]) {
+fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names<'_>]) {
     for (item, names) in items.iter().zip(names) {
-        invocation.arg(item.owner.as_str()).arg(&names.channel);
+        invocation.arg(item.owner.as_str()).name(names.channel());
     }
 }
 
@@ -305,14 +462,14 @@ fn millis(time: Duration) -> u64 {
 }
 
 /// Says which keys an error about somebody's data is about.
-fn about(error: StoreError, names: &[Names]) -> StoreError {
+fn about(error: StoreError, names: &[Names<'_>]) -> StoreError {
     if error.kind() != StoreErrorKind::ForeignData {
         return error;
     }
     let keys: Vec<String> = names
         .iter()
         .take(8)
-        .map(|names| format!("{:?} with counter {:?}", names.lock, names.counter))
+        .map(|names| format!("{:?} with counter {:?}", names.lock(), names.counter()))
         .collect();
     StoreError::new(error.kind(), format!("{error} (asked for: {})", keys.join(", ")))
 }

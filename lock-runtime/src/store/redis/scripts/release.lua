@@ -3,11 +3,8 @@
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     owner 1, channel 1, owner 2, channel 2, ...
 -- Returns  for each lock what free() says, see free.lua, which stands in front of this; for a single lock the bare
---          number, for several an array. An error reply means that at least one was refused; the others are freed.
+--          answer, for several an array.
 if #KEYS == 1 then return free(KEYS[1], ARGV[1], ARGV[2]) end
-local freed, failed = {}, nil
-for i = 1, #KEYS do
-  freed[i] = free(KEYS[i], ARGV[2 * i - 1], ARGV[2 * i])
-  if type(freed[i]) ~= 'number' then failed = freed[i] end
-end
-return failed or freed
+local freed = {}
+for i, lock in ipairs(KEYS) do freed[i] = free(lock, ARGV[2 * i - 1], ARGV[2 * i]) end
+return freed

@@ -42,8 +42,9 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
                 assert!(known.contains(&word), "{} uses {word}", script.name);
             }
         }
-        let calls =
-            ["redis.call(", "redis.pcall(", " call("].into_iter().flat_map(|call| code.split(call).skip(1));
+        let calls = ["redis.call(", "redis.pcall(", " call(", " try("]
+            .into_iter()
+            .flat_map(|call| code.split(call).skip(1));
         for call in calls {
             assert!(call.starts_with('\''), "{} hides a command: {call:.40}", script.name);
         }

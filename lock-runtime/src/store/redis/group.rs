@@ -1,0 +1,186 @@
+//! [`Group`]: requests for single keys that are ready together travel as one script call.
+//!
+//! A call costs the server and the client more than what it does for one key. A request that comes while nothing is
+//! under way is sent at once, alone. One that comes later waits until everything that is ready to run has run, so
+//! that others can join it; never for a time, and never for an answer.
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
+
+use super::Inner;
+use crate::store::{StoreError, StoreErrorKind};
+use crate::sync::lock;
+
+/// Most requests in one call: the server does nothing else meanwhile.
+const LARGEST: usize = 64;
+
+/// What all members of a group ask for, each for its own key.
+pub(super) trait Step: Sized + Send + Sync + 'static {
+    /// Cheap to clone.
+    type Request: Clone + Send + Sync;
+    type Answer: Send;
+
+    /// Where requests of this kind meet.
+    fn group(inner: &Inner) -> &Group<Self>;
+
+    /// Sends the requests as one call, and reports the answer to each. An error is about all of them.
+    fn send(
+        inner: &Inner,
+        requests: &[Self::Request],
+        answer: impl FnMut(usize, Result<Self::Answer, StoreError>) + Send,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+pub(super) struct Group<S: Step>(Mutex<State<S>>);
+
+struct State<S: Step> {
+    /// Calls that are not answered yet.
+    under_way: usize,
+    /// Requests that wait for the next call. Somebody has promised to send them.
+    members: Vec<Member<S>>,
+}
+
+struct Member<S: Step> {
+    request: S::Request,
+    answer: oneshot::Sender<Result<S::Answer, StoreError>>,
+}
+
+enum Place<S: Step> {
+    Alone(S::Request),
+    Member { answer: oneshot::Receiver<Result<S::Answer, StoreError>>, first: bool },
+}
+
+/// A call that is not answered yet.
+struct UnderWay<'a, S: Step>(&'a Group<S>);
+
+impl<S: Step> Drop for UnderWay<'_, S> {
+    fn drop(&mut self) {
+        lock(&self.0.0).under_way -= 1;
+    }
+}
+
+impl<S: Step> Default for Group<S> {
+    fn default() -> Self {
+        Self(Mutex::new(State { under_way: 0, members: Vec::new() }))
+    }
+}
+
+impl<S: Step> Group<S> {
+    fn enter(&self, request: S::Request) -> Place<S> {
+        let mut state = lock(&self.0);
+        if state.under_way == 0 && state.members.is_empty() {
+            state.under_way = 1;
+            return Place::Alone(request);
+        }
+        let (sender, answer) = oneshot::channel();
+        state.members.push(Member { request, answer: sender });
+        Place::Member { answer, first: state.members.len() == 1 }
+    }
+
+    /// The next members that somebody still waits for; empty when there are none.
+    fn take(&self) -> Vec<Member<S>> {
+        let mut state = lock(&self.0);
+        // Whoever has gone has not been sent, so nothing of it needs to be undone.
+        state.members.retain(|member| !member.answer.is_closed());
+        if state.members.is_empty() {
+            return Vec::new();
+        }
+        state.under_way += 1;
+        if state.members.len() <= LARGEST {
+            return std::mem::take(&mut state.members);
+        }
+        let rest = state.members.split_off(LARGEST);
+        std::mem::replace(&mut state.members, rest)
+    }
+}
+
+/// Sends `request`, alone or with others.
+pub(super) async fn call<S: Step>(inner: &Arc<Inner>, request: S::Request) -> Result<S::Answer, StoreError> {
+    match S::group(inner).enter(request) {
+        Place::Alone(request) => {
+            let _under_way = UnderWay(S::group(inner));
+            alone::<S>(inner, request).await
+        }
+        Place::Member { answer, first } => {
+            if first {
+                // A task of its own: a caller that goes must not take the others with it.
+                let promise = Promise::<S> { inner: Arc::clone(inner), kept: false, _step: PhantomData };
+                drop(inner.options.runtime.spawn(send_members(promise)));
+            }
+            answer.await.unwrap_or_else(|_| Err(gone(inner)))
+        }
+    }
+}
+
+async fn alone<S: Step>(inner: &Inner, request: S::Request) -> Result<S::Answer, StoreError> {
+    let mut result = None;
+    S::send(inner, &[request], |_, answer| result = Some(answer)).await?;
+    result.unwrap_or_else(|| Err(gone(inner)))
+}
+
+fn gone(inner: &Inner) -> StoreError {
+    inner.address.error(StoreErrorKind::Unanswered, "the task that sends the request is gone")
+}
+
+/// Says so to the members when the task that has promised to send them goes with its runtime.
+struct Promise<S: Step> {
+    inner: Arc<Inner>,
+    kept: bool,
+    _step: PhantomData<S>,
+}
+
+impl<S: Step> Drop for Promise<S> {
+    fn drop(&mut self) {
+        if !self.kept {
+            let members = std::mem::take(&mut lock(&S::group(&self.inner).0).members);
+            drop(members);
+        }
+    }
+}
+
+async fn send_members<S: Step>(mut promise: Promise<S>) {
+    // Whatever is ready to run goes first, and may join.
+    tokio::task::yield_now().await;
+    loop {
+        let members = S::group(&promise.inner).take();
+        if members.len() < LARGEST {
+            promise.kept = true;
+            return send_group(&promise.inner, members).await;
+        }
+        let inner = Arc::clone(&promise.inner);
+        drop(promise.inner.options.runtime.spawn(async move { send_group(&inner, members).await }));
+    }
+}
+
+async fn send_group<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) {
+    if members.is_empty() {
+        return;
+    }
+    let _under_way = UnderWay(S::group(inner));
+    let (requests, answers): (Vec<_>, Vec<_>) =
+        members.into_iter().map(|member| (member.request, Some(member.answer))).unzip();
+    let mut answers = answers;
+    let sent = S::send(inner, &requests, |index, result| {
+        if let Some(answer) = answers.get_mut(index).and_then(Option::take) {
+            let _ = answer.send(result);
+        }
+    })
+    .await;
+    let Err(error) = sent else { return };
+    // The server refuses the whole call, and executes nothing, for one key that the user has no right to.
+    let each_alone = error.kind() == StoreErrorKind::Denied && requests.len() > 1;
+    for (request, answer) in requests.into_iter().zip(answers) {
+        let Some(answer) = answer else { continue };
+        if each_alone {
+            let inner = Arc::clone(inner);
+            let runtime = inner.options.runtime.clone();
+            drop(runtime.spawn(async move {
+                let _ = answer.send(alone::<S>(&inner, request).await);
+            }));
+        } else {
+            let _ = answer.send(Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,14 @@
+-- grant(a): takes every lock of KEYS or none, unless the request is late. Stands behind grant.lua; shared by
+-- acquire_all.lua and takeover.lua; not a script by itself.
+--
+-- KEYS     lock 1, counter 1, lock 2, counter 2, ...
+-- ARGV     from a + 1 on: lease (ms), tokens wanted, counter time to live (ms), latest server time (us), token floor,
+--          owner 1, owner 2, ...
+-- Returns  what take() says, see grant.lua, or {2, now}: arrived later than the latest server time, nothing was changed.
+local function grant(a)
+  local time, items = call('TIME'), {}
+  local now = time[1] * 1000000 + time[2]
+  if now > tonumber(ARGV[a + 4]) then return {2, now} end
+  for i = 1, #KEYS / 2 do items[i] = {KEYS[2 * i - 1], KEYS[2 * i], ARGV[a + 5 + i]} end
+  return take(now, items, ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 5])
+end
