@@ -1,6 +1,7 @@
 //! [`FencingToken`] and [`OwnerId`]: who holds a lock, and the how-manieth grant it is.
 
 use std::fmt;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -123,7 +124,13 @@ impl Owners {
 
     pub(crate) fn next(&self) -> OwnerId {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
-        OwnerId(format!("{}:{n}", self.uuid).into())
+        // 36 for the UUID, 1, and 20 for the longest number; there is one of these for every request.
+        let mut text = [0; 57];
+        let mut rest = &mut text[..];
+        let _ = write!(rest, "{}:{n}", self.uuid);
+        let left = rest.len();
+        let text = text.get(..text.len() - left).unwrap_or_default();
+        OwnerId(std::str::from_utf8(text).unwrap_or_default().into())
     }
 }
 
@@ -138,6 +145,8 @@ mod tests {
         assert_eq!(owners.uuid().as_bytes()[14], b'4');
         assert_eq!(owners.next().as_str(), format!("{}:1", owners.uuid()));
         assert_ne!(owners.next(), owners.next());
+        owners.next.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(owners.next().as_str(), format!("{}:{}", owners.uuid(), u64::MAX));
         assert_ne!(Owners::new().uuid(), owners.uuid());
     }
 }

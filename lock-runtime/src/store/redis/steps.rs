@@ -103,11 +103,12 @@ impl Inner {
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
-        let names = self.names(&request.items)?;
-        if names.len() == 1 && request.token_floor == 0 {
-            drop(names);
+        if let ([item], 0) = (&*request.items, request.token_floor) {
+            // Before it joins others: what is wrong with its name is no matter of theirs.
+            self.name(item)?;
             return group::call::<AcquireOne>(self, request).await;
         }
+        let names = self.names(&request.items)?;
         let deadline = self.deadline(request.timeout);
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
@@ -159,11 +160,11 @@ impl Inner {
         self: &Arc<Self>,
         request: Arc<ReleaseRequest>,
     ) -> Result<Released, StoreError> {
-        let names = self.names(&request.items)?;
-        if names.len() == 1 && request.linger.is_zero() && request.then.is_none() {
-            drop(names);
+        if let ([item], Duration::ZERO, None) = (&*request.items, request.linger, &request.then) {
+            self.name(item)?;
             return group::call::<ReleaseOne>(self, request).await;
         }
+        let names = self.names(&request.items)?;
         let deadline = self.deadline(request.timeout);
         let link = self.connector.link(deadline).await?;
         if !request.linger.is_zero() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::{RedisOptions, RedisStore};
-use crate::clock::Clock;
+use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::{
@@ -19,6 +19,7 @@ use crate::token::OwnerId;
 mod check;
 mod conformance;
 mod faults;
+mod group;
 mod locks;
 mod registry;
 mod server;

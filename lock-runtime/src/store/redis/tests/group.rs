@@ -1,0 +1,233 @@
+//! Requests that are ready together travel together, and each still gets its own answer.
+
+use super::*;
+use crate::store::{BoxFuture, StoreErrorKind};
+
+/// Script calls that the server has executed so far.
+async fn calls(server: &Server) -> u64 {
+    let stats: String = server.command(&["INFO", "commandstats"]).await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// A store whose connection is there and whose scripts are known, and how many calls that took.
+async fn warm(server: &Server) -> (RedisStore, u64) {
+    let store = store(server);
+    let mine = [item("warm")];
+    granted(&store, &mine).await;
+    release(&store, &mine).await.unwrap();
+    let calls = calls(server).await;
+    (store, calls)
+}
+
+fn items(count: usize) -> Vec<[Item; 1]> {
+    (0..count).map(|i| [item(&format!("k{i}"))]).collect()
+}
+
+/// The calls' results; each call is polled once before any of them is polled again.
+async fn together<T: Send + 'static>(calls: impl IntoIterator<Item = BoxFuture<T>>) -> Vec<T> {
+    let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.unwrap());
+    }
+    results
+}
+
+async fn acquire_all(store: &RedisStore, items: &[[Item; 1]]) -> Vec<Result<Acquired, StoreError>> {
+    together(items.iter().map(|item| store.acquire(Arc::new(request(item))))).await
+}
+
+async fn release_all(store: &RedisStore, items: &[[Item; 1]]) -> Vec<Result<Released, StoreError>> {
+    together(items.iter().map(|item| store.release(Arc::new(release_request(item))))).await
+}
+
+/// Polls each call once.
+async fn begin<T>(calls: &mut [BoxFuture<T>]) {
+    for call in calls {
+        std::future::poll_fn(|cx| {
+            assert!(call.as_mut().poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_ready_together_is_one_call_and_the_first_waits_for_nobody() {
+    let server = Server::start();
+    let (store, before) = warm(&server).await;
+    let items = items(50);
+    for acquired in acquire_all(&store, &items).await {
+        assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+    }
+    assert_eq!(calls(&server).await - before, 2, "one alone, the others together");
+    for released in release_all(&store, &items).await {
+        assert_eq!(released.unwrap().held, [true]);
+    }
+    assert_eq!(calls(&server).await - before, 4);
+    assert!(!server.keys().await.iter().any(|key| key.starts_with("lock:")));
+}
+
+#[tokio::test]
+async fn a_call_is_never_longer_than_it_may_be() {
+    let server = Server::start();
+    let (store, before) = warm(&server).await;
+    let items = items(1 + 64 + 64 + 1);
+    for acquired in acquire_all(&store, &items).await {
+        assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+    }
+    assert_eq!(calls(&server).await - before, 4);
+}
+
+#[tokio::test]
+async fn each_member_gets_its_own_answer() {
+    let server = Server::start();
+    let (store, before) = warm(&server).await;
+    let theirs = [item("busy")];
+    granted(&store, &theirs).await;
+    let _: () = server.command(&["SET", "lock:text", "x"]).await;
+    let _: () = server.command(&["HSET", "lock:mine", "f", "x"]).await;
+    let _: () = server.command(&["SET", "redisson_lock_token:{lock:bad}", "abc"]).await;
+    let _: () = server.command(&["RPUSH", "redisson_lock_token:{lock:list}", "x"]).await;
+    let _: () = server.command(&["SET", "redisson_lock_token:{lock:full}", "9223372036854775807"]).await;
+    let _: () = server.command(&["SET", "redisson_lock_token:{lock:ahead}", "9007199254740993"]).await;
+    let names = ["first", "a", "busy", "text", "mine", "bad", "list", "full", "ahead", "b"];
+    let items: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
+    for (name, acquired) in names.iter().zip(acquire_all(&store, &items).await) {
+        match (*name, acquired) {
+            ("first" | "a" | "b", Ok(Acquired::Granted(_))) => {}
+            ("ahead", Ok(Acquired::Granted(granted))) => {
+                assert_eq!(granted.tokens[0].last, 9_007_199_254_740_994);
+            }
+            ("busy", Ok(Acquired::Busy(busy))) => {
+                assert!(busy.item == 0 && busy.remaining <= LEASE, "{busy:?}");
+            }
+            ("text" | "mine" | "bad" | "list" | "full", Err(error)) => {
+                assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{name}: {error}");
+                assert!(error.to_string().contains(&format!("lock:{name}")), "{name}: {error}");
+            }
+            (name, acquired) => panic!("{name}: {acquired:?}"),
+        }
+    }
+    // One for the holder, one alone, one for all others.
+    assert_eq!(calls(&server).await - before, 3);
+    let text: String = server.command(&["GET", "redisson_lock_token:{lock:bad}"]).await;
+    assert_eq!(text, "abc", "put back");
+
+    let held = ["first", "a", "ahead", "b"];
+    for (name, released) in names.iter().zip(release_all(&store, &items).await) {
+        assert_eq!(released.unwrap().held, [held.contains(name)], "{name}");
+    }
+    assert_eq!(release(&store, &theirs).await.unwrap().held, [true], "still theirs");
+}
+
+#[tokio::test]
+async fn one_members_missing_rights_are_no_matter_of_the_others() {
+    let server = Server::start();
+    let _: () = server
+        .command(&[
+            "ACL",
+            "SETUSER",
+            "ann",
+            "on",
+            ">hunter2",
+            "~lock:k*",
+            "~redisson_lock_token:*",
+            "&*",
+            "+@all",
+        ])
+        .await;
+    let store = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
+    let names = ["k0", "k1", "other", "k2"];
+    let items: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
+    for (name, acquired) in names.iter().zip(acquire_all(&store, &items).await) {
+        match acquired {
+            Ok(Acquired::Granted(_)) => assert_ne!(*name, "other"),
+            Err(error) => assert_eq!((*name, error.kind()), ("other", StoreErrorKind::Denied), "{error}"),
+            Ok(Acquired::Busy(busy)) => panic!("{busy:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn late_members_take_nothing_and_are_asked_again_with_the_new_time() {
+    let server = Server::start();
+    let (store, before) = warm(&server).await;
+    let clock = &store.inner.server_clock;
+    // A clock that was stepped: every estimate is far in the past, until an answer says better.
+    clock.pretend(ServerTime::from_micros(1), Tick::from_nanos(1));
+    for acquired in acquire_all(&store, &items(5)).await {
+        assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+    }
+    assert_eq!(calls(&server).await - before, 4, "both calls twice");
+
+    clock.pretend(ServerTime::from_micros(1), Clock::Boot.now() + Duration::from_secs(3600));
+    let items: Vec<[Item; 1]> = (0..5).map(|i| [item(&format!("late{i}"))]).collect();
+    for acquired in acquire_all(&store, &items).await {
+        assert_eq!(acquired.unwrap_err().kind(), StoreErrorKind::TooLate);
+    }
+    assert!(!server.keys().await.iter().any(|key| key.starts_with("lock:late")));
+}
+
+#[tokio::test]
+async fn whoever_goes_before_the_call_is_sent_is_not_in_it() {
+    let server = Server::start();
+    let (store, _) = warm(&server).await;
+    let items = items(4);
+    let requests: Vec<_> = items.iter().map(|item| Arc::new(request(item))).collect();
+    let mut calls: Vec<_> = requests.iter().map(|request| store.acquire(Arc::clone(request))).collect();
+    begin(&mut calls).await;
+    // The second one has promised to send the others.
+    drop(calls.remove(1));
+    for call in calls {
+        assert!(matches!(call.await.unwrap(), Acquired::Granted(_)));
+    }
+    assert_eq!(requests[1].latest(), None, "never sent, so there is nothing to withdraw");
+    assert!(!server.keys().await.contains(&"lock:k1".to_owned()));
+    granted(&store, &items[1]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_answered_is_unanswered_for_every_member() {
+    let server = Server::start();
+    let (store, _) = warm(&server).await;
+    server.signal("STOP");
+    let items = items(5);
+    let requests: Vec<_> = items
+        .iter()
+        .map(|item| Arc::new(AcquireRequest::new(item.to_vec(), LEASE, Duration::from_millis(300))))
+        .collect();
+    let acquired = together(requests.iter().map(|request| store.acquire(Arc::clone(request)))).await;
+    for (request, acquired) in requests.iter().zip(acquired) {
+        assert_eq!(acquired.unwrap_err().kind(), StoreErrorKind::Unanswered);
+        assert!(request.latest().is_some(), "it has to be withdrawn");
+    }
+    server.signal("CONT");
+    for request in requests {
+        while store.withdraw(Arc::clone(&request)).await.unwrap() != crate::store::Withdrawn::Settled {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for acquired in acquire_all(&store, &items).await {
+        assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+    }
+}
+
+#[tokio::test]
+async fn members_are_told_when_the_runtime_that_sends_goes() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let store = store_with(&server, |options| options.runtime = runtime.handle().clone());
+    granted(&store, &[item("warm")]).await;
+    server.signal("STOP");
+    let items = items(3);
+    let mut calls: Vec<_> = items.iter().map(|item| store.acquire(Arc::new(request(item)))).collect();
+    begin(&mut calls).await;
+    runtime.shutdown_background();
+    for call in calls {
+        let error = call.await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+    }
+    server.signal("CONT");
+}
