@@ -172,7 +172,7 @@ impl Connector {
     /// The connection, made now if there is none. All callers share one attempt. Fails with what hindered it; nothing
     /// was executed then.
     pub(super) async fn link(&self, deadline: Tick) -> Result<Arc<Link>, StoreError> {
-        let mut outcome = {
+        let outcome = {
             let mut state = self.state();
             match &state.phase {
                 Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => return Ok(Arc::clone(link)),
@@ -180,6 +180,15 @@ impl Connector {
                 Phase::Ready(_) | Phase::Idle => self.start(&mut state),
             }
         };
+        // Boxed, so that calls are small: nearly all of them find a connection.
+        Box::pin(self.connected(outcome, deadline)).await
+    }
+
+    async fn connected(
+        &self,
+        mut outcome: watch::Receiver<Option<Outcome>>,
+        deadline: Tick,
+    ) -> Result<Arc<Link>, StoreError> {
         let left = deadline.since(self.dialer.clock.now());
         match tokio::time::timeout(left, outcome.wait_for(Option::is_some)).await {
             Ok(Ok(outcome)) => match &*outcome {
@@ -304,8 +313,8 @@ impl Connector {
         deadline: Tick,
     ) -> Result<Value, StoreError> {
         let answer = match self.call(link, invocation.by_name(), deadline).await {
-            // The script was not executed, so it may be sent again.
-            Err(CallError::NoScript) => self.call(link, &invocation.by_source(), deadline).await,
+            // The script was not executed, so it may be sent again. Boxed: it is rare.
+            Err(CallError::NoScript) => Box::pin(self.call(link, &invocation.by_source(), deadline)).await,
             answer => answer,
         };
         answer.map_err(|error| match error {

@@ -99,9 +99,10 @@ impl<S: Step> Group<S> {
 /// Sends `request`, alone or with others.
 pub(super) async fn call<S: Step>(inner: &Arc<Inner>, request: S::Request) -> Result<S::Answer, StoreError> {
     match S::group(inner).enter(request) {
+        // Boxed, so that members are small.
         Place::Alone(request) => {
             let _under_way = UnderWay(S::group(inner));
-            alone::<S>(inner, request).await
+            Box::pin(alone::<S>(inner, request)).await
         }
         Place::Member { answer, first } => {
             if first {

@@ -155,27 +155,39 @@ impl RedisStore {
         let runtime = self.inner.options.runtime.clone();
         Box::pin(runtime::InRuntime::new(runtime, call(Arc::clone(&self.inner))))
     }
+
+    /// A call that the engine makes in tasks of the store's runtime, where it need not be entered first.
+    fn call_in_task<T, F>(&self, call: impl FnOnce(Arc<Inner>) -> F) -> BoxFuture<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        if tokio::task::try_id().is_some() {
+            Box::pin(call(Arc::clone(&self.inner)))
+        } else {
+            self.call(call)
+        }
+    }
 }
 
 impl LockStore for RedisStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.call(|inner| async move { inner.acquire(request).await })
+        self.call_in_task(|inner| async move { inner.acquire(request).await })
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        self.call(|inner| async move { inner.release(request).await })
+        self.call_in_task(|inner| async move { inner.release(request).await })
     }
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call(|inner| async move { inner.keep(&request).await })
+        self.call_in_task(|inner| async move { inner.keep(&request).await })
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call(|inner| async move { inner.withdraw(&request).await })
+        self.call_in_task(|inner| async move { inner.withdraw(&request).await })
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call(|inner| async move { inner.watch(&request).await })
+        self.call_in_task(|inner| async move { inner.watch(&request).await })
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {

@@ -108,16 +108,21 @@ impl Inner {
             self.name(item)?;
             return group::call::<AcquireOne>(self, request).await;
         }
+        Box::pin(self.acquire_all(&request)).await
+    }
+
+    /// Every key of the request or none.
+    async fn acquire_all(&self, request: &Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
         let names = self.names(&request.items)?;
         let deadline = self.deadline(request.timeout);
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
             let link = self.connector.link(deadline).await?;
-            let (sent, latest) = self.stamp([&request])?;
+            let (sent, latest) = self.stamp([request])?;
             let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
             locks_and_counters(&mut invocation, &names);
-            self.grant_arguments(&mut invocation, &request, latest, request.items.iter());
+            self.grant_arguments(&mut invocation, request, latest, request.items.iter());
             let answer = self.connector.run(&link, &invocation, deadline).await;
             let value = answer.map_err(|error| about(error, &names))?;
             match self.read_grant(&link, &value, &names, request.tokens, sent)? {
@@ -164,17 +169,19 @@ impl Inner {
             self.name(item)?;
             return group::call::<ReleaseOne>(self, request).await;
         }
+        Box::pin(self.release_all(&request)).await
+    }
+
+    async fn release_all(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
         let names = self.names(&request.items)?;
         let deadline = self.deadline(request.timeout);
         let link = self.connector.link(deadline).await?;
         if !request.linger.is_zero() {
-            return self.linger(&request, &names, &link, deadline).await;
+            return self.linger(request, &names, &link, deadline).await;
         }
         let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
         match (&request.then, successors) {
-            (Some(then), Some(order)) => {
-                self.take_over(&request, then, &order, &names, &link, deadline).await
-            }
+            (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &link, deadline).await,
             _ => {
                 let mut invocation = Invocation::new(&script::RELEASE, names.len(), 2 * names.len());
                 locks(&mut invocation, &names);
