@@ -7,8 +7,12 @@
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod clock;
+#[cfg(feature = "helpers")]
+mod distance;
 pub mod fenced;
 pub mod overlap;
+#[cfg(feature = "helpers")]
+pub mod probe;
 pub mod process;
 pub mod redis;
 #[cfg(feature = "helpers")]
@@ -17,6 +21,8 @@ mod site;
 pub mod tls;
 mod wait;
 
+#[cfg(feature = "helpers")]
+pub use distance::Distance;
 pub use process::Helper;
 pub use redis::RedisServer;
 #[cfg(feature = "helpers")]
