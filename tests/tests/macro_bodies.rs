@@ -39,7 +39,7 @@ async fn counted(locks: &LockManager, calls: &AtomicU32) -> Result<(), LockError
     Ok(())
 }
 
-#[distributed_lock(key = "waited for", manager = locks, wait = "forever")]
+#[distributed_lock(key = "waited for", manager = locks, wait = "60s")]
 async fn patient(locks: &LockManager, calls: &AtomicU32) -> Result<(), LockError> {
     calls.fetch_add(1, Ordering::SeqCst);
     Ok(())

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{ExtendError, LockError, LockManager, OwnerId, ReleaseError};
+use lock_runtime::{ExtendError, LockError, LockGuard, LockManager, OwnerId, ReleaseError};
 use lock_tests::{eventually, first_poll, on_every_store};
 use tokio::time::Instant;
 
@@ -18,6 +18,11 @@ fn ms(millis: u64) -> Duration {
 async fn owner(locks: &LockManager, key: &str) -> Option<OwnerId> {
     let status = locks.status(key).await.expect("the store answers");
     status.holders.first().map(|(owner, _)| owner.clone())
+}
+
+/// Waits for the loss of a lock, and not for ever.
+async fn lost(guard: &LockGuard) {
+    tokio::time::timeout(LONG, guard.lost()).await.expect("it is lost by its deadline");
 }
 
 on_every_store! {
@@ -84,7 +89,7 @@ on_every_store! {
         let mutex = locks.mutex("siblings").wait(LONG);
         for way in ["extend", "release", "drop"] {
             let stale = mutex.clone().lease(ms(300)).acquire().await.unwrap();
-            stale.lost().await;
+            lost(&stale).await;
             let sibling = mutex.clone().lease(LONG).acquire().await.unwrap();
             let held_by = owner(&other, "siblings").await;
             match way {
@@ -131,7 +136,7 @@ on_every_store! {
             .with(async |_| {
                 assert!(thief.force_release("stolen").await.unwrap());
                 stolen = Some(thief.mutex("stolen").try_acquire().await.unwrap().expect("it was freed"));
-                std::future::pending::<()>().await;
+                tokio::time::sleep(LONG).await;
             })
             .await;
         let error = outcome.unwrap_err();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
-use lock_runtime::{AcquireError, ExtendError, LockManager};
+use lock_runtime::{AcquireError, ExtendError, LockGuard, LockManager};
 use lock_tests::probe::{Probe, Renewals};
 use lock_tests::{RedisServer, on_every_store, validity};
 use tokio::time::{Instant, sleep};
@@ -16,13 +16,18 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// Waits for the loss of a lock, and not for ever.
+async fn lost(guard: &LockGuard) {
+    tokio::time::timeout(LONG, guard.lost()).await.expect("it is lost by its deadline");
+}
+
 on_every_store! {
     async fn a_fixed_lease_that_ran_out_leaves_the_next_hold_its_full_one(site: Site) {
         let lease = 2 * SECOND;
         let (locks, other) = (site.manager_with(|builder| builder.lease(lease)).await, site.manager().await);
         let mutex = locks.mutex("again").wait(LONG);
         let short = mutex.clone().lease(ms(300)).acquire().await.unwrap();
-        short.lost().await;
+        lost(&short).await;
         let guard = mutex.acquire().await.unwrap();
         if site.server().is_none() {
             assert_eq!(guard.remaining(), validity(lease));
@@ -132,7 +137,7 @@ async fn a_holder_counts_its_lock_as_lost_at_its_deadline_while_a_renewal_hangs(
     let start = Instant::now();
     let guard = locks.mutex("k").acquire().await.unwrap();
     server.stop();
-    guard.lost().await;
+    lost(&guard).await;
     assert!(guard.is_lost() && guard.remaining() == Duration::ZERO);
     assert!(start.elapsed() >= validity(lease), "{:?}", start.elapsed());
     assert!(start.elapsed() < lease + SLACK, "{:?}", start.elapsed());
