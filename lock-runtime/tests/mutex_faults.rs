@@ -327,6 +327,20 @@ async fn a_wait_shorter_than_the_round_trip_has_one_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_short_wait_for_a_known_holder_is_not_stretched() {
+    let store = FaultyStore::new();
+    let (locks, rival) = (manager(&store), manager(&store));
+    let _held = rival.mutex("k").acquire().await.unwrap();
+    for _ in 0..3 {
+        let start = Instant::now();
+        let error = locks.mutex("k").wait(10 * MS).acquire().await.unwrap_err();
+        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        // From the second one on, the contender of the last one has asked, and is waiting for a message.
+        assert!(start.elapsed() <= 12 * MS, "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn local_waiters_share_the_contenders_error() {
     let store = FaultyStore::new();
     let locks = manager(&store);

@@ -1,5 +1,6 @@
 //! Support for the integration tests: real servers ([`RedisServer`]), rival processes ([`Helper`]), a checker for
-//! what several processes did under one lock ([`overlap`]), and waiting for conditions ([`eventually`]).
+//! what several processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), a long way to
+//! a server ([`Distance`]), and waiting for conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
@@ -7,8 +8,12 @@
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod clock;
+#[cfg(feature = "helpers")]
+mod distance;
 pub mod fenced;
 pub mod overlap;
+#[cfg(feature = "helpers")]
+pub mod probe;
 pub mod process;
 pub mod redis;
 #[cfg(feature = "helpers")]
@@ -17,6 +22,8 @@ mod site;
 pub mod tls;
 mod wait;
 
+#[cfg(feature = "helpers")]
+pub use distance::Distance;
 pub use process::Helper;
 pub use redis::RedisServer;
 #[cfg(feature = "helpers")]

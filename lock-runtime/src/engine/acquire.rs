@@ -281,7 +281,7 @@ impl Waiting {
         if now >= end {
             let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(engine.config.call_timeout);
             end = end + grace;
-            let awaited = engine.act(&self.key, |machine, _, _| machine.awaits_first_answer(id));
+            let awaited = engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
             if !awaited || now >= end {
                 let error = self.give_up(now);
                 self.record(Err(&error));

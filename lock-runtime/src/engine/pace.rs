@@ -46,6 +46,11 @@ impl Pace {
         self.not_before
     }
 
+    /// Whether the next attempt is due, or will be after the longest step-back.
+    pub(crate) fn is_due_soon(&self, now: Tick) -> bool {
+        self.not_before <= now + STEP_BACK_LONGEST
+    }
+
     /// Try at once: a new contender, a fresh subscription.
     pub(crate) fn now(&mut self, now: Tick) {
         self.not_before = now;

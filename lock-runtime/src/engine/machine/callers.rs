@@ -96,8 +96,13 @@ impl Machine {
     }
 
     /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
-    pub(crate) fn awaits_first_answer(&mut self, id: u64) -> bool {
-        let asking = self.driver && matches!(self.phase, Phase::Free | Phase::Calling);
+    /// A contender that has parked because somebody else has the key is not about to ask.
+    pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick) -> bool {
+        let asking = match self.phase {
+            Phase::Calling => self.driver,
+            Phase::Free => self.driver && (!self.parked || self.pace.is_due_soon(now)),
+            _ => false,
+        };
         match self.waiters.get_mut(&id) {
             Some(waiter) if asking && waiter.answers == self.answers => {
                 waiter.late = true;

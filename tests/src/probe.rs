@@ -1,0 +1,146 @@
+//! [`Probe`]: a store around another one that counts the calls, and makes them slow, silent or refused when told to.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_runtime::LockKey;
+use lock_runtime::store::{
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
+    StoreError, StoreErrorKind, Watch, Withdrawn,
+};
+
+/// What becomes of renewals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Renewals {
+    /// They are carried out.
+    #[default]
+    Work,
+    /// They are neither carried out nor answered.
+    Hang,
+    /// They are refused, as by a server that is not ready.
+    Fail,
+}
+
+/// A store that passes calls on to another one. Every call takes [`way`](Self::set_way) to get there, and as long for
+/// its answer to come back.
+#[derive(Debug)]
+pub struct Probe {
+    inner: Arc<dyn LockStore>,
+    way_nanos: AtomicU64,
+    renewals: Mutex<Renewals>,
+    acquires: AtomicUsize,
+    releases: AtomicUsize,
+    keeps: AtomicUsize,
+}
+
+impl Probe {
+    /// A probe around `inner`.
+    #[must_use]
+    pub fn new(inner: Arc<dyn LockStore>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            way_nanos: AtomicU64::new(0),
+            renewals: Mutex::default(),
+            acquires: AtomicUsize::new(0),
+            releases: AtomicUsize::new(0),
+            keeps: AtomicUsize::new(0),
+        })
+    }
+
+    /// How long a request takes to get to the store, and an answer to come back: half of the round trip.
+    ///
+    /// # Panics
+    ///
+    /// When it is longer than some hundred years.
+    pub fn set_way(&self, way: Duration) {
+        self.way_nanos.store(u64::try_from(way.as_nanos()).expect("a time to wait"), Ordering::SeqCst);
+    }
+
+    /// What becomes of renewals from now on.
+    ///
+    /// # Panics
+    ///
+    /// When another call of it has panicked.
+    pub fn set_renewals(&self, renewals: Renewals) {
+        *self.renewals.lock().expect("not poisoned") = renewals;
+    }
+
+    /// Acquires sent so far, granted or not.
+    #[must_use]
+    pub fn acquires(&self) -> usize {
+        self.acquires.load(Ordering::SeqCst)
+    }
+
+    /// Releases sent so far.
+    #[must_use]
+    pub fn releases(&self) -> usize {
+        self.releases.load(Ordering::SeqCst)
+    }
+
+    /// Renewals and extensions sent so far; a batch counts as one.
+    #[must_use]
+    pub fn keeps(&self) -> usize {
+        self.keeps.load(Ordering::SeqCst)
+    }
+
+    fn on_its_way<T: Send + 'static>(
+        &self,
+        call: BoxFuture<Result<T, StoreError>>,
+    ) -> BoxFuture<Result<T, StoreError>> {
+        let way = Duration::from_nanos(self.way_nanos.load(Ordering::SeqCst));
+        if way.is_zero() {
+            return call;
+        }
+        Box::pin(async move {
+            tokio::time::sleep(way).await;
+            let answer = call.await;
+            tokio::time::sleep(way).await;
+            answer
+        })
+    }
+}
+
+impl LockStore for Probe {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        self.acquires.fetch_add(1, Ordering::SeqCst);
+        self.on_its_way(self.inner.acquire(request))
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        self.releases.fetch_add(1, Ordering::SeqCst);
+        self.on_its_way(self.inner.release(request))
+    }
+
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.keeps.fetch_add(1, Ordering::SeqCst);
+        let renewals = *self.renewals.lock().expect("not poisoned");
+        match renewals {
+            Renewals::Work => self.on_its_way(self.inner.keep(request)),
+            Renewals::Hang => Box::pin(std::future::pending()),
+            Renewals::Fail => {
+                Box::pin(async { Err(StoreError::new(StoreErrorKind::NotReady, "refused by the probe")) })
+            }
+        }
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        self.on_its_way(self.inner.withdraw(request))
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        self.on_its_way(self.inner.watch(request))
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        self.on_its_way(self.inner.status(key))
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        self.on_its_way(self.inner.force_release(key))
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        self.on_its_way(self.inner.check())
+    }
+}

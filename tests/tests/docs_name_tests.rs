@@ -1,0 +1,114 @@
+//! The pages that name tests name tests that exist.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("in a workspace").to_owned()
+}
+
+fn page(name: &str) -> String {
+    let path = workspace().join("docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The Rust sources by their path without `.rs`, `/` between the folders.
+fn sources() -> BTreeMap<String, String> {
+    fn collect(folder: &Path, root: &Path, found: &mut BTreeMap<String, String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, root, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let parts = path.strip_prefix(root).unwrap().with_extension("");
+                let name: Vec<_> = parts.iter().map(|part| part.to_str().unwrap()).collect();
+                found.insert(name.join("/"), std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let (root, mut found) = (workspace(), BTreeMap::new());
+    for folder in ["lock-runtime/src", "lock-runtime/tests", "lock-macros/src", "tests", "examples"] {
+        collect(&root.join(folder), &root, &mut found);
+    }
+    found
+}
+
+/// Whether the source has a function of this name.
+fn has_test(source: &str, name: &str) -> bool {
+    source.contains(&format!("fn {name}("))
+}
+
+/// What stands in backticks.
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// The cells of the rows of all tables whose heads are `head`.
+fn rows<'a>(page: &'a str, head: &[&str]) -> Vec<Vec<&'a str>> {
+    let cells =
+        |line: &'a str| -> Vec<&'a str> { line.trim_matches('|').split('|').map(str::trim).collect() };
+    let (mut inside, mut found) = (false, Vec::new());
+    for line in page.lines() {
+        if !line.starts_with('|') {
+            inside = false;
+        } else if cells(line) == head {
+            inside = true;
+        } else if inside && !line.starts_with("|---") {
+            found.push(cells(line));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_test_that_the_page_about_rivals_names_exists() {
+    let (page, sources) = (page("rivals.md"), sources());
+    let rows = rows(&page, &["seen elsewhere", "here", "test"]);
+    assert!(rows.len() > 40, "{} rows", rows.len());
+    let mut missing = Vec::new();
+    for row in rows {
+        let [seen, _, tests] = row[..] else { panic!("not three cells: {row:?}") };
+        let tests = quoted(tests);
+        assert!(!tests.is_empty(), "no test: {seen}");
+        for test in tests {
+            let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("no file: {test}"));
+            let suffix = format!("/{file}");
+            let mut files = sources.iter().filter(|(path, _)| path.ends_with(&suffix));
+            if !files.any(|(_, source)| has_test(source, name)) {
+                missing.push(test);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_test_that_the_guarantees_name_exists() {
+    let (page, sources) = (page("guarantees.md"), sources());
+    let rows = rows(&page, &["test", "file"]);
+    assert!(rows.len() > 60, "{} rows", rows.len());
+    let mut missing = Vec::new();
+    for row in rows {
+        let [tests, file] = row[..] else { panic!("not two cells: {row:?}") };
+        let [place] = quoted(file)[..] else { panic!("not one file: {file}") };
+        let path = match file.strip_prefix("conformance") {
+            Some(_) => format!("lock-runtime/src/store/conformance/{place}"),
+            None => place.trim_end_matches(".rs").to_owned(),
+        };
+        let source = sources.get(&path).unwrap_or_else(|| panic!("no such file: {path}.rs"));
+        let tests = quoted(tests);
+        assert!(!tests.is_empty(), "no test: {row:?}");
+        missing.extend(tests.into_iter().filter(|name| !has_test(source, name)).map(|name| (name, place)));
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn a_name_that_is_none_is_noticed() {
+    let source = "async fn a_lock(site: Site) {}\nfn a_lock_is_free() {}";
+    assert!(has_test(source, "a_lock") && has_test(source, "a_lock_is_free"));
+    assert!(!has_test(source, "a_lock_is") && !has_test(source, "lock"));
+    let page = "| test | file |\n|---|---|\n| `a`, `b`: why | `c.rs` |\n\n| x | y |\n|---|---|\n| `d` | e |";
+    assert_eq!(rows(page, &["test", "file"]), [["`a`, `b`: why", "`c.rs`"]]);
+    assert_eq!(quoted("`a`, `b`: why"), ["a", "b"]);
+}
