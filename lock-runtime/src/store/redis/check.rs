@@ -1,10 +1,10 @@
 //! Whether a server can keep locks: version, role, loading, eviction.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{CallError, Connector, Link};
+use super::connection::{CallError, Connector, Ready};
 use super::reply;
 use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
@@ -13,8 +13,9 @@ use crate::store::{StoreError, StoreErrorKind};
 const OLDEST: (u64, u64) = (6, 2);
 
 /// Connects and looks at the server; resolves by `deadline`.
-pub(super) async fn check(connector: &Connector, strict: bool, deadline: Tick) -> Result<(), StoreError> {
-    let link = match connector.link(deadline).await {
+pub(super) async fn check(connector: &Connector, strict: bool, timeout: Duration) -> Result<(), StoreError> {
+    let deadline = connector.dialer().clock.now() + timeout;
+    let ready = match connector.ready(timeout).await {
         Ok(link) => link,
         Err(error) if error.kind() == StoreErrorKind::Unsupported => {
             return Err(name_old_server(connector, deadline).await.unwrap_or(error));
@@ -23,7 +24,7 @@ pub(super) async fn check(connector: &Connector, strict: bool, deadline: Tick) -
     };
     let address = &connector.dialer().address;
 
-    let info = match call(connector, &link, &["INFO"], deadline).await {
+    let info = match call(connector, &ready, &["INFO"]).await {
         Ok(value) => reply::text(&value).map(str::to_owned).or_else(|| verbatim(&value)).unwrap_or_default(),
         Err(error) if is_final(&error) => return Err(error),
         Err(error) => {
@@ -31,7 +32,7 @@ pub(super) async fn check(connector: &Connector, strict: bool, deadline: Tick) -
             String::new()
         }
     };
-    let hello = match call(connector, &link, &["HELLO"], deadline).await {
+    let hello = match call(connector, &ready, &["HELLO"]).await {
         Ok(value) => value,
         Err(error) if is_final(&error) => return Err(error),
         Err(_) => Value::Nil,
@@ -54,7 +55,7 @@ pub(super) async fn check(connector: &Connector, strict: bool, deadline: Tick) -
 
     let policy = match field(&info, "maxmemory_policy") {
         Some(policy) => Some(policy.to_owned()),
-        None => configured_policy(connector, &link, deadline).await?,
+        None => configured_policy(connector, &ready).await?,
     };
     match policy {
         Some(policy) if policy != "noeviction" => {
@@ -74,20 +75,15 @@ pub(super) async fn check(connector: &Connector, strict: bool, deadline: Tick) -
     }
 
     // The scripts need it.
-    call(connector, &link, &["TIME"], deadline).await.map(drop)
+    call(connector, &ready, &["TIME"]).await.map(drop)
 }
 
-async fn call(
-    connector: &Connector,
-    link: &Arc<Link>,
-    words: &[&str],
-    deadline: Tick,
-) -> Result<Value, StoreError> {
+async fn call(connector: &Connector, ready: &Ready, words: &[&str]) -> Result<Value, StoreError> {
     let mut command = redis::Cmd::new();
     for word in words {
         command.arg(*word);
     }
-    connector.call(link, &command, deadline).await.map_err(|error: CallError| error.into())
+    connector.call(&connector.later(ready), &command).await.map_err(|error: CallError| error.into())
 }
 
 /// Whether the server can't be used, rather than not be asked this.
@@ -96,12 +92,8 @@ fn is_final(error: &StoreError) -> bool {
         || error.to_string().contains("NOAUTH")
 }
 
-async fn configured_policy(
-    connector: &Connector,
-    link: &Arc<Link>,
-    deadline: Tick,
-) -> Result<Option<String>, StoreError> {
-    match call(connector, link, &["CONFIG", "GET", "maxmemory-policy"], deadline).await {
+async fn configured_policy(connector: &Connector, ready: &Ready) -> Result<Option<String>, StoreError> {
+    match call(connector, ready, &["CONFIG", "GET", "maxmemory-policy"]).await {
         Ok(value) => Ok(entry(&value, "maxmemory-policy")),
         Err(error) if is_final(&error) => Err(error),
         Err(_) => Ok(None),

@@ -104,8 +104,17 @@ impl Dialer {
 pub(super) struct Link {
     connection: MultiplexedConnection,
     dead: Arc<AtomicBool>,
-    /// When an answer was last heard, in nanoseconds of the clock.
+    /// How many answers were heard on it.
     heard: AtomicU64,
+}
+
+/// A connection to send something on now. The time is read once for all that a call needs it for.
+#[derive(Clone)]
+pub(super) struct Ready {
+    link: Arc<Link>,
+    pub(super) now: Tick,
+    /// When the call has to be over.
+    deadline: Tick,
 }
 
 type Outcome = Result<Arc<Link>, StoreError>;
@@ -169,19 +178,24 @@ impl Connector {
         self.dialer.address.error(kind, what)
     }
 
-    /// The connection, made now if there is none. All callers share one attempt. Fails with what hindered it; nothing
-    /// was executed then.
-    pub(super) async fn link(&self, deadline: Tick) -> Result<Arc<Link>, StoreError> {
+    /// The connection, made now if there is none, and the time. All callers share one attempt. Fails with what
+    /// hindered it; nothing was executed then.
+    pub(super) async fn ready(&self, timeout: Duration) -> Result<Ready, StoreError> {
+        let now = self.dialer.clock.now();
+        let deadline = now + timeout;
         let outcome = {
             let mut state = self.state();
             match &state.phase {
-                Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => return Ok(Arc::clone(link)),
+                Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => {
+                    return Ok(Ready { link: Arc::clone(link), now, deadline });
+                }
                 Phase::Connecting { outcome, .. } => outcome.clone(),
                 Phase::Ready(_) | Phase::Idle => self.start(&mut state),
             }
         };
         // Boxed, so that calls are small: nearly all of them find a connection.
-        Box::pin(self.connected(outcome, deadline)).await
+        let link = Box::pin(self.connected(outcome, deadline)).await?;
+        Ok(Ready { link, now: self.dialer.clock.now(), deadline })
     }
 
     async fn connected(
@@ -248,7 +262,7 @@ impl Connector {
     }
 
     /// Does not hand out `link` any more.
-    pub(super) fn give_up(&self, link: &Arc<Link>) {
+    fn give_up(&self, link: &Arc<Link>) {
         link.dead.store(true, Ordering::Release);
         let mut state = self.state();
         if matches!(&state.phase, Phase::Ready(current) if Arc::ptr_eq(current, link)) {
@@ -257,36 +271,31 @@ impl Connector {
     }
 
     /// What the server refused, as the whole answer or as a part of it.
-    pub(super) fn refused(&self, link: &Arc<Link>, error: &ServerError) -> StoreError {
+    pub(super) fn refused(&self, ready: &Ready, error: &ServerError) -> StoreError {
         let error = self.dialer.address.refused(error);
         if error.kind() == StoreErrorKind::ReadOnly {
-            self.give_up(link);
+            self.give_up(&ready.link);
         }
         error
     }
 
     /// Sends one command and waits for its answer, which is never an error answer.
-    pub(super) async fn call(
-        &self,
-        link: &Arc<Link>,
-        command: &Cmd,
-        deadline: Tick,
-    ) -> Result<Value, CallError> {
-        let clock = self.dialer.clock;
-        let sent = clock.now();
-        let left = deadline.since(sent);
+    pub(super) async fn call(&self, ready: &Ready, command: &Cmd) -> Result<Value, CallError> {
+        let link = &ready.link;
+        let left = ready.deadline.since(ready.now);
         if left.is_zero() {
             return Err(CallError::Other(
                 self.error(StoreErrorKind::Unreachable, "no time was left to send the request"),
             ));
         }
+        let heard_before = link.heard.load(Ordering::Acquire);
         let mut connection = link.connection.clone();
         match tokio::time::timeout(left, connection.send_packed_command(command)).await {
             Ok(Ok(value)) => {
-                link.heard.fetch_max(clock.now().as_nanos(), Ordering::AcqRel);
+                link.heard.fetch_add(1, Ordering::AcqRel);
                 match value {
                     Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
-                    Value::ServerError(error) => Err(CallError::Other(self.refused(link, &error))),
+                    Value::ServerError(error) => Err(CallError::Other(self.refused(ready, &error))),
                     value => Ok(value),
                 }
             }
@@ -295,7 +304,7 @@ impl Connector {
                 Err(CallError::Other(self.dialer.address.broken(&error)))
             }
             Err(_) => {
-                if link.heard.load(Ordering::Acquire) < sent.as_nanos() {
+                if link.heard.load(Ordering::Acquire) == heard_before {
                     self.give_up(link);
                 }
                 Err(CallError::Other(
@@ -305,16 +314,18 @@ impl Connector {
         }
     }
 
+    /// The same connection, later.
+    pub(super) fn later(&self, ready: &Ready) -> Ready {
+        Ready { now: self.dialer.clock.now(), ..ready.clone() }
+    }
+
     /// Runs a script.
-    pub(super) async fn run(
-        &self,
-        link: &Arc<Link>,
-        invocation: &Invocation,
-        deadline: Tick,
-    ) -> Result<Value, StoreError> {
-        let answer = match self.call(link, invocation.by_name(), deadline).await {
+    pub(super) async fn run(&self, ready: &Ready, invocation: &Invocation) -> Result<Value, StoreError> {
+        let answer = match self.call(ready, invocation.by_name()).await {
             // The script was not executed, so it may be sent again. Boxed: it is rare.
-            Err(CallError::NoScript) => Box::pin(self.call(link, &invocation.by_source(), deadline)).await,
+            Err(CallError::NoScript) => {
+                Box::pin(self.call(&self.later(ready), &invocation.by_source())).await
+            }
             answer => answer,
         };
         answer.map_err(|error| match error {
@@ -371,5 +382,5 @@ async fn connect(dialer: &Dialer, server_clock: &ServerClock) -> Outcome {
     let time = reply::time(&time)
         .ok_or_else(|| dialer.address.error(StoreErrorKind::Refused, format!("unexpected TIME: {time:?}")))?;
     server_clock.observe(time, sent);
-    Ok(Arc::new(Link { connection, dead, heard: AtomicU64::new(dialer.clock.now().as_nanos()) }))
+    Ok(Arc::new(Link { connection, dead, heard: AtomicU64::new(0) }))
 }

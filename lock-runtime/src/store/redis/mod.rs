@@ -200,8 +200,7 @@ impl LockStore for RedisStore {
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         self.call(|inner| async move {
-            let deadline = inner.deadline(inner.options.connect_timeout);
-            check::check(&inner.connector, inner.options.strict, deadline).await
+            check::check(&inner.connector, inner.options.strict, inner.options.connect_timeout).await
         })
     }
 }

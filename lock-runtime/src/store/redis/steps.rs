@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Link;
+use super::connection::Ready;
 use super::group::{self, Group, Step};
 use super::names::{Name, Names};
 use super::reply::{self, Freed, Grant, Reason};
@@ -55,13 +55,13 @@ impl Inner {
     fn stamp<'a>(
         &self,
         requests: impl IntoIterator<Item = &'a Arc<AcquireRequest>>,
-    ) -> Result<(Tick, ServerTime), StoreError> {
-        let sent = self.options.clock.now();
-        let estimate = self.server_clock.estimate(sent).ok_or_else(|| {
+        now: Tick,
+    ) -> Result<ServerTime, StoreError> {
+        let estimate = self.server_clock.estimate(now).ok_or_else(|| {
             self.address.error(StoreErrorKind::Unreachable, "the server's time is not known")
         })?;
         let latest = requests.into_iter().map(|request| request.stamp(estimate)).min();
-        Ok((sent, latest.unwrap_or(estimate)))
+        Ok(latest.unwrap_or(estimate))
     }
 
     fn too_late(&self, refused: Option<ServerTime>) -> StoreError {
@@ -114,21 +114,21 @@ impl Inner {
     /// Every key of the request or none.
     async fn acquire_all(&self, request: &Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
         let names = self.names(&request.items)?;
-        let deadline = self.deadline(request.timeout);
+        let mut ready = self.connector.ready(request.timeout).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
-            let link = self.connector.link(deadline).await?;
-            let (sent, latest) = self.stamp([request])?;
+            let latest = self.stamp([request], ready.now)?;
             let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
             locks_and_counters(&mut invocation, &names);
             self.grant_arguments(&mut invocation, request, latest, request.items.iter());
-            let answer = self.connector.run(&link, &invocation, deadline).await;
+            let answer = self.connector.run(&ready, &invocation).await;
             let value = answer.map_err(|error| about(error, &names))?;
-            match self.read_grant(&link, &value, &names, request.tokens, sent)? {
+            match self.read_grant(&ready, &value, &names, request.tokens)? {
                 Ok(acquired) => return Ok(acquired),
                 Err(now) => refused = Some(now),
             }
+            ready = self.connector.later(&ready);
         }
         Err(self.too_late(refused))
     }
@@ -136,14 +136,13 @@ impl Inner {
     /// What a script that grants said; the inner error is a refusal because it came too late.
     fn read_grant(
         &self,
-        link: &Arc<Link>,
+        ready: &Ready,
         value: &Value,
         names: &[Names<'_>],
         tokens: u32,
-        sent: Tick,
     ) -> Result<Result<Acquired, ServerTime>, StoreError> {
         if let Value::ServerError(error) = value {
-            return Err(about(self.connector.refused(link, error), names));
+            return Err(about(self.connector.refused(ready, error), names));
         }
         let grant = reply::grant(value, names.len(), tokens).ok_or_else(|| self.senseless(value))?;
         let named = |index: usize| names.get(index).ok_or_else(|| self.senseless(value));
@@ -157,7 +156,7 @@ impl Inner {
             Grant::Foreign(item, reason) => return Err(self.foreign(named(item)?.lock(), reason)),
             Grant::BadCounter(item) => return Err(self.bad_counter(named(item)?.counter())),
         };
-        self.server_clock.observe(now, sent);
+        self.server_clock.observe(now, ready.now);
         Ok(result)
     }
 
@@ -174,31 +173,30 @@ impl Inner {
 
     async fn release_all(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
         let names = self.names(&request.items)?;
-        let deadline = self.deadline(request.timeout);
-        let link = self.connector.link(deadline).await?;
+        let ready = self.connector.ready(request.timeout).await?;
         if !request.linger.is_zero() {
-            return self.linger(request, &names, &link, deadline).await;
+            return self.linger(request, &names, &ready).await;
         }
         let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
         match (&request.then, successors) {
-            (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &link, deadline).await,
+            (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &ready).await,
             _ => {
                 let mut invocation = Invocation::new(&script::RELEASE, names.len(), 2 * names.len());
                 locks(&mut invocation, &names);
                 owners_and_channels(&mut invocation, &request.items, &names);
-                let value = self.connector.run(&link, &invocation, deadline).await?;
+                let value = self.connector.run(&ready, &invocation).await?;
                 let answers = reply::each(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
                 let freed: Result<Vec<_>, _> =
-                    answers.iter().map(|answer| self.read_freed(&link, answer)).collect();
+                    answers.iter().map(|answer| self.read_freed(&ready, answer)).collect();
                 Ok(self.released(&freed?, &names))
             }
         }
     }
 
     /// What release.lua said about one key.
-    fn read_freed(&self, link: &Arc<Link>, value: &Value) -> Result<Freed, StoreError> {
+    fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
         match value {
-            Value::ServerError(error) => Err(self.connector.refused(link, error)),
+            Value::ServerError(error) => Err(self.connector.refused(ready, error)),
             value => reply::freed(value).ok_or_else(|| self.senseless(value)),
         }
     }
@@ -207,14 +205,13 @@ impl Inner {
         &self,
         request: &ReleaseRequest,
         names: &[Names<'_>],
-        link: &Arc<Link>,
-        deadline: Tick,
+        ready: &Ready,
     ) -> Result<Released, StoreError> {
         let mut invocation = Invocation::new(&script::LINGER, names.len(), 1 + 2 * names.len());
         locks(&mut invocation, names);
         invocation.arg(millis(request.linger));
         owners_and_channels(&mut invocation, &request.items, names);
-        let value = self.connector.run(link, &invocation, deadline).await?;
+        let value = self.connector.run(ready, &invocation).await?;
         let held = reply::flags(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
         Ok(Released { held, other_listeners: 0, echo: false, then: None })
     }
@@ -225,10 +222,9 @@ impl Inner {
         then: &Takeover,
         order: &[usize],
         names: &[Names<'_>],
-        link: &Arc<Link>,
-        deadline: Tick,
+        ready: &Ready,
     ) -> Result<Released, StoreError> {
-        let (sent, latest) = self.stamp([&then.request])?;
+        let latest = self.stamp([&then.request], ready.now)?;
         let mut invocation = Invocation::new(&script::TAKEOVER, 2 * names.len(), 7 + 4 * names.len());
         locks_and_counters(&mut invocation, names);
         invocation.arg(2 + 3 * names.len()).arg(u8::from(then.listeners == ListenerPolicy::Respect));
@@ -239,7 +235,7 @@ impl Inner {
         }
         let owners = order.iter().filter_map(|&index| then.request.items.get(index));
         self.grant_arguments(&mut invocation, &then.request, latest, owners);
-        let value = self.connector.run(link, &invocation, deadline).await?;
+        let value = self.connector.run(ready, &invocation).await?;
 
         let (freed, grant) = reply::takeover(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
         let mut released = self.released(&freed, names);
@@ -247,7 +243,7 @@ impl Inner {
             tracing::debug!(store = ?self.address, answer = why, "released, but could not acquire in the same step");
         } else if *grant != Value::Int(0) {
             // The release stands whatever the grant says.
-            match self.read_grant(link, grant, names, then.request.tokens, sent) {
+            match self.read_grant(ready, grant, names, then.request.tokens) {
                 Ok(Ok(Acquired::Granted(granted))) => released.then = Some(reorder(granted, order)),
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "released, but could not acquire in the same step"),
@@ -285,14 +281,13 @@ impl Inner {
 
     pub(super) async fn keep(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
         let names = self.names(request.items.iter().map(|keep| &keep.item))?;
-        let deadline = self.deadline(request.timeout);
-        let link = self.connector.link(deadline).await?;
+        let ready = self.connector.ready(request.timeout).await?;
         let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
         locks(&mut invocation, &names);
         for keep in &request.items {
             invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
         }
-        let value = self.connector.run(&link, &invocation, deadline).await?;
+        let value = self.connector.run(&ready, &invocation).await?;
         reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))
     }
 
@@ -300,15 +295,13 @@ impl Inner {
         // Never stamped: never sent.
         let Some(latest) = request.latest() else { return Ok(Withdrawn::Settled) };
         let names = self.names(&request.items)?;
-        let deadline = self.deadline(request.timeout);
-        let link = self.connector.link(deadline).await?;
+        let ready = self.connector.ready(request.timeout).await?;
         let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
         locks(&mut invocation, &names);
         owners_and_channels(&mut invocation, &request.items, &names);
-        let sent = self.options.clock.now();
-        let value = self.connector.run(&link, &invocation, deadline).await?;
+        let value = self.connector.run(&ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
-        self.server_clock.observe(now, sent);
+        self.server_clock.observe(now, ready.now);
         if now > latest {
             return Ok(Withdrawn::Settled);
         }
@@ -325,11 +318,10 @@ impl Inner {
 
     pub(super) async fn status(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
         let names = Names::new(&self.options.prefix, key)?;
-        let deadline = self.deadline(self.options.call_timeout);
-        let link = self.connector.link(deadline).await?;
+        let ready = self.connector.ready(self.options.call_timeout).await?;
         let mut invocation = Invocation::new(&script::STATUS, 2, 0);
         invocation.name(names.lock()).name(names.counter());
-        let answer = self.connector.run(&link, &invocation, deadline).await;
+        let answer = self.connector.run(&ready, &invocation).await;
         let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
         let status = reply::status(&value).ok_or_else(|| self.senseless(&value))?;
         status.map_err(|reason| self.foreign(names.lock(), reason))
@@ -337,11 +329,10 @@ impl Inner {
 
     pub(super) async fn force_release(&self, key: &LockKey) -> Result<bool, StoreError> {
         let names = Names::new(&self.options.prefix, key)?;
-        let deadline = self.deadline(self.options.call_timeout);
-        let link = self.connector.link(deadline).await?;
+        let ready = self.connector.ready(self.options.call_timeout).await?;
         let mut invocation = Invocation::new(&script::FORCE_RELEASE, 1, 1);
         invocation.name(names.lock()).name(names.channel());
-        let answer = self.connector.run(&link, &invocation, deadline).await;
+        let answer = self.connector.run(&ready, &invocation).await;
         let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
         let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
         freed.map_err(|reason| self.foreign(names.lock(), reason))
@@ -366,13 +357,12 @@ impl Step for AcquireOne {
     ) -> Result<(), StoreError> {
         let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
         let lease = requests.iter().map(|request| request.lease).max().unwrap_or_default();
-        let deadline = inner.deadline(timeout);
         let items = || requests.iter().flat_map(|request| &request.items);
+        let mut ready = inner.connector.ready(timeout).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
-            let link = inner.connector.link(deadline).await?;
-            let (sent, latest) = inner.stamp(requests)?;
+            let latest = inner.stamp(requests, ready.now)?;
             let count = requests.len();
             let mut invocation = Invocation::new(&script::ACQUIRE, 2 * count, 2 + 3 * count);
             for item in items() {
@@ -383,7 +373,7 @@ impl Step for AcquireOne {
             for (request, item) in requests.iter().zip(items()) {
                 invocation.arg(item.owner.as_str()).arg(millis(request.lease)).arg(request.tokens);
             }
-            let value = match (inner.connector.run(&link, &invocation, deadline).await, requests) {
+            let value = match (inner.connector.run(&ready, &invocation).await, requests) {
                 (Err(error), [request]) => return Err(about(error, &inner.names(&request.items)?)),
                 (value, _) => value?,
             };
@@ -392,7 +382,7 @@ impl Step for AcquireOne {
             for (index, (value, (request, item))) in
                 answers.iter().zip(requests.iter().zip(items())).enumerate()
             {
-                match inner.read_grant(&link, value, &[inner.name(item)?], request.tokens, sent) {
+                match inner.read_grant(&ready, value, &[inner.name(item)?], request.tokens) {
                     Ok(Ok(acquired)) => answer(index, Ok(acquired)),
                     Ok(Err(now)) => refused = Some(now),
                     Err(error) => answer(index, Err(error)),
@@ -401,6 +391,7 @@ impl Step for AcquireOne {
             if refused.is_none() {
                 return Ok(());
             }
+            ready = inner.connector.later(&ready);
         }
         Err(inner.too_late(refused))
     }
@@ -423,8 +414,7 @@ impl Step for ReleaseOne {
         mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
     ) -> Result<(), StoreError> {
         let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
-        let deadline = inner.deadline(timeout);
-        let link = inner.connector.link(deadline).await?;
+        let ready = inner.connector.ready(timeout).await?;
         let items = || requests.iter().flat_map(|request| &request.items);
         let mut invocation = Invocation::new(&script::RELEASE, requests.len(), 2 * requests.len());
         for item in items() {
@@ -433,10 +423,10 @@ impl Step for ReleaseOne {
         for item in items() {
             invocation.arg(item.owner.as_str()).name(inner.name(item)?.channel());
         }
-        let value = inner.connector.run(&link, &invocation, deadline).await?;
+        let value = inner.connector.run(&ready, &invocation).await?;
         let answers = reply::each(&value, requests.len()).ok_or_else(|| inner.senseless(&value))?;
         for (index, (value, item)) in answers.iter().zip(items()).enumerate() {
-            let freed = inner.read_freed(&link, value);
+            let freed = inner.read_freed(&ready, value);
             let names = inner.name(item)?;
             answer(index, freed.map(|freed| inner.released(&[freed], &[names])));
         }
