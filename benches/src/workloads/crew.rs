@@ -2,16 +2,18 @@
 //!
 //! A grant inside a process takes less than a microsecond, so that what happens for each one here is counted in
 //! nanoseconds: two readings of the clock (a third one for a hold that lasts), nothing that tasks write in common but
-//! the overlap check, and numbers that each task keeps for itself.
+//! the overlap check, and one histogram for each worker thread: it stays in that core's cache, as those of 64 tasks
+//! would not.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
+use super::{AFTER_ERROR, GAVE_UP, WARM_UP};
 use crate::args::Options;
 use crate::backend::{Limit, Lock};
 use crate::inside::Inside;
@@ -41,7 +43,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) struct Crew {
     shared: Arc<Shared>,
-    members: Vec<Member>,
+    members: Vec<(JoinHandle<()>, Arc<Member>)>,
 }
 
 /// What the tasks read and nobody writes while they work, except for the phase, twice.
@@ -50,23 +52,30 @@ struct Shared {
     phase: AtomicU8,
     started: Instant,
     job: Job,
+    books: Vec<Book>,
+    errors: AtomicU64,
 }
 
-/// One task, seen from outside.
+/// The samples of one worker thread. The mutex is for the compiler: no other thread takes it meanwhile. It has cache
+/// lines of its own, as has [`Member`].
 #[derive(Debug)]
-struct Member {
-    task: JoinHandle<()>,
-    asked: Arc<AtomicU64>,
-    tally: Arc<Mutex<Tally>>,
-}
+#[repr(align(128))]
+struct Book(Mutex<Pages>);
 
-/// What one task did in the counted time.
 #[derive(Debug)]
-struct Tally {
-    grants: u64,
-    errors: Errors,
+struct Pages {
     waits: Samples,
     holds: Samples,
+}
+
+/// What one task lets others see. Nobody else writes it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Member {
+    /// When the open request was made, in nanoseconds since the start; 0 without one.
+    asked: AtomicU64,
+    /// In the counted time.
+    grants: AtomicU64,
 }
 
 /// What all tasks did in the counted time.
@@ -84,15 +93,19 @@ pub(super) struct Work {
 impl Crew {
     /// Starts one task for each element of `locks`, which goes through its locks in turn. Nothing is counted yet.
     pub(super) fn start(job: Job, locks: Vec<Vec<Lock>>) -> Self {
-        let shared = Arc::new(Shared { phase: AtomicU8::new(WARMING), started: Instant::now(), job });
-        let member = |locks| {
-            let asked = Arc::new(AtomicU64::new(0));
-            let tally = Arc::new(Mutex::new(Tally::new()));
-            let desk = Arc::clone(&tally).try_lock_owned().expect("nobody else has seen the mutex");
-            let task = tokio::spawn(work(Arc::clone(&shared), Arc::clone(&asked), desk, locks));
-            Member { task, asked, tally }
+        let workers = Handle::current().metrics().num_workers();
+        let shared = Arc::new(Shared {
+            phase: AtomicU8::new(WARMING),
+            started: Instant::now(),
+            job,
+            books: (0..workers.max(1)).map(|_| Book(Mutex::new(Pages::new()))).collect(),
+            errors: AtomicU64::new(0),
+        });
+        let start = |locks| {
+            let member = Arc::<Member>::default();
+            (tokio::spawn(work(Arc::clone(&shared), Arc::clone(&member), locks)), member)
         };
-        let members = locks.into_iter().map(member).collect();
+        let members = locks.into_iter().map(start).collect();
         Self { shared, members }
     }
 
@@ -115,7 +128,7 @@ impl Crew {
     /// From now on it does not count any more, and the tasks stop. Returns the longest wait that is open.
     pub(super) fn end(&self) -> Duration {
         // Before the end is known to the tasks: from then on they leave, and the rest is served quickly.
-        let asked = self.members.iter().map(|member| member.asked.load(Ordering::Acquire));
+        let asked = self.members.iter().map(|(_, member)| member.asked.load(Ordering::Acquire));
         let first = asked.filter(|&asked| asked > 0).min();
         let now = nanos(self.shared.started.elapsed());
         self.shared.phase.store(OVER, Ordering::Release);
@@ -126,32 +139,29 @@ impl Crew {
     pub(super) async fn finish(self, pending: Duration, cost: Cost) -> Result<Work, String> {
         let stop = tokio::time::Instant::now() + STOP;
         let mut stuck = 0;
-        let mut all = Tally::new();
         let mut per_task = Vec::with_capacity(self.members.len());
-        for mut member in self.members {
-            let ended = match tokio::time::timeout_at(stop, &mut member.task).await {
-                Ok(ended) => ended,
+        for (mut task, member) in self.members {
+            match tokio::time::timeout_at(stop, &mut task).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(format!("a task failed: {error}")),
                 Err(_) => {
                     stuck += 1;
-                    member.task.abort();
-                    member.task.await
+                    task.abort();
                 }
-            };
-            match ended {
-                Err(error) if !error.is_cancelled() => return Err(format!("a task failed: {error}")),
-                _ => {}
             }
-            // The task held it to its end.
-            let tally = member.tally.lock().await;
-            per_task.push(tally.grants);
-            all.errors.0 += tally.errors.0;
-            all.waits.merge(&tally.waits);
-            all.holds.merge(&tally.holds);
+            per_task.push(member.grants.load(Ordering::Acquire));
         }
         if stuck > 0 {
             eprintln!("{stuck} tasks still waited {STOP:?} after the end; see pending_max_us");
         }
-        Ok(Work { per_task, errors: all.errors.0, waits: all.waits, holds: all.holds, pending, cost })
+        let mut all = Pages::new();
+        for book in &self.shared.books {
+            let pages = book.open();
+            all.waits.merge(&pages.waits);
+            all.holds.merge(&pages.holds);
+        }
+        let errors = self.shared.errors.load(Ordering::Acquire);
+        Ok(Work { per_task, errors, waits: all.waits, holds: all.holds, pending, cost })
     }
 }
 
@@ -161,30 +171,50 @@ impl Work {
     }
 }
 
-impl Tally {
+impl Pages {
     fn new() -> Self {
-        Self { grants: 0, errors: Errors::default(), waits: Samples::new(), holds: Samples::new() }
+        Self { waits: Samples::new(), holds: Samples::new() }
     }
 }
 
-/// A task. `open` says when its open request was made, in nanoseconds since the start; 0 without one.
-async fn work(
-    shared: Arc<Shared>,
-    open: Arc<AtomicU64>,
-    mut tally: OwnedMutexGuard<Tally>,
-    mut locks: Vec<Lock>,
-) {
+impl Book {
+    fn open(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// The book of this thread.
+    fn book(&self) -> &Book {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static THREAD: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
+        }
+        // There is a book for each worker; a thread beyond that (there is none) would share one.
+        let thread = THREAD.get() % self.books.len();
+        self.books.get(thread).expect("the rest of the division is smaller")
+    }
+
+    fn error(&self, error: &str) {
+        if self.errors.fetch_add(1, Ordering::AcqRel) == 0 {
+            eprintln!("first error: {error}");
+        }
+    }
+}
+
+async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>) {
     let Job { limit, hold, inside } = shared.job;
+    let mut grants = 0u64;
     let mut asked = Instant::now();
     loop {
         for lock in &mut locks {
             if shared.phase.load(Ordering::Acquire) == OVER {
                 return;
             }
-            open.store(nanos(asked - shared.started).max(1), Ordering::Release);
+            member.asked.store(nanos(asked - shared.started).max(1), Ordering::Release);
             let outcome = lock.acquire(limit).await;
             let granted = Instant::now();
-            open.store(0, Ordering::Release);
+            member.asked.store(0, Ordering::Release);
             let counting = shared.phase.load(Ordering::Acquire) == COUNTING;
             let error = match outcome {
                 Ok(Some(held)) => {
@@ -194,10 +224,12 @@ async fn work(
                     }
                     drop(visit);
                     if counting {
-                        tally.grants += 1;
-                        tally.waits.record(granted - asked);
-                        if !hold.is_zero() || tally.grants.is_multiple_of(HOLDS) {
-                            tally.holds.record(granted.elapsed());
+                        grants += 1;
+                        member.grants.store(grants, Ordering::Release);
+                        let mut pages = shared.book().open();
+                        pages.waits.record(granted - asked);
+                        if !hold.is_zero() || grants.is_multiple_of(HOLDS) {
+                            pages.holds.record(granted.elapsed());
                         }
                     }
                     lock.release(held).await.err()
@@ -207,7 +239,7 @@ async fn work(
             };
             if let Some(error) = error {
                 if counting {
-                    tally.errors.add(&error);
+                    shared.error(&error);
                 }
                 tokio::time::sleep(AFTER_ERROR).await;
             }
@@ -251,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_never_ends_shows_as_pending_and_keeps_nothing() {
+    async fn a_wait_that_never_ends_shows_as_pending() {
         let (work, _) = crew(&Backend::Broken(Duration::from_secs(3600))).await;
         assert_eq!(work.grants(), 0);
         assert!(work.pending > Duration::ZERO);
