@@ -1,44 +1,55 @@
-//! [`Counting`]: the allocator that counts, for `allocs_per_pair`.
+//! [`Counting`]: the allocator that counts, for `allocs_per_pair` and `bytes_per_hold`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Off except inside [`count`], so that other measurements pay one relaxed load for it.
+/// Off except inside [`count`] and while there is a [`Growth`], so that other measurements pay one relaxed load for it.
 static ON: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Allocated and not freed since it was switched on; negative when more was freed.
+static BYTES: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, which can count the allocations and reallocations of all threads.
+/// The system's allocator, which can count the allocations and reallocations of all threads, and their bytes.
 #[derive(Debug)]
 pub(crate) struct Counting;
 
-fn note() {
+fn note(allocations: u64, freed: usize, allocated: usize) {
     if ON.load(Ordering::Relaxed) {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        ALLOCATIONS.fetch_add(allocations, Ordering::Relaxed);
+        // No allocation is larger than an `isize`.
+        BYTES.fetch_add(allocated as i64 - freed as i64, Ordering::Relaxed);
     }
+}
+
+fn switch_on() {
+    ALLOCATIONS.store(0, Ordering::Relaxed);
+    BYTES.store(0, Ordering::Relaxed);
+    ON.store(true, Ordering::Relaxed);
 }
 
 // SAFETY: every call goes to `System` unchanged; counting touches atomics only and never allocates.
 #[allow(unsafe_code, reason = "a global allocator can't be written without it; `allocs_per_pair` needs one")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
+        note(1, 0, layout.size());
         // SAFETY: the caller's promises are those that `System` asks for.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        note();
+        note(1, 0, layout.size());
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
+        note(1, layout.size(), size);
         // SAFETY: as above.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note(0, layout.size(), 0);
         // SAFETY: as above; the memory came from `System`.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -46,9 +57,26 @@ unsafe impl GlobalAlloc for Counting {
 
 /// Runs `body` and returns what it returned, with the allocations that all threads made meanwhile.
 pub(crate) async fn count<T>(body: impl Future<Output = T>) -> (T, u64) {
-    ALLOCATIONS.store(0, Ordering::Relaxed);
-    ON.store(true, Ordering::Relaxed);
+    switch_on();
     let value = body.await;
     ON.store(false, Ordering::Relaxed);
     (value, ALLOCATIONS.load(Ordering::Relaxed))
+}
+
+/// How many bytes of the heap come into use, as asked for: what the allocator adds to each piece is not among them.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Growth(());
+
+impl Growth {
+    pub(crate) fn start() -> Self {
+        switch_on();
+        Self(())
+    }
+
+    /// Since the start; negative when more was freed.
+    pub(crate) fn end(self) -> i64 {
+        ON.store(false, Ordering::Relaxed);
+        BYTES.load(Ordering::Relaxed)
+    }
 }

@@ -13,7 +13,9 @@ Workloads:
   latency     1 task locks and releases --keys keys in turn, a PING between the pairs; ours, raw, ping
   throughput  --tasks tasks (64) lock and release, each its own part of --keys keys; ours, raw, ping
   hot         --tasks tasks (64) on one key, wait without limit, hold --hold-us; ours, raw, tokio
+  multi       as hot with --procs processes (4) of --tasks tasks (16) each; ours, raw
   pingpong    two managers hand one key over, parked, a PING between the rounds; ours, raw
+  held        holds --keys locks (10000) with a lease of --lease-ms (6000) for --secs (20); ours
   seed10k     10000 sequential pairs on one key; ours, raw, ping
   seed1000    1000 tasks at once, wait limit 10 ms, the winner holds to the end; ours, raw
   seed100     100 tasks at once, wait limit 10 s, hold 0; ours, raw
@@ -23,19 +25,20 @@ Flags:
                        every 5 ms; ping = a PING for each half of a pair; tokio = a bare tokio::sync::Mutex
   --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
   --url <url>          the same as a lock URL; memory: is the memory store (ours only)
-  --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10); not for seed…
-  --tasks <n>          for throughput and hot (64)
-  --keys <n>           for latency and throughput (1000)
-  --hold-us <µs>       for hot (0); a tokio sleep, so the real hold is longer, see real_hold_p50_us
-  --lease-ms <ms>      lease (30000), renewed by ours
+  --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20); not for seed…
+  --tasks <n>          for throughput and hot (64), and for each process of multi (16)
+  --keys <n>           for latency and throughput (1000), and for held (10000)
+  --hold-us <µs>       for hot and multi (0); a tokio sleep, so the real hold is longer, see real_hold_p50_us
+  --lease-ms <ms>      lease (30000, held 6000), renewed by ours
+  --procs <n>          processes of multi (4)
   --rounds <n>         pingpong ends after this many counted rounds instead of after --secs
+  --delay-ms <ms>      adds this to every round trip (0), by a proxy that limits nothing else
+  --id <n>             for the processes that multi starts itself
 
 Exit status: 0 with the line, 1 without, 2 for a command line that is not understood.";
 
-/// Flags of the contract that are not implemented.
-const LATER_FLAGS: [&str; 3] = ["--procs", "--delay-ms", "--id"];
-const FLAGS: &str = "--workload, --lib, --redis, --url, --secs, --tasks, --keys, --hold-us, --lease-ms, --rounds, \
-                     --help";
+const FLAGS: &str = "--workload, --lib, --redis, --url, --secs, --tasks, --keys, --hold-us, --lease-ms, --procs, \
+                     --rounds, --delay-ms, --id, --help";
 
 /// An enumeration of words: its values, their names, and what they are called in errors.
 macro_rules! words {
@@ -74,7 +77,9 @@ words! {
     Latency = "latency",
     Throughput = "throughput",
     Hot = "hot",
+    Multi = "multi",
     Pingpong = "pingpong",
+    Held = "held",
     Seed10k = "seed10k",
     Seed1000 = "seed1000",
     Seed100 = "seed100",
@@ -89,8 +94,8 @@ words! {
     Tokio = "tokio",
 }
 
-/// Workloads of the contract that are not implemented.
-const LATER: [&str; 8] = ["multi", "held", "fair-hot", "rw-hot", "rw-mix", "multi3", "layer", "stock"];
+/// Workloads of the contract that come with the kinds of locks and features they measure.
+const LATER: [&str; 6] = ["fair-hot", "rw-hot", "rw-mix", "multi3", "layer", "stock"];
 
 /// Where the locks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +118,53 @@ pub(crate) struct Options {
     pub(crate) keys: usize,
     pub(crate) hold: Duration,
     pub(crate) lease: Duration,
+    pub(crate) procs: usize,
     pub(crate) rounds: Option<u64>,
+    /// Added to every round trip.
+    pub(crate) delay: Duration,
+    /// Which process of `multi` this is; nothing in the one that the user has started.
+    pub(crate) id: Option<usize>,
+}
+
+impl Options {
+    fn defaults(workload: Workload) -> Self {
+        let held = workload == Workload::Held;
+        Self {
+            workload,
+            lib: Lib::Ours,
+            store: Store::Own,
+            secs: Duration::from_secs(if held { 20 } else { 10 }),
+            tasks: if workload == Workload::Multi { 16 } else { 64 },
+            keys: if held { 10_000 } else { 1000 },
+            hold: Duration::ZERO,
+            lease: Duration::from_secs(if held { 6 } else { 30 }),
+            procs: 4,
+            rounds: None,
+            delay: Duration::ZERO,
+            id: None,
+        }
+    }
+
+    fn set(&mut self, flag: &str, value: &str) -> Result<(), String> {
+        match flag {
+            // The defaults depend on it, so that it was read before.
+            "--workload" => {}
+            "--lib" => self.lib = value.parse()?,
+            "--redis" => self.store = Store::Redis(format!("redis://{value}")),
+            "--url" => self.store = parse_url(value),
+            "--secs" => self.secs = seconds(flag, value)?,
+            "--tasks" => self.tasks = number(flag, value, 1, 100_000)?,
+            "--keys" => self.keys = number(flag, value, 1, 10_000_000)?,
+            "--hold-us" => self.hold = Duration::from_micros(number(flag, value, 0, 60_000_000)?),
+            "--lease-ms" => self.lease = Duration::from_millis(number(flag, value, 100, 3_600_000)?),
+            "--procs" => self.procs = number(flag, value, 1, 1000)?,
+            "--rounds" => self.rounds = Some(number(flag, value, 1, u64::MAX)?),
+            "--delay-ms" => self.delay = Duration::from_millis(number(flag, value, 0, 10_000)?),
+            "--id" => self.id = Some(number(flag, value, 0, 999)?),
+            _ => return Err(format!("unknown argument {flag:?}; there are: {FLAGS}")),
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -123,46 +174,28 @@ pub(crate) enum Task {
 }
 
 pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
-    let mut workload = None;
-    let mut options = Options {
-        workload: Workload::Latency,
-        lib: Lib::Ours,
-        store: Store::Own,
-        secs: Duration::from_secs(10),
-        tasks: 64,
-        keys: 1000,
-        hold: Duration::ZERO,
-        lease: Duration::from_secs(30),
-        rounds: None,
-    };
+    let mut given = Vec::new();
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
         let (flag, attached) = match arg.split_once('=') {
             Some((flag, value)) => (flag, Some(value)),
             None => (arg, None),
         };
-        let mut value = || {
-            attached.or_else(|| args.next()).ok_or_else(|| format!("{flag} needs a value; --help says which"))
-        };
-        match flag {
-            "-h" | "--help" => return Ok(Task::Help),
-            "--workload" => workload = Some(parse_workload(value()?)?),
-            "--lib" => options.lib = value()?.parse()?,
-            "--redis" => options.store = Store::Redis(format!("redis://{}", value()?)),
-            "--url" => options.store = parse_url(value()?),
-            "--secs" => options.secs = seconds(flag, value()?)?,
-            "--tasks" => options.tasks = number(flag, value()?, 1, 100_000)?,
-            "--keys" => options.keys = number(flag, value()?, 1, 10_000_000)?,
-            "--hold-us" => options.hold = Duration::from_micros(number(flag, value()?, 0, 60_000_000)?),
-            "--lease-ms" => options.lease = Duration::from_millis(number(flag, value()?, 100, 3_600_000)?),
-            "--rounds" => options.rounds = Some(number(flag, value()?, 1, u64::MAX)?),
-            _ if LATER_FLAGS.contains(&flag) => {
-                return Err(format!("{flag} is not there yet; there are: {FLAGS}"));
-            }
-            _ => return Err(format!("unknown argument {arg:?}; there are: {FLAGS}")),
+        if ["-h", "--help"].contains(&flag) {
+            return Ok(Task::Help);
         }
+        if !FLAGS.split(", ").any(|known| known == flag) {
+            return Err(format!("unknown argument {arg:?}; there are: {FLAGS}"));
+        }
+        let value = attached.or_else(|| args.next());
+        given.push((flag, value.ok_or_else(|| format!("{flag} needs a value; --help says which"))?));
     }
-    options.workload = workload.ok_or_else(|| format!("which --workload? There are: {}", Workload::NAMES))?;
+    let workload = given.iter().rev().find(|(flag, _)| *flag == "--workload").map(|(_, value)| value);
+    let workload = workload.ok_or_else(|| format!("which --workload? There are: {}", Workload::NAMES))?;
+    let mut options = Options::defaults(parse_workload(workload)?);
+    for (flag, value) in given {
+        options.set(flag, value)?;
+    }
     make_sense(&options)?;
     Ok(Task::Run(options))
 }
@@ -198,29 +231,52 @@ fn number<N: FromStr + PartialOrd + fmt::Display + Copy>(
     }
 }
 
-/// A workload asks for something that not every library does: PING excludes nobody, and a tokio mutex is the limit of
-/// what a process can do on one key.
+/// A workload asks for something that not every library does: PING excludes nobody, the bare lock renews nothing, and
+/// a tokio mutex is the limit of what a process can do on one key.
 fn make_sense(options: &Options) -> Result<(), String> {
     let Options { workload, lib, store, .. } = options;
     let possible: &[Workload] = match lib {
-        Lib::Ours | Lib::Raw => return refuse_memory(*lib, store),
+        Lib::Ours => std::slice::from_ref(workload),
+        Lib::Raw => &[
+            Workload::Latency,
+            Workload::Throughput,
+            Workload::Hot,
+            Workload::Multi,
+            Workload::Pingpong,
+            Workload::Seed10k,
+            Workload::Seed1000,
+            Workload::Seed100,
+        ],
         Lib::Ping => &[Workload::Latency, Workload::Throughput, Workload::Seed10k],
         Lib::Tokio => &[Workload::Hot],
     };
-    if possible.contains(workload) {
-        return refuse_memory(*lib, store);
+    if !possible.contains(workload) {
+        let names: Vec<String> = possible.iter().map(ToString::to_string).collect();
+        return Err(format!(
+            "--lib {lib} makes no sense with workload {workload}; it runs: {}",
+            names.join(", ")
+        ));
     }
-    let names: Vec<String> = possible.iter().map(ToString::to_string).collect();
-    Err(format!("--lib {lib} makes no sense with workload {workload}; it runs: {}", names.join(", ")))
-}
-
-fn refuse_memory(lib: Lib, store: &Store) -> Result<(), String> {
-    match (lib, store) {
-        (Lib::Raw | Lib::Ping, Store::Memory) => {
-            Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"))
+    if *store == Store::Memory {
+        match lib {
+            Lib::Raw | Lib::Ping => {
+                return Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"));
+            }
+            Lib::Ours if *workload == Workload::Multi => {
+                return Err(
+                    "processes of workload multi share no memory; leave out `--url memory:`".to_owned()
+                );
+            }
+            Lib::Ours | Lib::Tokio => {}
         }
-        _ => Ok(()),
     }
+    if !options.delay.is_zero() && (*lib == Lib::Tokio || *store == Store::Memory) {
+        return Err("there is no round trip that --delay-ms could make longer".to_owned());
+    }
+    if options.id.is_some() && *workload != Workload::Multi {
+        return Err(format!("--id is for the processes of multi; leave it out with workload {workload}"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -258,15 +314,25 @@ mod tests {
             keys: 1000,
             hold: Duration::ZERO,
             lease: Duration::from_secs(30),
+            procs: 4,
             rounds: None,
+            delay: Duration::ZERO,
+            id: None,
         };
         assert_eq!(options("--workload hot"), expected);
+        let multi = options("--workload multi");
+        assert_eq!((multi.procs, multi.tasks, multi.secs), (4, 16, Duration::from_secs(10)));
+        let held = options("--workload held");
+        assert_eq!(
+            (held.keys, held.lease, held.secs),
+            (10_000, Duration::from_secs(6), Duration::from_secs(20))
+        );
     }
 
     #[test]
     fn every_flag_is_read() {
         let expected = Options {
-            workload: Workload::Pingpong,
+            workload: Workload::Multi,
             lib: Lib::Raw,
             store: Store::Redis("redis://localhost:7000".to_owned()),
             secs: Duration::from_millis(250),
@@ -274,10 +340,13 @@ mod tests {
             keys: 4,
             hold: Duration::from_micros(5),
             lease: Duration::from_millis(6000),
+            procs: 2,
             rounds: Some(7),
+            delay: Duration::from_millis(25),
+            id: Some(1),
         };
-        let line = "--workload=pingpong --lib raw --redis localhost:7000 --secs 0.25 --tasks 3 --keys=4 \
-                    --hold-us 5 --lease-ms 6000 --rounds 7";
+        let line = "--tasks 3 --workload=multi --lib raw --redis localhost:7000 --secs 0.25 --keys=4 --hold-us 5 \
+                    --lease-ms 6000 --procs 2 --rounds 7 --delay-ms 25 --id 1";
         assert_eq!(options(line), expected);
     }
 
@@ -295,11 +364,7 @@ mod tests {
         for workload in LATER {
             let error = parsed(&format!("--workload {workload}")).unwrap_err();
             assert!(error.contains(workload) && error.contains("not there yet"), "{error}");
-            assert!(error.contains("latency, throughput, hot, pingpong, seed10k"), "{error}");
-        }
-        for flag in LATER_FLAGS {
-            let error = parsed(&format!("--workload hot {flag} 1")).unwrap_err();
-            assert!(error.contains(flag) && error.contains("not there yet"), "{error}");
+            assert!(error.contains("latency, throughput, hot, multi, pingpong, held, seed10k"), "{error}");
         }
     }
 
@@ -317,6 +382,8 @@ mod tests {
             ("--workload hot --tasks 0", "from 1"),
             ("--workload hot --tasks many", "many"),
             ("--workload hot --lease-ms 1", "from 100"),
+            ("--workload multi --procs 0", "from 1"),
+            ("--workload hot --delay-ms -1", "--delay-ms"),
         ]);
     }
 
@@ -327,6 +394,12 @@ mod tests {
             ("--workload latency --lib tokio", "it runs: hot"),
             ("--workload latency --lib raw --url memory:", "Redis server"),
             ("--workload latency --lib ping --url memory:", "Redis server"),
+            ("--workload held --lib raw", "it runs: latency"),
+            ("--workload multi --lib tokio", "it runs: hot"),
+            ("--workload multi --url memory:", "share no memory"),
+            ("--workload hot --lib tokio --delay-ms 1", "no round trip"),
+            ("--workload hot --url memory: --delay-ms 1", "no round trip"),
+            ("--workload hot --id 1", "multi"),
         ]);
     }
 

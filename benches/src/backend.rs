@@ -13,6 +13,7 @@ use redis::{AsyncConnectionConfig, Client};
 use tokio::time::Instant;
 
 use crate::args::{Lib, Options};
+use crate::server::Urls;
 
 const RAW_POLL: Duration = Duration::from_millis(5);
 const RAW_WAIT: Duration = Duration::from_secs(10);
@@ -37,6 +38,9 @@ pub(crate) enum Backend {
     Raw(Raw),
     Ping(MultiplexedConnection),
     Tokio(Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>),
+    /// Grants everything after a wait: what the checkers must find out.
+    #[cfg(test)]
+    Broken(Duration),
 }
 
 #[derive(Clone)]
@@ -48,8 +52,8 @@ pub(crate) struct Raw {
 
 impl Backend {
     /// One connection or manager; its tasks live on the current runtime.
-    pub(crate) async fn connect(options: &Options, url: Option<&str>) -> Result<Self, String> {
-        match (options.lib, url) {
+    pub(crate) async fn connect(options: &Options, urls: &Urls) -> Result<Self, String> {
+        match (options.lib, urls.measured.as_deref()) {
             (Lib::Tokio, _) => Ok(Self::Tokio(Arc::default())),
             (_, None) => Err("there is no store to connect to".to_owned()),
             (Lib::Ours, Some(url)) => {
@@ -81,6 +85,8 @@ impl Backend {
                 let mut mutexes = mutexes.lock().unwrap_or_else(PoisonError::into_inner);
                 Lock::Tokio(Arc::clone(mutexes.entry(key.to_owned()).or_default()))
             }
+            #[cfg(test)]
+            Self::Broken(wait) => Lock::Broken(*wait),
         })
     }
 }
@@ -100,10 +106,18 @@ pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection, String> 
 /// One key of one library.
 #[derive(Clone)]
 pub(crate) enum Lock {
-    Ours { manager: LockManager, key: LockKey },
-    Raw { raw: Raw, key: Arc<str> },
+    Ours {
+        manager: LockManager,
+        key: LockKey,
+    },
+    Raw {
+        raw: Raw,
+        key: Arc<str>,
+    },
     Ping(MultiplexedConnection),
     Tokio(Arc<tokio::sync::Mutex<()>>),
+    #[cfg(test)]
+    Broken(Duration),
 }
 
 /// A lock that is held. Given back to [`Lock::release`].
@@ -114,6 +128,15 @@ pub(crate) enum Held {
     Raw(u64),
     Ping,
     Tokio(tokio::sync::OwnedMutexGuard<()>),
+    #[cfg(test)]
+    Broken,
+}
+
+impl Held {
+    /// Whether the library says that it is not held any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Ours(guard) if guard.is_lost())
+    }
 }
 
 impl Lock {
@@ -136,6 +159,11 @@ impl Lock {
             Self::Raw { raw, key } => raw.acquire(key, limit).await,
             Self::Ping(connection) => ping(connection).await.map(|()| Some(Held::Ping)),
             Self::Tokio(mutex) => Ok(Some(Held::Tokio(Arc::clone(mutex).lock_owned().await))),
+            #[cfg(test)]
+            Self::Broken(wait) => {
+                tokio::time::sleep(*wait).await;
+                Ok(Some(Held::Broken))
+            }
         }
     }
 
@@ -148,6 +176,8 @@ impl Lock {
             }
             (Self::Raw { raw, key }, Held::Raw(owner)) => raw.release(key, owner).await,
             (Self::Ping(connection), Held::Ping) => ping(connection).await,
+            #[cfg(test)]
+            (_, Held::Broken) => Ok(()),
             (_, Held::Raw(_) | Held::Ping) => Err("a lock was given back to another library".to_owned()),
         }
     }

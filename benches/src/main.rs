@@ -4,7 +4,9 @@
 mod alloc;
 mod args;
 mod backend;
+mod inside;
 mod meter;
+mod proxy;
 mod report;
 mod server;
 mod stats;
@@ -48,6 +50,6 @@ fn run(options: &Options) -> Result<String, String> {
         .enable_all()
         .build()
         .map_err(|error| format!("no tokio runtime: {error}"))?;
-    let report = runtime.block_on(workloads::run(options, target.url()))?;
+    let report = runtime.block_on(workloads::run(options, target.urls()))?;
     Ok(report.line(options))
 }

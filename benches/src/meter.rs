@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::args::{Lib, Options};
 use crate::backend;
+use crate::server::Urls;
 
 /// Commands that only clients send: they are not allowed in scripts, or no script here has a use for them.
 const CLIENT_ONLY: [&str; 24] = [
@@ -37,9 +38,13 @@ const CLIENT_ONLY: [&str; 24] = [
     "watch",
 ];
 
-/// Asks the server through a connection of its own, made by redis-rs as those of `raw` and `ping` are.
+/// Those of them that run a script.
+const SCRIPTS: [&str; 5] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall"];
+
+/// Asks the server through connections of its own, made by redis-rs as those of `raw` and `ping` are.
 pub(crate) struct Meter {
-    connection: Option<MultiplexedConnection>,
+    pinged: Option<MultiplexedConnection>,
+    asked: Option<MultiplexedConnection>,
     lib: Lib,
     pings: u64,
 }
@@ -53,7 +58,7 @@ pub(crate) struct Reading {
 }
 
 /// What was used up between two moments.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
     pub(crate) time: Duration,
     pub(crate) cpu: Duration,
@@ -65,21 +70,29 @@ pub(crate) struct Cost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Calls {
     pub(crate) by_clients: u64,
+    /// Those of `by_clients` that run a script.
+    pub(crate) scripts: u64,
     pub(crate) in_scripts: u64,
 }
 
 impl Meter {
-    pub(crate) async fn connect(options: &Options, url: Option<&str>) -> Result<Self, String> {
-        let connection = match url {
-            Some(url) if !url.starts_with("memory:") => Some(backend::connect(url).await?),
-            _ => None,
-        };
-        Ok(Self { connection, lib: options.lib, pings: 0 })
+    /// Without a server to ask, for one process of several.
+    pub(crate) fn clocks(options: &Options) -> Self {
+        Self { pinged: None, asked: None, lib: options.lib, pings: 0 }
+    }
+
+    pub(crate) async fn connect(options: &Options, urls: &Urls) -> Result<Self, String> {
+        let mut meter = Self::clocks(options);
+        if let (Some(measured), Some(direct)) = (&urls.measured, &urls.direct) {
+            meter.pinged = Some(backend::connect(measured).await?);
+            meter.asked = Some(backend::connect(direct).await?);
+        }
+        Ok(meter)
     }
 
     /// One round trip; nothing when there is no server. Not counted among the [`Calls`].
     pub(crate) async fn ping(&mut self) -> Result<Option<Duration>, String> {
-        let Some(connection) = &mut self.connection else { return Ok(None) };
+        let Some(connection) = &mut self.pinged else { return Ok(None) };
         self.pings += 1;
         let sent = Instant::now();
         backend::ping(connection).await?;
@@ -98,6 +111,7 @@ impl Meter {
         let calls = match (start.calls, self.calls().await?) {
             (Some(before), Some(after)) => Some(Calls {
                 by_clients: after.by_clients.saturating_sub(before.by_clients),
+                scripts: after.scripts.saturating_sub(before.scripts),
                 in_scripts: after.in_scripts.saturating_sub(before.in_scripts),
             }),
             _ => None,
@@ -106,7 +120,7 @@ impl Meter {
     }
 
     async fn calls(&mut self) -> Result<Option<Calls>, String> {
-        let Some(connection) = &mut self.connection else { return Ok(None) };
+        let Some(connection) = &mut self.asked else { return Ok(None) };
         let info: String = redis::cmd("INFO")
             .arg("commandstats")
             .query_async(connection)
@@ -138,6 +152,9 @@ fn parse(info: &str, lib: Lib) -> Calls {
         if name == "info" {
             continue;
         }
+        if SCRIPTS.contains(&name) {
+            calls.scripts += count;
+        }
         // The bare lock is a SET of the client; its script reads and deletes.
         if CLIENT_ONLY.contains(&name) || (lib == Lib::Raw && name == "set") {
             calls.by_clients += count;
@@ -167,12 +184,12 @@ mod tests {
 
     #[test]
     fn commands_of_clients_and_of_scripts_are_told_apart() {
-        assert_eq!(parse(INFO, Lib::Ours), Calls { by_clients: 9, in_scripts: 12 });
+        assert_eq!(parse(INFO, Lib::Ours), Calls { by_clients: 9, scripts: 7, in_scripts: 12 });
     }
 
     #[test]
     fn the_bare_locks_set_is_a_command_of_the_client() {
-        assert_eq!(parse(INFO, Lib::Raw), Calls { by_clients: 14, in_scripts: 7 });
+        assert_eq!(parse(INFO, Lib::Raw), Calls { by_clients: 14, scripts: 7, in_scripts: 7 });
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::args::Options;
 use crate::meter::Cost;
-use crate::stats::{Samples, round, round_ratio};
+use crate::stats::{Waits, round, round_ratio};
 
 /// What a workload found out.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Report {
     pub(crate) grants: u64,
     pub(crate) errors: u64,
     /// Request to grant; hand-offs in `pingpong`.
-    pub(crate) waits: Samples,
+    pub(crate) waits: Waits,
     pub(crate) cost: Cost,
     /// The workload's own fields.
     pub(crate) extra: Vec<(&'static str, Value)>,
@@ -37,9 +37,9 @@ impl Report {
             ("secs", json!(round_ratio(secs))),
             ("grants", json!(self.grants)),
             ("grants_per_s", json!(round(per_second))),
-            ("p50_us", json!(self.waits.percentile(50.0))),
-            ("p99_us", json!(self.waits.percentile(99.0))),
-            ("max_us", json!(self.waits.max())),
+            ("p50_us", json!(self.waits.p50)),
+            ("p99_us", json!(self.waits.p99)),
+            ("max_us", json!(self.waits.max)),
             ("errors", json!(self.errors)),
             ("cmds_per_grant", json!(per_grant)),
             ("calls_in_scripts", json!(self.cost.calls.map(|calls| calls.in_scripts))),

@@ -1,37 +1,64 @@
 //! [`Target`]: the store that is measured, and the own redis-server, which ends with this program.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lock_tests::RedisServer;
+use redis::{Client, ConnectionAddr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::{Lib, Options, Store};
+use crate::proxy;
 
 /// The store. An own server is ended on drop.
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// None for what needs no store at all.
-    url: Option<String>,
+    urls: Urls,
     server: Arc<Mutex<Option<RedisServer>>>,
+}
+
+/// Where the store is. It may have a password, and is not for logs.
+#[derive(Clone, Default)]
+pub(crate) struct Urls {
+    /// What is measured, and the PINGs to compare it with, go here. None for what needs no store at all.
+    pub(crate) measured: Option<String>,
+    /// The same server without the proxy of `--delay-ms`, for what is not measured. None without a server.
+    pub(crate) direct: Option<String>,
+}
+
+impl fmt::Debug for Urls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Urls").finish_non_exhaustive()
+    }
 }
 
 impl Target {
     /// Finds out where the store is, and starts a server if there is none.
     pub(crate) fn prepare(options: &Options) -> Result<Self, String> {
         let server = Arc::new(Mutex::new(None));
-        let url = match (&options.store, options.lib) {
+        let direct = match (&options.store, options.lib) {
             (_, Lib::Tokio) => None,
-            // Named: pingpong has two managers on one store.
-            (Store::Memory, _) => Some("memory:lock-bench".to_owned()),
+            (Store::Memory, _) => {
+                // Named: pingpong has two managers on one store.
+                let urls = Urls { measured: Some("memory:lock-bench".to_owned()), direct: None };
+                return Ok(Self { urls, server });
+            }
             (Store::Redis(url), _) => Some(url.clone()),
             (Store::Own, _) => Some(start(&server)?),
         };
-        Ok(Self { url, server })
+        let measured = match &direct {
+            Some(url) if !options.delay.is_zero() => {
+                let proxy = proxy::start(server_of(url)?, options.delay)?;
+                Some(with_server(url, &proxy.to_string()))
+            }
+            _ => direct.clone(),
+        };
+        Ok(Self { urls: Urls { measured, direct }, server })
     }
 
-    pub(crate) fn url(&self) -> Option<&str> {
-        self.url.as_deref()
+    pub(crate) fn urls(&self) -> &Urls {
+        &self.urls
     }
 }
 
@@ -68,4 +95,51 @@ fn end(slot: &Mutex<Option<RedisServer>>) {
     // The server is dropped, which ends it, before the lock is.
     let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
     drop(slot.take());
+}
+
+/// `host:port` of a store URL that a proxy can stand in front of.
+fn server_of(url: &str) -> Result<String, String> {
+    let client = Client::open(url).map_err(|error| format!("bad store URL: {}", error.category()))?;
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, port) if host.contains(':') => Ok(format!("[{host}]:{port}")),
+        ConnectionAddr::Tcp(host, port) => Ok(format!("{host}:{port}")),
+        _ => Err("--delay-ms needs a `redis://` URL: its proxy can't stand in for a certificate".to_owned()),
+    }
+}
+
+/// `url` with another `host:port`; user, password and the rest stay.
+fn with_server(url: &str, server: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let user = authority.rfind('@').map_or("", |at| authority.get(..=at).unwrap_or_default());
+    format!("{scheme}://{user}{server}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proxy_takes_the_place_of_the_server_in_the_url() {
+        for (url, server, through) in [
+            ("redis://localhost:7000", "localhost:7000", "redis://here:1"),
+            ("redis://localhost", "localhost:6379", "redis://here:1"),
+            (
+                "redis://me:p%40ss@10.0.0.1:7/3?protocol=resp3",
+                "10.0.0.1:7",
+                "redis://me:p%40ss@here:1/3?protocol=resp3",
+            ),
+            ("redis://[::1]:7/", "[::1]:7", "redis://here:1/"),
+        ] {
+            assert_eq!(server_of(url).as_deref(), Ok(server), "{url}");
+            assert_eq!(with_server(url, "here:1"), through, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_has_to_prove_its_name_is_not_delayed() {
+        for url in ["rediss://localhost:7000", "unix:///tmp/socket", "nonsense"] {
+            assert!(server_of(url).is_err(), "{url}");
+        }
+    }
 }

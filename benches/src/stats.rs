@@ -36,6 +36,20 @@ impl Samples {
     }
 }
 
+/// What a line says about waits, in microseconds; nothing without any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waits {
+    pub(crate) p50: Option<f64>,
+    pub(crate) p99: Option<f64>,
+    pub(crate) max: Option<f64>,
+}
+
+impl From<&Samples> for Waits {
+    fn from(samples: &Samples) -> Self {
+        Self { p50: samples.percentile(50.0), p99: samples.percentile(99.0), max: samples.max() }
+    }
+}
+
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -65,10 +65,45 @@ fn latency_measures_both_halves_of_a_pair() {
 }
 
 #[test]
+fn held_locks_are_renewed_and_what_they_take_is_measured() {
+    let args =
+        ["--workload", "held", "--url", "memory:", "--keys", "200", "--lease-ms", "300", "--secs", "0.6"];
+    let line = line(&args);
+    has_common_fields(&line, "held");
+    assert_eq!(line["grants"], 200);
+    assert_eq!(line["lost"], 0, "{line}");
+    assert!(number(&line, "bytes_per_hold") > 0.0, "{line}");
+    assert!(line["scripts_per_s"].is_null());
+    #[cfg(target_os = "linux")]
+    assert!(number(&line, "rss_mb") > 0.0);
+}
+
+#[test]
+fn hot_shares_one_key_among_all_tasks() {
+    let args =
+        ["--workload", "hot", "--url", "memory:", "--tasks", "4", "--hold-us", "1000", "--secs", "0.3"];
+    let line = line(&args);
+    has_common_fields(&line, "hot");
+    assert_eq!((&line["tasks"], &line["hold_us"]), (&4.into(), &1000.into()));
+    assert_eq!(line["overlaps"], 0, "{line}");
+    assert!(number(&line, "per_task_min") <= number(&line, "per_task_max"));
+    assert!(number(&line, "jain") <= 1.0);
+    assert!(number(&line, "pending_max_us") > 0.0);
+    assert!(number(&line, "real_hold_p50_us") >= 1000.0);
+}
+
+#[test]
+fn a_child_without_a_parent_ends() {
+    let output = bench(&["--workload", "multi", "--id", "0", "--url", "redis://127.0.0.1:1"]);
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
 fn a_workload_that_is_not_there_yet_prints_no_line() {
     let output = bench(&["--workload", "stock"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("latency, throughput, hot, pingpong"), "{stderr}");
+    assert!(stderr.contains("latency, throughput, hot, multi, pingpong, held"), "{stderr}");
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,11 @@ impl Process {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Its output, if it goes to a pipe; the first time only.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
     }
 
     /// The exit status, if the process has ended.

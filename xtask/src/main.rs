@@ -1,6 +1,8 @@
 //! The commands of README and CI. `cargo xtask --help` lists them.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
+mod bench;
+mod build;
 mod cli;
 mod examples;
 mod install;
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(cli::Task::Test(options)) => test::run(&options),
+        Ok(cli::Task::Bench(options)) => bench::run(&options),
         Ok(cli::Task::Servers) => servers::run(),
         Err(message) => {
             eprintln!("error: {message}");

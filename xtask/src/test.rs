@@ -169,7 +169,8 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         }),
         Part::Test if server_missing => {
             table.step("test", || {
-                cargo(&["test", "--workspace", "--all-features", "--no-fail-fast", "--exclude", "lock-tests"])
+                let start = ["test", "--workspace", "--all-features", "--no-fail-fast"];
+                cargo(&[&start[..], &["--exclude", "lock-tests", "--exclude", "lock-bench"]].concat())
             });
             table.step("test: integration", || Outcome::Skipped("missing: redis-server".to_owned()));
         }

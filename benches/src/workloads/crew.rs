@@ -1,184 +1,216 @@
-//! [`Crew`]: tasks that lock and release in a loop until the time is over, for `throughput` and `hot`.
+//! [`Crew`]: tasks that lock and release in a loop until the time is over, for `throughput`, `hot` and `multi`.
+//!
+//! A grant inside a process takes less than a microsecond, so that what happens for each one here is counted in
+//! nanoseconds: two readings of the clock (a third one for a hold that lasts), nothing that tasks write in common but
+//! the overlap check, and one histogram for each worker thread: it stays in that core's cache, as those of 64 tasks
+//! would not.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::{AFTER_ERROR, GAVE_UP, WARM_UP};
 use crate::args::Options;
 use crate::backend::{Limit, Lock};
+use crate::inside::Inside;
 use crate::meter::{Cost, Meter};
 use crate::stats::{Samples, nanos};
 
 /// How long tasks may take to stop. The open waits were measured before.
-const STOP: Duration = Duration::from_secs(3);
+pub(super) const STOP: Duration = Duration::from_secs(3);
+
+/// Of holds that end at once, every so many-th is measured.
+const HOLDS: u64 = 64;
 
 const WARMING: u8 = 0;
 const COUNTING: u8 = 1;
 const OVER: u8 = 2;
 
-/// What the tasks of a run share.
+/// What the tasks do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) limit: Limit,
+    pub(super) hold: Duration,
+    /// If one key is used by all, so that nobody may be inside with somebody else.
+    pub(super) inside: Option<&'static Inside>,
+}
+
+/// Tasks at work.
+#[derive(Debug)]
+pub(super) struct Crew {
+    shared: Arc<Shared>,
+    members: Vec<(JoinHandle<()>, Arc<Member>)>,
+}
+
+/// What the tasks read and nobody writes while they work, except for the phase, twice.
 #[derive(Debug)]
 struct Shared {
     phase: AtomicU8,
     started: Instant,
-    hold: Duration,
-    /// Whether one key is used by all, so that nobody may be inside with somebody else.
-    one_key: bool,
-    inside: AtomicBool,
-    overlaps: AtomicU64,
+    job: Job,
+    books: Vec<Book>,
+    errors: AtomicU64,
 }
 
-/// What one task did in the counted time. The mutex is never contended: it is there so that the numbers of a task
-/// that does not stop are not lost.
+/// The samples of one worker thread. The mutex is for the compiler: no other thread takes it meanwhile. It has cache
+/// lines of its own, as has [`Member`].
 #[derive(Debug)]
-struct Member {
-    /// When the open request was made, in nanoseconds since the start; 0 without one.
-    asked: AtomicU64,
-    tally: Mutex<Tally>,
-}
+#[repr(align(128))]
+struct Book(Mutex<Pages>);
 
 #[derive(Debug)]
-struct Tally {
-    grants: u64,
-    errors: Errors,
+struct Pages {
     waits: Samples,
     holds: Samples,
 }
 
+/// What one task lets others see. Nobody else writes it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Member {
+    /// When the open request was made, in nanoseconds since the start; 0 without one.
+    asked: AtomicU64,
+    /// In the counted time.
+    grants: AtomicU64,
+}
+
 /// What all tasks did in the counted time.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct Work {
     pub(super) per_task: Vec<u64>,
     pub(super) errors: u64,
     pub(super) waits: Samples,
     pub(super) holds: Samples,
     /// The longest wait that was open at the end; zero without one.
     pub(super) pending: Duration,
-    /// How often a task was inside together with another one, the warm-up included.
-    pub(super) overlaps: u64,
     pub(super) cost: Cost,
 }
 
-/// Which keys the tasks use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keys {
-    OneForAll,
-    OwnOnes,
-}
-
 impl Crew {
-    /// One task for each element of `locks`; each goes through its locks in turn.
-    pub(super) async fn run(
-        options: &Options,
-        meter: &mut Meter,
-        locks: Vec<Vec<Lock>>,
-        limit: Limit,
-        keys: Keys,
-    ) -> Result<Self, String> {
+    /// Starts one task for each element of `locks`, which goes through its locks in turn. Nothing is counted yet.
+    pub(super) fn start(job: Job, locks: Vec<Vec<Lock>>) -> Self {
+        let workers = Handle::current().metrics().num_workers();
         let shared = Arc::new(Shared {
             phase: AtomicU8::new(WARMING),
             started: Instant::now(),
-            hold: options.hold,
-            one_key: keys == Keys::OneForAll,
-            inside: AtomicBool::new(false),
-            overlaps: AtomicU64::new(0),
+            job,
+            books: (0..workers.max(1)).map(|_| Book(Mutex::new(Pages::new()))).collect(),
+            errors: AtomicU64::new(0),
         });
-        let mut members = Vec::with_capacity(locks.len());
-        let mut tasks = Vec::with_capacity(locks.len());
-        for locks in locks {
-            let member = Arc::new(Member { asked: AtomicU64::new(0), tally: Mutex::new(Tally::new()) });
-            tasks.push(tokio::spawn(work(Arc::clone(&shared), Arc::clone(&member), locks, limit)));
-            members.push(member);
-        }
+        let start = |locks| {
+            let member = Arc::<Member>::default();
+            (tokio::spawn(work(Arc::clone(&shared), Arc::clone(&member), locks)), member)
+        };
+        let members = locks.into_iter().map(start).collect();
+        Self { shared, members }
+    }
 
+    /// From warm-up to end, by the clock.
+    pub(super) async fn run(self, options: &Options, meter: &mut Meter) -> Result<Work, String> {
         tokio::time::sleep(WARM_UP).await;
         let start = meter.start().await?;
-        shared.phase.store(COUNTING, Ordering::Release);
+        self.count();
         tokio::time::sleep(options.secs).await;
-        // Before the end is known to the tasks: from then on they leave, and the rest is served quickly.
-        let pending = shared.longest_open_wait(&members);
-        shared.phase.store(OVER, Ordering::Release);
+        let pending = self.end();
         let cost = meter.end(&start).await?;
+        self.finish(pending, cost).await
+    }
 
-        let stop = Instant::now() + STOP;
+    /// From now on it counts.
+    pub(super) fn count(&self) {
+        self.shared.phase.store(COUNTING, Ordering::Release);
+    }
+
+    /// From now on it does not count any more, and the tasks stop. Returns the longest wait that is open.
+    pub(super) fn end(&self) -> Duration {
+        // Before the end is known to the tasks: from then on they leave, and the rest is served quickly.
+        let asked = self.members.iter().map(|(_, member)| member.asked.load(Ordering::Acquire));
+        let first = asked.filter(|&asked| asked > 0).min();
+        let now = nanos(self.shared.started.elapsed());
+        self.shared.phase.store(OVER, Ordering::Release);
+        Duration::from_nanos(first.map_or(0, |first| now.saturating_sub(first)))
+    }
+
+    /// Waits for the tasks.
+    pub(super) async fn finish(self, pending: Duration, cost: Cost) -> Result<Work, String> {
+        let stop = tokio::time::Instant::now() + STOP;
         let mut stuck = 0;
-        for mut task in tasks {
-            let left = stop.saturating_duration_since(Instant::now());
-            match tokio::time::timeout(left, &mut task).await {
+        let mut per_task = Vec::with_capacity(self.members.len());
+        for (mut task, member) in self.members {
+            match tokio::time::timeout_at(stop, &mut task).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(format!("a task failed: {error}")),
                 Err(_) => {
-                    task.abort();
                     stuck += 1;
+                    task.abort();
                 }
             }
+            per_task.push(member.grants.load(Ordering::Acquire));
         }
         if stuck > 0 {
             eprintln!("{stuck} tasks still waited {STOP:?} after the end; see pending_max_us");
         }
-        Ok(Self::sum(&members, pending, shared.overlaps.load(Ordering::Acquire), cost))
-    }
-
-    fn sum(members: &[Arc<Member>], pending: Duration, overlaps: u64, cost: Cost) -> Self {
-        let mut all = Tally::new();
-        let mut per_task = Vec::with_capacity(members.len());
-        for member in members {
-            let tally = member.tally();
-            per_task.push(tally.grants);
-            all.errors.0 += tally.errors.0;
-            all.waits.merge(&tally.waits);
-            all.holds.merge(&tally.holds);
+        let mut all = Pages::new();
+        for book in &self.shared.books {
+            let pages = book.open();
+            all.waits.merge(&pages.waits);
+            all.holds.merge(&pages.holds);
         }
-        let errors = all.errors.0;
-        Self { per_task, errors, waits: all.waits, holds: all.holds, pending, overlaps, cost }
+        let errors = self.shared.errors.load(Ordering::Acquire);
+        Ok(Work { per_task, errors, waits: all.waits, holds: all.holds, pending, cost })
     }
+}
 
+impl Work {
     pub(super) fn grants(&self) -> u64 {
         self.per_task.iter().sum()
     }
 }
 
-impl Shared {
-    fn longest_open_wait(&self, members: &[Arc<Member>]) -> Duration {
-        let now = nanos(self.started.elapsed());
-        let asked = members.iter().map(|member| member.asked.load(Ordering::Acquire));
-        let first = asked.filter(|&asked| asked > 0).min();
-        Duration::from_nanos(first.map_or(0, |first| now.saturating_sub(first)))
-    }
-
-    fn enter(&self) {
-        if self.one_key && self.inside.swap(true, Ordering::AcqRel) {
-            self.overlaps.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    fn leave(&self) {
-        if self.one_key {
-            self.inside.store(false, Ordering::Release);
-        }
-    }
-}
-
-impl Member {
-    fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Tally {
+impl Pages {
     fn new() -> Self {
-        Self { grants: 0, errors: Errors::default(), waits: Samples::new(), holds: Samples::new() }
+        Self { waits: Samples::new(), holds: Samples::new() }
     }
 }
 
-async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>, limit: Limit) {
+impl Book {
+    fn open(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// The book of this thread.
+    fn book(&self) -> &Book {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static THREAD: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
+        }
+        // There is a book for each worker; a thread beyond that (there is none) would share one.
+        let thread = THREAD.get() % self.books.len();
+        self.books.get(thread).expect("the rest of the division is smaller")
+    }
+
+    fn error(&self, error: &str) {
+        if self.errors.fetch_add(1, Ordering::AcqRel) == 0 {
+            eprintln!("first error: {error}");
+        }
+    }
+}
+
+async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>) {
+    let Job { limit, hold, inside } = shared.job;
+    let mut grants = 0u64;
+    let mut asked = Instant::now();
     loop {
         for lock in &mut locks {
             if shared.phase.load(Ordering::Acquire) == OVER {
                 return;
             }
-            let asked = Instant::now();
             member.asked.store(nanos(asked - shared.started).max(1), Ordering::Release);
             let outcome = lock.acquire(limit).await;
             let granted = Instant::now();
@@ -186,30 +218,74 @@ async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>, li
             let counting = shared.phase.load(Ordering::Acquire) == COUNTING;
             let error = match outcome {
                 Ok(Some(held)) => {
-                    shared.enter();
-                    if !shared.hold.is_zero() {
-                        tokio::time::sleep(shared.hold).await;
+                    let visit = inside.map(Inside::enter);
+                    if !hold.is_zero() {
+                        tokio::time::sleep(hold).await;
                     }
-                    shared.leave();
-                    let left = Instant::now();
-                    let released = lock.release(held).await;
+                    drop(visit);
                     if counting {
-                        let mut tally = member.tally();
-                        tally.grants += 1;
-                        tally.waits.record(granted - asked);
-                        tally.holds.record(left - granted);
+                        grants += 1;
+                        member.grants.store(grants, Ordering::Release);
+                        let mut pages = shared.book().open();
+                        pages.waits.record(granted - asked);
+                        if !hold.is_zero() || grants.is_multiple_of(HOLDS) {
+                            pages.holds.record(granted.elapsed());
+                        }
                     }
-                    released.err()
+                    lock.release(held).await.err()
                 }
                 Ok(None) => Some(GAVE_UP.to_owned()),
                 Err(error) => Some(error),
             };
             if let Some(error) = error {
                 if counting {
-                    member.tally().errors.add(&error);
+                    shared.error(&error);
                 }
                 tokio::time::sleep(AFTER_ERROR).await;
             }
+            // The next request is made at once.
+            asked = Instant::now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Backend;
+
+    /// Eight tasks on one key that hold for a millisecond.
+    async fn crew(backend: &Backend) -> (Work, u64) {
+        let inside = Inside::local();
+        let job = Job { limit: Limit::Forever, hold: Duration::from_millis(1), inside: Some(inside) };
+        let crew = Crew::start(job, vec![vec![backend.lock("key").unwrap()]; 8]);
+        crew.count();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let pending = crew.end();
+        let work = crew.finish(pending, Cost::default()).await.unwrap();
+        (work, inside.overlaps())
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_excludes_has_no_overlaps() {
+        let (work, overlaps) = crew(&Backend::Tokio(Arc::default())).await;
+        assert!(work.grants() > 0 && work.errors == 0);
+        assert_eq!(overlaps, 0);
+        assert!(work.holds.percentile(50.0).unwrap() >= 1000.0);
+        assert!(work.pending > Duration::ZERO, "seven tasks wait at any time");
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_excludes_nobody_is_found_out() {
+        let (work, overlaps) = crew(&Backend::Broken(Duration::ZERO)).await;
+        assert!(work.grants() > 8);
+        assert!(overlaps > 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_never_ends_shows_as_pending() {
+        let (work, _) = crew(&Backend::Broken(Duration::from_secs(3600))).await;
+        assert_eq!(work.grants(), 0);
+        assert!(work.pending > Duration::ZERO);
     }
 }

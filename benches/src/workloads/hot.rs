@@ -1,34 +1,56 @@
 //! `hot`: the tasks of one process on one key, waiting without limit.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::crew::{Crew, Keys};
+use super::crew::{Crew, Job, Work};
 use crate::args::Options;
 use crate::backend::{Backend, Limit};
+use crate::inside::Inside;
 use crate::meter::Meter;
 use crate::report::Report;
-use crate::stats::{jain, micros, nanos, round_ratio};
+use crate::server::Urls;
+use crate::stats::{Waits, jain, micros, nanos, round_ratio};
 
-pub(super) async fn run(options: &Options, url: Option<&str>) -> Result<Report, String> {
-    let backend = Backend::connect(options, url).await?;
-    let mut meter = Meter::connect(options, url).await?;
-    let lock = backend.lock("hot")?;
-    let locks = vec![vec![lock]; options.tasks];
-    let crew = Crew::run(options, &mut meter, locks, Limit::Forever, Keys::OneForAll).await?;
-    Ok(Report {
+/// The one key, in `multi` too.
+const KEY: &str = "hot";
+
+pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
+    let inside = Inside::local();
+    let mut meter = Meter::connect(options, urls).await?;
+    let work = start(options, urls, inside).await?.run(options, &mut meter).await?;
+    Ok(report(options, &work, inside))
+}
+
+/// The tasks of one process.
+pub(super) async fn start(options: &Options, urls: &Urls, inside: &'static Inside) -> Result<Crew, String> {
+    let backend = Backend::connect(options, urls).await?;
+    let job = Job { limit: Limit::Forever, hold: options.hold, inside: Some(inside) };
+    Ok(Crew::start(job, vec![vec![backend.lock(KEY)?]; options.tasks]))
+}
+
+pub(super) fn report(options: &Options, work: &Work, inside: &Inside) -> Report {
+    Report {
         tasks: options.tasks,
-        hold_us: u64::try_from(options.hold.as_micros()).unwrap_or(u64::MAX),
-        grants: crew.grants(),
-        errors: crew.errors,
+        hold_us: hold_us(options),
+        grants: work.grants(),
+        errors: work.errors,
+        waits: Waits::from(&work.waits),
         extra: vec![
-            ("per_task_min", json!(crew.per_task.iter().min())),
-            ("per_task_max", json!(crew.per_task.iter().max())),
-            ("jain", json!(jain(&crew.per_task).map(round_ratio))),
-            ("overlaps", json!(crew.overlaps)),
-            ("pending_max_us", json!(micros(nanos(crew.pending)))),
-            ("real_hold_p50_us", json!(crew.holds.percentile(50.0))),
+            ("per_task_min", json!(work.per_task.iter().min())),
+            ("per_task_max", json!(work.per_task.iter().max())),
+            ("jain", fairness(&work.per_task)),
+            ("overlaps", json!(inside.overlaps())),
+            ("pending_max_us", json!(micros(nanos(work.pending)))),
+            ("real_hold_p50_us", json!(work.holds.percentile(50.0))),
         ],
-        waits: crew.waits,
-        cost: crew.cost,
-    })
+        cost: work.cost,
+    }
+}
+
+pub(super) fn hold_us(options: &Options) -> u64 {
+    u64::try_from(options.hold.as_micros()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn fairness(shares: &[u64]) -> Value {
+    json!(jain(shares).map(round_ratio))
 }

@@ -10,7 +10,8 @@ use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::Meter;
 use crate::report::Report;
-use crate::stats::{Samples, round};
+use crate::server::Urls;
+use crate::stats::{Samples, Waits, round};
 
 /// Pairs whose allocations are counted, after the counted seconds: no PING and no bookkeeping is among them.
 const COUNTED_PAIRS: u32 = 1000;
@@ -25,9 +26,9 @@ struct Tally {
     errors: Errors,
 }
 
-pub(super) async fn run(options: &Options, url: Option<&str>) -> Result<Report, String> {
-    let backend = Backend::connect(options, url).await?;
-    let mut meter = Meter::connect(options, url).await?;
+pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
+    let backend = Backend::connect(options, urls).await?;
+    let mut meter = Meter::connect(options, urls).await?;
     let locks: Result<Vec<Lock>, String> =
         (0..options.keys).map(|i| backend.lock(&format!("k:{i}"))).collect();
     let mut locks = locks?;
@@ -44,7 +45,7 @@ pub(super) async fn run(options: &Options, url: Option<&str>) -> Result<Report, 
         hold_us: 0,
         grants: tally.grants,
         errors: tally.errors.0,
-        waits: tally.acquires,
+        waits: Waits::from(&tally.acquires),
         cost,
         extra: vec![
             ("ping_p50_us", json!(tally.pings.percentile(50.0))),

@@ -1,8 +1,10 @@
 //! The workloads, one to a file, and what they share.
 
 mod crew;
+mod held;
 mod hot;
 mod latency;
+mod multi;
 mod pingpong;
 mod seed;
 mod throughput;
@@ -11,26 +13,28 @@ use std::time::Duration;
 
 use crate::args::{Options, Workload};
 use crate::report::Report;
+use crate::server::Urls;
 
 /// Runs before anything is counted: connections, caches and the branch predictor are warm then.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// After an error, so that a server that is gone is not asked without pause.
 const AFTER_ERROR: Duration = Duration::from_millis(10);
 
-/// Runs the workload that was asked for. `url` is that of the store, if one is needed.
-pub(crate) async fn run(options: &Options, url: Option<&str>) -> Result<Report, String> {
+/// Runs the workload that was asked for.
+pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
     // In a task, as a program's own work would be: what `block_on` runs is not on a worker thread.
-    let (options, url) = (options.clone(), url.map(str::to_owned));
+    let (options, urls) = (options.clone(), urls.clone());
     let run = tokio::spawn(async move {
-        let url = url.as_deref();
         match options.workload {
-            Workload::Latency => Box::pin(latency::run(&options, url)).await,
-            Workload::Throughput => Box::pin(throughput::run(&options, url)).await,
-            Workload::Hot => Box::pin(hot::run(&options, url)).await,
-            Workload::Pingpong => Box::pin(pingpong::run(&options, url)).await,
-            Workload::Seed10k => Box::pin(seed::sequential(&options, url)).await,
-            Workload::Seed1000 => Box::pin(seed::winner(&options, url)).await,
-            Workload::Seed100 => Box::pin(seed::everybody(&options, url)).await,
+            Workload::Latency => Box::pin(latency::run(&options, &urls)).await,
+            Workload::Throughput => Box::pin(throughput::run(&options, &urls)).await,
+            Workload::Hot => Box::pin(hot::run(&options, &urls)).await,
+            Workload::Multi => Box::pin(multi::run(&options, &urls)).await,
+            Workload::Pingpong => Box::pin(pingpong::run(&options, &urls)).await,
+            Workload::Held => Box::pin(held::run(&options, &urls)).await,
+            Workload::Seed10k => Box::pin(seed::sequential(&options, &urls)).await,
+            Workload::Seed1000 => Box::pin(seed::winner(&options, &urls)).await,
+            Workload::Seed100 => Box::pin(seed::everybody(&options, &urls)).await,
         }
     });
     run.await.map_err(|error| format!("the workload failed: {error}"))?

@@ -14,7 +14,8 @@ use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::Meter;
 use crate::report::Report;
-use crate::stats::Samples;
+use crate::server::Urls;
+use crate::stats::{Samples, Waits};
 
 const KEY: &str = "pingpong";
 const HOLD: Duration = Duration::from_millis(3);
@@ -46,13 +47,13 @@ struct Tally {
     errors: Errors,
 }
 
-pub(super) async fn run(options: &Options, url: Option<&str>) -> Result<Report, String> {
-    let backend = Backend::connect(options, url).await?;
-    let mut meter = Meter::connect(options, url).await?;
+pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
+    let backend = Backend::connect(options, urls).await?;
+    let mut meter = Meter::connect(options, urls).await?;
     let mut lock = backend.lock(KEY)?;
-    let mut partner = Partner::start(options, url)?;
+    let mut partner = Partner::start(options, urls)?;
 
-    rounds(&mut lock, &mut partner, &mut meter, End::At(Instant::now() + WARM_UP)).await?;
+    let warm = rounds(&mut lock, &mut partner, &mut meter, End::At(Instant::now() + WARM_UP)).await?;
     let start = meter.start().await?;
     let end = options.rounds.map_or_else(|| End::At(Instant::now() + options.secs), End::After);
     let tally = rounds(&mut lock, &mut partner, &mut meter, end).await?;
@@ -63,9 +64,13 @@ pub(super) async fn run(options: &Options, url: Option<&str>) -> Result<Report, 
         hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
         grants: tally.grants,
         errors: tally.errors.0,
-        waits: tally.handoffs,
+        waits: Waits::from(&tally.handoffs),
         cost,
-        extra: vec![("ping_p50_us", json!(tally.pings.percentile(50.0))), ("stalls", json!(tally.stalls))],
+        // A waiter that is forgotten is one, whenever that happens.
+        extra: vec![
+            ("ping_p50_us", json!(tally.pings.percentile(50.0))),
+            ("stalls", json!(warm.stalls + tally.stalls)),
+        ],
     })
 }
 
@@ -124,9 +129,10 @@ async fn round(
         Step::Failed(error) => return Ok(Err(error)),
         Step::Released(_) => return Err("the holder released what it had not".to_owned()),
     }
-    let outcome = tokio::time::timeout(DEAD, lock.acquire(Limit::Forever))
-        .await
-        .map_err(|_| format!("the waiter was not woken within {DEAD:?}"))?;
+    let outcome = tokio::time::timeout(DEAD, lock.acquire(Limit::Forever)).await.unwrap_or_else(|_| {
+        tally.stalls += 1;
+        Err(format!("the waiter was not woken within {DEAD:?}"))
+    });
     let granted = Instant::now();
     // A's report is read in any case: the next round begins with the next one.
     let released = partner.next().await?;
@@ -150,14 +156,14 @@ async fn round(
 }
 
 impl Partner {
-    fn start(options: &Options, url: Option<&str>) -> Result<Self, String> {
+    fn start(options: &Options, urls: &Urls) -> Result<Self, String> {
         let (start, orders) = unbounded_channel();
         let (report, steps) = unbounded_channel();
-        let (options, url) = (options.clone(), url.map(str::to_owned));
+        let (options, urls) = (options.clone(), urls.clone());
         std::thread::Builder::new()
             .name("holder".to_owned())
             .spawn(move || {
-                if let Err(error) = hold(&options, url.as_deref(), orders, &report) {
+                if let Err(error) = hold(&options, &urls, orders, &report) {
                     eprintln!("the holder failed: {error}");
                 }
             })
@@ -177,7 +183,7 @@ impl Partner {
 /// A: its whole life.
 fn hold(
     options: &Options,
-    url: Option<&str>,
+    urls: &Urls,
     mut orders: UnboundedReceiver<()>,
     report: &UnboundedSender<Step>,
 ) -> Result<(), String> {
@@ -186,7 +192,7 @@ fn hold(
         .build()
         .map_err(|error| format!("no tokio runtime: {error}"))?;
     runtime.block_on(async {
-        let backend = Backend::connect(options, url).await?;
+        let backend = Backend::connect(options, urls).await?;
         let mut lock = backend.lock(KEY)?;
         while orders.recv().await.is_some() {
             let held = match lock.acquire(Limit::Default).await {
@@ -209,4 +215,46 @@ fn hold(
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Task, parse};
+
+    /// Two rounds with a holder that releases at once and a waiter that is granted the lock after `wait`.
+    async fn two_rounds(wait: Duration) -> Tally {
+        let (start, mut orders) = unbounded_channel();
+        let (report, steps) = unbounded_channel();
+        tokio::spawn(async move {
+            while orders.recv().await.is_some() {
+                let _ = report.send(Step::Held);
+                let _ = report.send(Step::Released(Instant::now()));
+            }
+        });
+        let Ok(Task::Run(options)) = parse(&["--workload", "pingpong"].map(str::to_owned)) else {
+            panic!("the flags are good")
+        };
+        let mut lock = Backend::Broken(wait).lock(KEY).unwrap();
+        let mut partner = Partner { start, steps };
+        rounds(&mut lock, &mut partner, &mut Meter::clocks(&options), End::After(2)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_waiter_that_is_woken_does_not_stall() {
+        let tally = two_rounds(Duration::ZERO).await;
+        assert_eq!((tally.stalls, tally.errors.0, tally.grants), (0, 0, 4));
+    }
+
+    #[tokio::test]
+    async fn a_waiter_that_is_woken_late_stalls() {
+        let tally = two_rounds(STALL + Duration::from_millis(10)).await;
+        assert_eq!((tally.stalls, tally.errors.0, tally.grants), (2, 0, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_is_never_woken_stalls_and_the_run_goes_on() {
+        let tally = two_rounds(2 * DEAD).await;
+        assert_eq!((tally.stalls, tally.errors.0, tally.grants), (2, 2, 2));
+    }
 }

@@ -9,13 +9,14 @@ use crate::args::Options;
 use crate::backend::{Backend, Held, Limit, Lock};
 use crate::meter::{Cost, Meter};
 use crate::report::Report;
-use crate::stats::{Samples, micros, nanos};
+use crate::server::Urls;
+use crate::stats::{Samples, Waits, micros, nanos};
 
 const SEQUENTIAL: u64 = 10_000;
 
 /// `seed10k`: sequential lock and release of one key.
-pub(super) async fn sequential(options: &Options, url: Option<&str>) -> Result<Report, String> {
-    let (mut lock, mut meter) = prepare(options, url).await?;
+pub(super) async fn sequential(options: &Options, urls: &Urls) -> Result<Report, String> {
+    let (mut lock, mut meter) = prepare(options, urls).await?;
     let (mut waits, mut errors, mut grants) = (Samples::new(), Errors::default(), 0);
     let start = meter.start().await?;
     for _ in 0..SEQUENTIAL {
@@ -37,17 +38,17 @@ pub(super) async fn sequential(options: &Options, url: Option<&str>) -> Result<R
     }
     let cost = meter.end(&start).await?;
     let extra = vec![("total_ms", json!(millis(cost.time)))];
-    Ok(Report { tasks: 1, hold_us: 0, grants, errors: errors.0, waits, cost, extra })
+    Ok(Report { tasks: 1, hold_us: 0, grants, errors: errors.0, waits: Waits::from(&waits), cost, extra })
 }
 
 /// `seed1000`: the winner holds until everybody else has given up.
-pub(super) async fn winner(options: &Options, url: Option<&str>) -> Result<Report, String> {
-    rush(options, url, Rush { tasks: 1000, limit: Duration::from_millis(10), winners: Winners::Hold }).await
+pub(super) async fn winner(options: &Options, urls: &Urls) -> Result<Report, String> {
+    rush(options, urls, Rush { tasks: 1000, limit: Duration::from_millis(10), winners: Winners::Hold }).await
 }
 
 /// `seed100`: everybody gets the lock in turn.
-pub(super) async fn everybody(options: &Options, url: Option<&str>) -> Result<Report, String> {
-    rush(options, url, Rush { tasks: 100, limit: Duration::from_secs(10), winners: Winners::Release }).await
+pub(super) async fn everybody(options: &Options, urls: &Urls) -> Result<Report, String> {
+    rush(options, urls, Rush { tasks: 100, limit: Duration::from_secs(10), winners: Winners::Release }).await
 }
 
 /// Tasks that ask for one key at once.
@@ -74,8 +75,8 @@ enum Fate {
     GaveUp,
 }
 
-async fn rush(options: &Options, url: Option<&str>, rush: Rush) -> Result<Report, String> {
-    let (mut lock, mut meter) = prepare(options, url).await?;
+async fn rush(options: &Options, urls: &Urls, rush: Rush) -> Result<Report, String> {
+    let (mut lock, mut meter) = prepare(options, urls).await?;
     let (mut waits, mut errors, mut acquired) = (Samples::new(), Errors::default(), 0);
     let mut holders = Vec::new();
     let start = meter.start().await?;
@@ -98,7 +99,8 @@ async fn rush(options: &Options, url: Option<&str>, rush: Rush) -> Result<Report
         }
     }
     let extra = vec![("acquired", json!(acquired)), ("total_ms", json!(millis(cost.time)))];
-    Ok(Report { tasks: rush.tasks, hold_us: 0, grants: acquired, errors: errors.0, waits, cost, extra })
+    let (grants, errors, waits) = (acquired, errors.0, Waits::from(&waits));
+    Ok(Report { tasks: rush.tasks, hold_us: 0, grants, errors, waits, cost, extra })
 }
 
 async fn contend(mut lock: Lock, rush: Rush) -> Result<Fate, String> {
@@ -115,9 +117,9 @@ async fn contend(mut lock: Lock, rush: Rush) -> Result<Fate, String> {
 }
 
 /// The lock that is measured, after a warm-up with another one.
-async fn prepare(options: &Options, url: Option<&str>) -> Result<(Lock, Meter), String> {
-    let backend = Backend::connect(options, url).await?;
-    let meter = Meter::connect(options, url).await?;
+async fn prepare(options: &Options, urls: &Urls) -> Result<(Lock, Meter), String> {
+    let backend = Backend::connect(options, urls).await?;
+    let meter = Meter::connect(options, urls).await?;
     let mut warm = backend.lock("seed:warm-up")?;
     let end = Instant::now() + WARM_UP;
     while Instant::now() < end {

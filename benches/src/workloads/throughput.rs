@@ -1,27 +1,31 @@
 //! `throughput`: many tasks, no contention.
 
-use super::crew::{Crew, Keys};
+use std::time::Duration;
+
+use super::crew::{Crew, Job};
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::Meter;
 use crate::report::Report;
+use crate::server::Urls;
+use crate::stats::Waits;
 
-pub(super) async fn run(options: &Options, url: Option<&str>) -> Result<Report, String> {
-    // Each task has its own keys, and goes from one to the next without a hold.
-    let options = Options { hold: std::time::Duration::ZERO, ..options.clone() };
-    let backend = Backend::connect(&options, url).await?;
-    let mut meter = Meter::connect(&options, url).await?;
+pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
+    let backend = Backend::connect(options, urls).await?;
+    let mut meter = Meter::connect(options, urls).await?;
     let keys = (options.keys / options.tasks).max(1);
     let own = |task: usize| (0..keys).map(|i| backend.lock(&format!("k:{task}:{i}"))).collect();
     let locks: Result<Vec<Vec<Lock>>, String> = (0..options.tasks).map(own).collect();
-    let crew = Crew::run(&options, &mut meter, locks?, Limit::Default, Keys::OwnOnes).await?;
+    // Each task has its own keys, and goes from one to the next without a hold.
+    let job = Job { limit: Limit::Default, hold: Duration::ZERO, inside: None };
+    let work = Crew::start(job, locks?).run(options, &mut meter).await?;
     Ok(Report {
         tasks: options.tasks,
         hold_us: 0,
-        grants: crew.grants(),
-        errors: crew.errors,
-        waits: crew.waits,
-        cost: crew.cost,
+        grants: work.grants(),
+        errors: work.errors,
+        waits: Waits::from(&work.waits),
+        cost: work.cost,
         extra: Vec::new(),
     })
 }

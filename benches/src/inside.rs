@@ -1,0 +1,105 @@
+//! [`Inside`]: finds out whether two had one lock at the same time, in one process or in several.
+
+use std::fs::File;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+/// How many are inside, and how often somebody came in while somebody else was there. It has a cache line of its own
+/// (two, as they are fetched in pairs), and can stand in a file that several processes map.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Inside {
+    now: AtomicU64,
+    overlaps: AtomicU64,
+}
+
+/// Somebody who is inside. Ends on drop, so that a task that is aborted does not stay.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Visit<'a>(&'a Inside);
+
+impl Inside {
+    /// For the tasks of this process, to the end of it.
+    pub(crate) fn local() -> &'static Self {
+        Box::leak(Box::default())
+    }
+
+    /// For all processes that map `file`, which nobody may make shorter. Lasts to the end of this process.
+    #[allow(
+        unsafe_code,
+        reason = "memory that processes share is a mapping, and there is no safe call for it"
+    )]
+    pub(crate) fn shared(file: &File) -> Result<&'static Self, String> {
+        let size = size_of::<Self>();
+        // New bytes are zero, which is nobody inside; old ones are as the others have left them.
+        file.set_len(size as u64).map_err(|error| format!("no room for the overlap check: {error}"))?;
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: the system chooses an address that nothing else uses.
+        let address = unsafe { mmap(ptr::null_mut(), size, rights, flags, file, 0) };
+        let address = address.map_err(|error| format!("can't map the overlap check: {error}"))?;
+        // SAFETY: the mapping is aligned to pages, as long as the type, and never unmapped; any bytes are a value of the
+        // type, and all access to them is atomic.
+        Ok(unsafe { &*address.cast::<Self>() })
+    }
+
+    /// To be called first thing under the lock; the visit is dropped last thing under it.
+    pub(crate) fn enter(&self) -> Visit<'_> {
+        if self.now.fetch_add(1, Ordering::AcqRel) > 0 {
+            self.overlaps.fetch_add(1, Ordering::AcqRel);
+        }
+        Visit(self)
+    }
+
+    /// How often somebody came in while somebody else was there.
+    pub(crate) fn overlaps(&self) -> u64 {
+        self.overlaps.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visits_one_after_the_other_do_not_overlap() {
+        let inside = Inside::default();
+        drop(inside.enter());
+        drop(inside.enter());
+        assert_eq!(inside.overlaps(), 0);
+    }
+
+    #[test]
+    fn everybody_who_is_not_alone_is_counted() {
+        let inside = Inside::default();
+        let first = inside.enter();
+        drop(inside.enter());
+        // The first one is still there.
+        drop(inside.enter());
+        assert_eq!(inside.overlaps(), 2);
+        drop(first);
+        drop(inside.enter());
+        assert_eq!(inside.overlaps(), 2);
+    }
+
+    #[test]
+    fn an_overlap_is_seen_through_every_mapping_of_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let one = Inside::shared(file.as_file()).unwrap();
+        let visit = one.enter();
+        // Mapped while somebody is inside, as by a process that starts late.
+        let other = Inside::shared(&file.reopen().unwrap()).unwrap();
+        assert!(!ptr::eq(one, other));
+        drop(other.enter());
+        drop(visit);
+        drop(other.enter());
+        assert_eq!((one.overlaps(), other.overlaps()), (1, 1));
+    }
+}

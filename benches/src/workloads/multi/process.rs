@@ -1,0 +1,109 @@
+//! [`Process`]: one of the processes, seen from the one that started it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::args::Options;
+
+/// Killed on drop; it ends by itself when this process does, because its input ends then.
+#[derive(Debug)]
+pub(super) struct Process {
+    id: usize,
+    child: Child,
+    input: ChildStdin,
+    lines: UnboundedReceiver<String>,
+}
+
+impl Process {
+    pub(super) fn start(options: &Options, url: &str, id: usize) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("process {id} of multi can't be started: {error}");
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(args(options, url, id)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(format!("process {id} of multi has no pipes"));
+        };
+        let (sender, lines) = unbounded_channel();
+        let process = Self { id, child, input, lines };
+        std::thread::Builder::new()
+            .name(format!("process {id}"))
+            .spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            })
+            .map_err(failed)?;
+        Ok(process)
+    }
+
+    pub(super) fn id(&self) -> usize {
+        self.id
+    }
+
+    pub(super) fn say(&mut self, line: &str) -> Result<(), String> {
+        writeln!(self.input, "{line}")
+            .map_err(|error| format!("process {} does not take {line:?}: {error}", self.id))
+    }
+
+    pub(super) async fn hear(&mut self, within: Duration) -> Result<String, String> {
+        match tokio::time::timeout(within, self.lines.recv()).await {
+            Ok(Some(line)) => Ok(line),
+            Ok(None) => Err(format!("process {} has ended; it says why on stderr", self.id)),
+            Err(_) => Err(format!("process {} said nothing within {within:?}", self.id)),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A child has the flags of its parent, as far as they matter, and goes through the parent's proxy.
+fn args(options: &Options, url: &str, id: usize) -> Vec<String> {
+    let flags = [
+        ("workload", options.workload.to_string()),
+        ("lib", options.lib.to_string()),
+        ("url", url.to_owned()),
+        ("tasks", options.tasks.to_string()),
+        ("hold-us", options.hold.as_micros().to_string()),
+        ("lease-ms", options.lease.as_millis().to_string()),
+        ("id", id.to_string()),
+    ];
+    flags.into_iter().map(|(flag, value)| format!("--{flag}={value}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Store, Task, parse};
+
+    #[test]
+    fn a_child_has_the_flags_of_its_parent() {
+        let line =
+            "--workload multi --lib raw --tasks 3 --hold-us 7 --lease-ms 500 --procs 2 --delay-ms 9 --secs 1";
+        let line: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let Ok(Task::Run(parent)) = parse(&line) else { panic!("the flags are good") };
+        let Ok(Task::Run(child)) = parse(&args(&parent, "redis://me:a=b@here:1", 1)) else {
+            panic!("the flags of the child are good")
+        };
+        // The parent counts the seconds and has the proxy.
+        let expected = Options {
+            store: Store::Redis("redis://me:a=b@here:1".to_owned()),
+            id: Some(1),
+            procs: 4,
+            secs: Duration::from_secs(10),
+            delay: Duration::ZERO,
+            ..parent
+        };
+        assert_eq!(child, expected);
+    }
+}

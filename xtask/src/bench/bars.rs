@@ -1,0 +1,277 @@
+//! The bars: what is run for each, what is computed from it, and what is wanted.
+
+use serde_json::Value;
+
+/// Flags of `lock-bench`, behind `--workload`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run(pub(crate) &'static str);
+
+/// What `lock-bench` printed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<'a>(pub(crate) &'a Value);
+
+impl Line<'_> {
+    pub(crate) fn number(self, field: &str) -> Option<f64> {
+        self.0[field].as_f64()
+    }
+}
+
+/// What is asked of a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Wanted {
+    /// Of the median of the rounds.
+    AtMost(f64),
+    /// Of the median of the rounds.
+    AtLeast(f64),
+    /// Of every round.
+    Exactly(f64),
+}
+
+/// One bar.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bar {
+    pub(crate) workload: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) wanted: Wanted,
+    pub(crate) of: &'static [Run],
+    /// From the lines of these runs of one round, in this order.
+    pub(crate) value: fn(&[Line<'_>]) -> Option<f64>,
+}
+
+/// As `--only` knows them.
+pub(crate) const WORKLOADS: [&str; 10] =
+    ["latency", "throughput", "hot", "multi", "pingpong", "held", "seed10k", "seed1000", "seed100", "delay"];
+
+pub(crate) fn names() -> String {
+    WORKLOADS.join(", ")
+}
+
+const LATENCY: Run = Run("latency --secs 3");
+const THROUGHPUT: Run = Run("throughput --secs 3");
+const THROUGHPUT_RAW: Run = Run("throughput --lib raw --secs 3");
+const HOT: Run = Run("hot --secs 3");
+const HOT_RAW: Run = Run("hot --lib raw --secs 3");
+const HOT_TOKIO: Run = Run("hot --lib tokio --secs 3");
+const HOT_HOLD: Run = Run("hot --hold-us 1000 --secs 3");
+const MULTI: Run = Run("multi --secs 5");
+const PINGPONG: Run = Run("pingpong --secs 4");
+const PINGPONG_LONG: Run = Run("pingpong --rounds 20000");
+const HELD: Run = Run("held");
+const SEED10K: Run = Run("seed10k");
+const SEED10K_RAW: Run = Run("seed10k --lib raw");
+const SEED1000: Run = Run("seed1000");
+const SEED100: Run = Run("seed100");
+const FAR_LATENCY: Run = Run("latency --secs 3 --delay-ms 25");
+const FAR_PINGPONG: Run = Run("pingpong --rounds 200 --delay-ms 25");
+const FAR_HOT: Run = Run("hot --hold-us 1000 --secs 5 --delay-ms 25");
+const FAR_MULTI: Run = Run("multi --secs 5 --delay-ms 25");
+
+/// No bar needs them; they are run beside the workload, each after what it is compared with.
+const COMPARISONS: [(&str, Run, Run); 7] = [
+    ("latency", LATENCY, Run("latency --lib raw --secs 3")),
+    ("latency", LATENCY, Run("latency --lib ping --secs 3")),
+    ("throughput", THROUGHPUT_RAW, Run("throughput --lib ping --secs 3")),
+    ("multi", MULTI, Run("multi --lib raw --secs 5")),
+    ("pingpong", PINGPONG, Run("pingpong --lib raw --secs 4")),
+    ("seed1000", SEED1000, Run("seed1000 --lib raw")),
+    ("seed100", SEED100, Run("seed100 --lib raw")),
+];
+
+/// Only when it is asked for, and once.
+const LONG: Bar =
+    bar("pingpong", "stalls in 20000 rounds", Wanted::Exactly(0.0), &[PINGPONG_LONG], |lines| {
+        lines.first()?.number("stalls")
+    });
+
+const fn bar(
+    workload: &'static str,
+    name: &'static str,
+    wanted: Wanted,
+    of: &'static [Run],
+    value: fn(&[Line<'_>]) -> Option<f64>,
+) -> Bar {
+    Bar { workload, name, wanted, of, value }
+}
+
+/// A bar on a field of one run.
+macro_rules! field {
+    ($workload:literal, $name:literal, $wanted:expr, $run:ident, $field:literal) => {
+        bar($workload, $name, $wanted, &[$run], |lines| lines.first()?.number($field))
+    };
+}
+
+/// A bar on the ratio of a field of one run to another one, of the same run or of another.
+macro_rules! ratio {
+    ($workload:literal, $name:literal, $wanted:expr, $run:ident $field:literal / $other:ident $of:literal) => {
+        bar($workload, $name, $wanted, &[$run, $other], |lines| {
+            ratio(lines.first()?.number($field)?, lines.get(1)?.number($of)?)
+        })
+    };
+}
+
+use Wanted::{AtLeast, AtMost, Exactly};
+
+const BARS: [Bar; 34] = [
+    ratio!("latency", "acquire p50 / ping p50", AtMost(1.4), LATENCY "p50_us" / LATENCY "ping_p50_us"),
+    field!("latency", "allocations a pair", AtMost(40.0), LATENCY, "allocs_per_pair"),
+    field!("latency", "errors", Exactly(0.0), LATENCY, "errors"),
+    ratio!("throughput", "grants / raw", AtLeast(0.75), THROUGHPUT "grants_per_s" / THROUGHPUT_RAW "grants_per_s"),
+    field!("throughput", "errors", Exactly(0.0), THROUGHPUT, "errors"),
+    ratio!("hot", "grants / raw", AtLeast(100.0), HOT "grants_per_s" / HOT_RAW "grants_per_s"),
+    ratio!("hot", "grants / tokio", AtLeast(0.15), HOT "grants_per_s" / HOT_TOKIO "grants_per_s"),
+    field!("hot", "commands a grant", AtMost(0.05), HOT, "cmds_per_grant"),
+    field!("hot", "fairness (Jain)", AtLeast(0.95), HOT, "jain"),
+    field!("hot", "overlaps", Exactly(0.0), HOT, "overlaps"),
+    field!("hot", "errors", Exactly(0.0), HOT, "errors"),
+    bar("hot", "hold 1 ms: grants x real hold", AtLeast(0.9), &[HOT_HOLD], busy),
+    ratio!("multi", "grants / own hot", AtLeast(0.25), MULTI "grants_per_s" / HOT "grants_per_s"),
+    bar("multi", "longest wait, ms", AtMost(500.0), &[MULTI], |lines| {
+        let line = lines.first()?;
+        Some(line.number("max_us")?.max(line.number("pending_max_us")?) / 1000.0)
+    }),
+    field!("multi", "fairness (Jain) of processes", AtLeast(0.9), MULTI, "jain"),
+    field!("multi", "overlaps", Exactly(0.0), MULTI, "overlaps"),
+    field!("multi", "errors", Exactly(0.0), MULTI, "errors"),
+    ratio!("pingpong", "hand-off p50 / ping p50", AtMost(3.5), PINGPONG "p50_us" / PINGPONG "ping_p50_us"),
+    field!("pingpong", "stalls", Exactly(0.0), PINGPONG, "stalls"),
+    field!("held", "lost", Exactly(0.0), HELD, "lost"),
+    field!("held", "scripts a second", AtMost(60.0), HELD, "scripts_per_s"),
+    bar("held", "% of a core", AtMost(5.0), &[HELD], |lines| {
+        let line = lines.first()?;
+        ratio(line.number("cpu_ms")?, line.number("secs")? * 10.0)
+    }),
+    field!("held", "bytes a hold", AtMost(2047.0), HELD, "bytes_per_hold"),
+    ratio!("seed10k", "time / raw", AtMost(1.2), SEED10K "total_ms" / SEED10K_RAW "total_ms"),
+    field!("seed1000", "acquired", Exactly(1.0), SEED1000, "acquired"),
+    field!("seed100", "time, ms", AtMost(20.0), SEED100, "total_ms"),
+    field!("seed100", "acquired", Exactly(100.0), SEED100, "acquired"),
+    field!("delay", "latency: errors", Exactly(0.0), FAR_LATENCY, "errors"),
+    ratio!("delay", "latency: acquire p50 / ping p50", AtMost(1.4), FAR_LATENCY "p50_us" / FAR_LATENCY "ping_p50_us"),
+    field!("delay", "pingpong: stalls", Exactly(0.0), FAR_PINGPONG, "stalls"),
+    field!("delay", "pingpong: errors", Exactly(0.0), FAR_PINGPONG, "errors"),
+    bar("delay", "hot, hold 1 ms: grants x real hold", AtLeast(0.75), &[FAR_HOT], busy),
+    field!("delay", "multi: overlaps", Exactly(0.0), FAR_MULTI, "overlaps"),
+    field!("delay", "multi: errors", Exactly(0.0), FAR_MULTI, "errors"),
+];
+
+/// The part of the time in which the lock is held.
+fn busy(lines: &[Line<'_>]) -> Option<f64> {
+    let line = lines.first()?;
+    Some(line.number("grants_per_s")? * line.number("real_hold_p50_us")? / 1e6)
+}
+
+fn ratio(value: f64, of: f64) -> Option<f64> {
+    (of > 0.0).then(|| value / of)
+}
+
+/// What to run, in this order, in every round and once.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) bars: Vec<Bar>,
+    pub(crate) rounds: Vec<Run>,
+    pub(crate) once: Vec<Run>,
+}
+
+impl Plan {
+    /// For these workloads, or for all of them.
+    pub(crate) fn new(only: &[&str], long: bool) -> Self {
+        let chosen = |workload: &str| only.is_empty() || only.contains(&workload);
+        let mut bars: Vec<Bar> = BARS.into_iter().filter(|bar| chosen(bar.workload)).collect();
+        let mut rounds: Vec<Run> = Vec::new();
+        let mut add = |run| {
+            if !rounds.contains(&run) {
+                rounds.push(run);
+            }
+        };
+        for bar in &bars {
+            for &run in bar.of {
+                add(run);
+                let beside = COMPARISONS.iter().filter(|(workload, to, _)| *to == run && chosen(workload));
+                beside.for_each(|(_, _, comparison)| add(*comparison));
+            }
+        }
+        let mut once = Vec::new();
+        if long {
+            bars.push(LONG);
+            once.extend(LONG.of);
+        }
+        Self { bars, rounds, once }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn bar(workload: &str, name: &str) -> Bar {
+        BARS.into_iter().find(|bar| bar.workload == workload && bar.name == name).unwrap()
+    }
+
+    fn value(bar: Bar, lines: &[Value]) -> Option<f64> {
+        (bar.value)(&lines.iter().map(Line).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_workload_has_a_bar_and_every_bar_a_workload() {
+        for workload in WORKLOADS {
+            assert!(BARS.iter().any(|bar| bar.workload == workload), "{workload}");
+        }
+        assert!(BARS.iter().all(|bar| WORKLOADS.contains(&bar.workload)));
+    }
+
+    #[test]
+    fn a_bar_brings_the_runs_that_it_is_computed_from() {
+        let plan = Plan::new(&["multi"], false);
+        assert_eq!(plan.rounds, [MULTI, Run("multi --lib raw --secs 5"), HOT]);
+        assert!(plan.bars.iter().all(|bar| bar.workload == "multi"));
+        let all = Plan::new(&[], true);
+        assert!(
+            all.bars
+                .iter()
+                .flat_map(|bar| bar.of)
+                .all(|run| all.rounds.contains(run) || all.once.contains(run))
+        );
+        assert_eq!(all.once, [PINGPONG_LONG]);
+    }
+
+    #[test]
+    fn what_is_compared_runs_one_after_the_other() {
+        let plan = Plan::new(&["hot", "latency"], false);
+        let names: Vec<_> = plan.rounds.iter().map(|run| run.0).collect();
+        assert_eq!(
+            names,
+            [
+                "latency --secs 3",
+                "latency --lib raw --secs 3",
+                "latency --lib ping --secs 3",
+                "hot --secs 3",
+                "hot --lib raw --secs 3",
+                "hot --lib tokio --secs 3",
+                "hot --hold-us 1000 --secs 3",
+            ]
+        );
+    }
+
+    #[test]
+    fn values_are_computed_from_the_fields() {
+        let hot = [json!({"grants_per_s": 450.0, "real_hold_p50_us": 2000.0})];
+        assert_eq!(value(bar("hot", "hold 1 ms: grants x real hold"), &hot), Some(0.9));
+        let waits = [json!({"max_us": 1000.0, "pending_max_us": 600_000.0})];
+        assert_eq!(value(bar("multi", "longest wait, ms"), &waits), Some(600.0));
+        let held = [json!({"cpu_ms": 500.0, "secs": 20.0})];
+        assert_eq!(value(bar("held", "% of a core"), &held), Some(2.5));
+        let seeds = [json!({"total_ms": 12.0}), json!({"total_ms": 10.0})];
+        assert_eq!(value(bar("seed10k", "time / raw"), &seeds), Some(1.2));
+    }
+
+    #[test]
+    fn without_a_number_there_is_no_value() {
+        let line = json!({"p50_us": null, "ping_p50_us": 20.0});
+        assert_eq!(value(bar("latency", "acquire p50 / ping p50"), &[line.clone(), line]), None);
+        let none = json!({"p50_us": 1.0, "ping_p50_us": 0.0});
+        assert_eq!(value(bar("latency", "acquire p50 / ping p50"), &[none.clone(), none]), None);
+        assert_eq!(value(bar("latency", "errors"), &[]), None);
+    }
+}
