@@ -7,12 +7,14 @@
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod clock;
+pub mod dice;
 pub mod fenced;
 pub mod overlap;
 pub mod process;
 pub mod redis;
 #[cfg(feature = "helpers")]
 mod site;
+pub mod stress;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub mod tls;
 mod wait;

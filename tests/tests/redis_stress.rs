@@ -1,0 +1,60 @@
+//! Processes that are killed and stopped at random while they fight for a few keys: the short version of
+//! `cargo xtask stress`, and broken locks, which the checkers must notice.
+
+use std::time::Duration;
+
+use lock_tests::dice::Dice;
+use lock_tests::stress::{Lock, Plan, Verdict, run};
+
+fn plan(time: Duration) -> Plan {
+    Plan::new(env!("CARGO_BIN_EXE_stress").into(), Dice::draw_seed(), time)
+}
+
+fn verdict(plan: &Plan) -> Verdict {
+    println!("seed {}", plan.seed);
+    let logs = tempfile::tempdir().unwrap();
+    let verdict = run(plan, logs.path(), &|| false).unwrap();
+    println!("{verdict}");
+    verdict
+}
+
+/// A few quiet seconds with another lock.
+fn broken(lock: Lock) -> Verdict {
+    let second = Duration::from_secs(1);
+    verdict(&Plan { lock, calm: second, patience: 3 * second, ..plan(second) })
+}
+
+#[test]
+fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten() {
+    let plan = plan(Duration::from_secs(8));
+    let verdict = verdict(&plan);
+    assert!(verdict.is_clean(), "seed {}: {verdict}", plan.seed);
+    let counts = verdict.counts;
+    assert!(counts.killed > 0 && counts.grants > counts.processes * plan.tasks, "{verdict}");
+}
+
+#[test]
+fn a_lock_that_frees_without_looking_whose_it_is_overlaps() {
+    let verdict = broken(Lock::NoOwnerCheck);
+    assert!(!verdict.overlaps.is_empty(), "{verdict}");
+}
+
+#[test]
+fn tokens_that_mean_nothing_are_noticed() {
+    let verdict = broken(Lock::RandomToken);
+    assert!(!verdict.tokens.is_empty() && verdict.overlaps.is_empty(), "{verdict}");
+}
+
+#[test]
+fn a_lock_that_is_never_given_back_is_noticed() {
+    let verdict = broken(Lock::Leak);
+    let key = |name: &str| verdict.left.iter().any(|left| left.starts_with("key ") && left.contains(name));
+    assert!(key("stress:leaked:0."), "on the server: {verdict}");
+    assert!(verdict.left.iter().any(|left| left.contains("has keys")), "in the process: {verdict}");
+}
+
+#[test]
+fn waiters_that_nobody_wakes_are_noticed() {
+    let verdict = broken(Lock::ForgetWaiter);
+    assert!(verdict.progress.iter().any(|line| line.ends_with("got no answer")), "{verdict}");
+}
