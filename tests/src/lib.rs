@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod dice;
 pub mod fenced;
+pub mod memory;
 pub mod overlap;
 pub mod process;
 pub mod redis;
