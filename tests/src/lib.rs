@@ -15,6 +15,7 @@ pub mod process;
 pub mod redis;
 #[cfg(feature = "helpers")]
 mod site;
+pub mod soak;
 pub mod stress;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub mod tls;

@@ -1,6 +1,7 @@
 //! Many waiters on one key, and many keys held by one process: memory, caps, shutdown.
 //!
 //! One test at a time: the allocator counts for the whole process.
+#![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,12 +1,13 @@
 //! The examples, run as a newcomer runs them: in memory, on a Redis server, and two processes at once.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lock_tests::RedisServer;
 use serde_json::Value;
 
+use crate::build;
 use crate::test::{Outcome, Table};
 
 const EXAMPLES: [&str; 2] = ["quickstart", "fencing"];
@@ -20,7 +21,7 @@ pub(crate) fn run(table: &mut Table, server_missing: bool) {
         table.step(&format!("examples: {name}, build"), || match find(name) {
             Err(why) => Outcome::Failed(why),
             Ok(false) => Outcome::Skipped(format!("missing: there is no example {name}")),
-            Ok(true) => match build(name) {
+            Ok(true) => match build::executable(&["--example", name], "example", name) {
                 Ok(path) => {
                     program = Some(path);
                     Outcome::Ok
@@ -107,34 +108,7 @@ fn find(name: &str) -> Result<bool, String> {
         .map_err(|error| format!("cargo metadata: {error}"))?;
     let metadata: Value =
         serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
-    Ok(list(&metadata["packages"])
-        .flat_map(|package| list(&package["targets"]))
-        .any(|target| is_example(target, name)))
-}
-
-/// Builds the example as `cargo run --example` does, and says where it is.
-fn build(name: &str) -> Result<PathBuf, String> {
-    println!("$ cargo build --example {name}");
-    let output = crate::cargo()
-        .args(["build", "--example", name, "--message-format", "json-render-diagnostics"])
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cargo build: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("`cargo build --example {name}`: {}", output.status));
-    }
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| is_example(&message["target"], name))
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .ok_or_else(|| format!("cargo does not say where the example {name} is"))
-}
-
-fn is_example(target: &Value, name: &str) -> bool {
-    target["name"] == name && list(&target["kind"]).any(|kind| kind == "example")
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
+    Ok(build::list(&metadata["packages"])
+        .flat_map(|package| build::list(&package["targets"]))
+        .any(|target| build::is_target(target, "example", name)))
 }

@@ -1,10 +1,12 @@
 //! The commands of README and CI. `cargo xtask --help` lists them.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
+mod build;
 mod cli;
 mod examples;
 mod install;
 mod servers;
+mod stress;
 mod test;
 
 use std::path::Path;
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
         }
         Ok(cli::Task::Test(options)) => test::run(&options),
         Ok(cli::Task::Servers) => servers::run(),
+        Ok(cli::Task::Stress(options)) => stress::run(&options),
         Err(message) => {
             eprintln!("error: {message}");
             ExitCode::from(2)
