@@ -17,7 +17,7 @@ fn soak(time: Duration, leak: usize) -> Outcome {
 
 #[test]
 fn memory_is_flat_and_nothing_is_left() {
-    let outcome = soak(Duration::from_secs(12), 0);
+    let outcome = soak(Duration::from_secs(9), 0);
     assert!(outcome.is_clean(), "{outcome}");
     assert!(outcome.grants > 100 && outcome.vain > 100, "{outcome}");
 }

@@ -22,12 +22,12 @@ fn verdict(plan: &Plan) -> Verdict {
 /// A few quiet seconds with another lock.
 fn broken(lock: Lock) -> Verdict {
     let second = Duration::from_secs(1);
-    verdict(&Plan { lock, calm: second, patience: 3 * second, ..plan(second) })
+    verdict(&Plan { lock, calm: second, patience: second, ..plan(second) })
 }
 
 #[test]
 fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten() {
-    let plan = plan(Duration::from_secs(8));
+    let plan = plan(Duration::from_secs(7));
     let verdict = verdict(&plan);
     assert!(verdict.is_clean(), "seed {}: {verdict}", plan.seed);
     let counts = verdict.counts;

@@ -63,7 +63,7 @@ async fn main() {
             Err(_) => {}
         }
     }
-    let settled_by = Instant::now() + orders.lease + Duration::from_secs(5);
+    let settled_by = Instant::now() + orders.lease + orders.patience.min(Duration::from_secs(5));
     let rest = loop {
         let rest = testing::leftovers(&locks);
         if (rest.keys, rest.timers, rest.tasks) == (0, 0, 0) || Instant::now() >= settled_by {

@@ -12,6 +12,9 @@ use crate::clock::now_nanos;
 use crate::dice::Dice;
 use crate::{Helper, RedisServer};
 
+/// How long programs may take to start and to end. Generous: the machine is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -86,8 +89,8 @@ impl Worker {
         Ok(Self { helper, name, log: Writer::open(&log)? })
     }
 
-    /// The process is given the signal between the two times that are noted for a stop: what is counted as stopped is
-    /// never less than it was.
+    /// Notes what is done to the process. The signals of a stop are given between its two notes: what counts as stopped
+    /// is never less than it was.
     fn note(&self, event: &Event) {
         self.log.note(0, event, || Duration::ZERO);
     }
@@ -120,7 +123,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
         workers.push(Worker::start(plan, &url, logs, place, 0)?);
     }
     for worker in &mut workers {
-        assert_eq!(worker.helper.line(plan.slack()), "ready");
+        assert_eq!(worker.helper.line(PATIENCE), "ready");
     }
     let mut lives = vec![0; plan.processes];
     let start = Instant::now();
@@ -153,7 +156,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
         worker.helper.send("end");
     }
     // Tasks get as long as their patience to end what they have begun, and the manager its lease to become quiet.
-    let limit = plan.patience + plan.lease + plan.slack() * 2;
+    let limit = plan.patience + plan.lease + PATIENCE;
     for worker in &mut workers {
         match quiet(&mut worker.helper, limit) {
             Some(rest) if rest == "0 0 0" => {}
@@ -168,7 +171,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     }
     left.extend(left_on(&server));
     for worker in workers {
-        worker.helper.finish(plan.slack());
+        worker.helper.finish(PATIENCE);
     }
     left.extend(connections(&server));
 
