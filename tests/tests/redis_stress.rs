@@ -2,6 +2,8 @@
 //! `cargo xtask stress`, and broken locks, which the checkers must notice.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
+use std::cell::Cell;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use lock_tests::dice::Dice;
@@ -58,4 +60,23 @@ fn a_lock_that_is_never_given_back_is_noticed() {
 fn waiters_that_nobody_wakes_are_noticed() {
     let verdict = broken(Lock::ForgetWaiter);
     assert!(verdict.progress.iter().any(|line| line.ends_with("got no answer")), "{verdict}");
+}
+
+#[test]
+fn an_interrupted_run_ends_everything() {
+    let plan = plan(Duration::from_secs(3600));
+    let logs = tempfile::tempdir().unwrap();
+    let calls = Cell::new(0);
+    let interrupted = || calls.replace(calls.get() + 1) == 3;
+    let error = run(&plan, logs.path(), &interrupted).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted);
+    // Nobody is left who writes.
+    let size = || -> u64 {
+        let files = std::fs::read_dir(logs.path()).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    };
+    let before = size();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(before > 0);
+    assert_eq!(size(), before);
 }
