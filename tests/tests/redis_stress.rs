@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use lock_tests::dice::Dice;
-use lock_tests::stress::{Lock, Plan, Verdict, run};
+use lock_tests::stress::{Deed, Lock, Plan, Verdict, run};
 
 fn plan(time: Duration) -> Plan {
     Plan::new(env!("CARGO_BIN_EXE_stress").into(), Dice::draw_seed(), time)
@@ -29,11 +29,21 @@ fn broken(lock: Lock) -> Verdict {
 
 #[test]
 fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten() {
-    let plan = plan(Duration::from_secs(7));
+    // A schedule in which all kinds of things happen, short as it is.
+    let has = |plan: &Plan, deed: fn(&Deed) -> bool| plan.faults().iter().any(|fault| deed(&fault.deed));
+    let plan = std::iter::repeat_with(|| plan(Duration::from_secs(7))).find(|plan| {
+        has(plan, |deed| matches!(deed, Deed::Kill(_)))
+            && has(plan, |deed| matches!(deed, Deed::Continue(_)))
+            && has(plan, |deed| matches!(deed, Deed::Cut | Deed::Freeze))
+    });
+    let plan = plan.expect("there are many");
     let verdict = verdict(&plan);
     assert!(verdict.is_clean(), "seed {}: {verdict}", plan.seed);
     let counts = verdict.counts;
-    assert!(counts.killed > 0 && counts.grants > counts.processes * plan.tasks, "{verdict}");
+    assert!(
+        counts.killed > 0 && counts.stops > 0 && counts.grants > counts.processes * plan.tasks,
+        "{verdict}"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, LockGuard, LockManager, ReleaseError, testing};
+use lock_runtime::{AcquireError, ConnectError, LockGuard, LockManager, ReleaseError, testing};
 use lock_tests::clock::{nanos_from_now, now_nanos};
 use lock_tests::dice::Dice;
 use lock_tests::redis::{Connection, Reply};
@@ -27,8 +27,7 @@ async fn main() {
         Ok(orders) => orders,
         Err(error) => return println!("!{error}"),
     };
-    let settings = LockManager::builder().lease(orders.lease).subscription_linger(Duration::from_millis(500));
-    let locks = match settings.connect(&orders.url).await {
+    let locks = match connect(&orders).await {
         Ok(locks) => locks,
         Err(error) => return println!("!can't connect: {error}"),
     };
@@ -79,6 +78,19 @@ async fn main() {
     }
     // Not by the end of `main`, which waits for the thread that reads.
     std::process::exit(0);
+}
+
+/// The server may be stopped just now, or cut the connection that is being made.
+async fn connect(orders: &Orders) -> Result<LockManager, ConnectError> {
+    let mut attempts = 0;
+    loop {
+        let settings =
+            LockManager::builder().lease(orders.lease).subscription_linger(Duration::from_millis(500));
+        match settings.connect(&orders.url).await {
+            Err(ConnectError::Unavailable { .. }) if attempts < 5 => attempts += 1,
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Awaits a line, or the end of the input.

@@ -26,6 +26,10 @@ pub struct Counts {
     pub killed: usize,
     /// Stops.
     pub stops: usize,
+    /// Times at which all connections were cut.
+    pub cuts: usize,
+    /// Stops of the server.
+    pub freezes: usize,
     /// Requests.
     pub requests: usize,
     /// Requests that were granted.
@@ -78,13 +82,16 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 5;
-        let Counts { processes, killed, stops, requests, grants, lost, died, refused, longest_wait } =
-            self.counts;
+        let Counts { processes, killed, stops, cuts, freezes, .. } = self.counts;
+        let Counts { requests, grants, lost, died, refused, longest_wait, .. } = self.counts;
         writeln!(
             f,
-            "{processes} processes ({killed} killed, {stops} stops): {requests} requests, {grants} grants, \
-             {lost} of them lost, {died} died with their process, {refused} refused in time; \
-             the longest patient wait was {longest_wait:.1?}"
+            "{processes} processes: {killed} killed, {stops} stops; the server: {cuts} cuts, {freezes} stops"
+        )?;
+        writeln!(
+            f,
+            "{requests} requests, {grants} grants, {lost} of them lost, {died} died with their process, {refused} \
+             refused in time; the longest patient wait was {longest_wait:.1?}"
         )?;
         let found = self.findings().map(|(what, found)| format!("{what}: {}", found.len()));
         write!(f, "{}", found.join(", "))?;

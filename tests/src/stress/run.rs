@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::judge::{Bounds, Verdict, judge};
 use super::log::{Event, History, Writer};
-use super::schedule::{Deed, schedule};
+use super::schedule::{Deed, Fault, schedule};
 use super::{Lock, Orders};
 use crate::clock::now_nanos;
 use crate::dice::Dice;
@@ -56,6 +56,12 @@ impl Plan {
             patience: Duration::from_secs(60),
             lock: Lock::Real,
         }
+    }
+
+    /// What is done to whom and when.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        schedule(self.seed, self.processes, self.time, self.lease)
     }
 
     /// What is granted to a busy machine on top of every bound.
@@ -116,7 +122,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
             Some(left) => std::thread::sleep(left.min(Duration::from_millis(50))),
         }
     };
-    let server = RedisServer::start();
+    let mut server = RedisServer::start();
     let url = server.url();
     let mut workers = Vec::new();
     for place in 0..plan.processes {
@@ -126,25 +132,35 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
         assert_eq!(worker.helper.line(PATIENCE), "ready");
     }
     let mut lives = vec![0; plan.processes];
+    let (mut cuts, mut freezes) = (0, 0);
     let start = Instant::now();
-    for fault in schedule(plan.seed, plan.processes, plan.time, plan.lease) {
+    for fault in plan.faults() {
         sleep_until(start + fault.at)?;
-        let worker = &mut workers[fault.process];
         match fault.deed {
-            Deed::Stop => {
-                worker.note(&Event::Stopped);
-                worker.helper.stop();
+            Deed::Stop(place) => {
+                workers[place].note(&Event::Stopped);
+                workers[place].helper.stop();
             }
-            Deed::Continue => {
-                worker.helper.cont();
-                worker.note(&Event::Continued);
+            Deed::Continue(place) => {
+                workers[place].helper.cont();
+                workers[place].note(&Event::Continued);
             }
-            Deed::Kill => {
-                worker.helper.kill();
-                worker.note(&Event::Killed);
-                lives[fault.process] += 1;
-                *worker = Worker::start(plan, &url, logs, fault.process, lives[fault.process])?;
+            Deed::Kill(place) => {
+                workers[place].helper.kill();
+                workers[place].note(&Event::Killed);
+                lives[place] += 1;
+                workers[place] = Worker::start(plan, &url, logs, place, lives[place])?;
             }
+            Deed::Cut => {
+                cuts += 1;
+                server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+            }
+            Deed::Freeze => {
+                freezes += 1;
+                server.stop();
+            }
+            Deed::Thaw => server.cont(),
         }
     }
     sleep_until(start + plan.time)?;
@@ -177,6 +193,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
 
     let mut verdict = judge(&History::read(logs)?, Bounds { slack: plan.slack(), calm_from });
     verdict.left = left;
+    (verdict.counts.cuts, verdict.counts.freezes) = (cuts, freezes);
     Ok(verdict)
 }
 
