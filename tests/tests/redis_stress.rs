@@ -47,9 +47,9 @@ fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten() {
 }
 
 #[test]
-fn a_lock_that_frees_without_looking_whose_it_is_overlaps() {
+fn a_lock_that_frees_without_looking_whose_it_is_overlaps_and_is_taken_away() {
     let verdict = broken(Lock::NoOwnerCheck);
-    assert!(!verdict.overlaps.is_empty(), "{verdict}");
+    assert!(!verdict.overlaps.is_empty() && !verdict.taken.is_empty(), "{verdict}");
 }
 
 #[test]

@@ -52,9 +52,9 @@ Usage: cargo xtask servers
 Its data is in a temporary folder. Ctrl-C or SIGTERM ends the server and removes the folder.";
 
 const HELP_STRESS: &str = "\
-Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their own, kills and stops them at random, and
-judges what they have seen: overlaps inside validity, tokens in real-time order, locks taken away, progress of waiters,
-and what is left behind. With --soak: one process in which locks come and go in all ways, and whose memory must be flat.
+Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their own, kills and stops them at random, stops
+the server, cuts its connections, and judges what the processes have seen: overlaps inside validity, tokens in real-time
+order, locks taken away, progress of waiters, and what is left behind. With --soak: one process in which locks come and go in all ways, and whose memory must be flat.
 
 Usage: cargo xtask stress [--soak] [--minutes <n>] [--seed <s>] [--lock <name>]
 

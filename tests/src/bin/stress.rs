@@ -112,7 +112,7 @@ struct Worker {
 /// A lock that is held.
 enum Held {
     Guard { guard: LockGuard, token: u64 },
-    Raw { connection: Connection, index: usize, token: u64, valid_until: u64 },
+    Raw { connection: Connection, index: usize, value: String, token: u64, valid_until: u64 },
 }
 
 impl Held {
@@ -210,16 +210,17 @@ impl Worker {
         // One that is not given back by a dead process is long enough to be seen.
         let lease = if self.orders.lock == Lock::NoOwnerCheck { RAW } else { self.orders.patience * 10 };
         let millis = lease.as_millis().to_string();
+        let value = format!("{}/{}", self.orders.name, self.numbers.fetch_add(1, Ordering::Relaxed));
         loop {
             let valid_until = nanos_from_now(lease);
-            let set = connection.command(&["SET", key, &self.orders.name, "NX", "PX", &millis]);
+            let set = connection.command(&["SET", key, &value, "NX", "PX", &millis]);
             if set.expect("an answer") == Reply::Text("OK".to_owned()) {
                 let counter = format!("redisson_lock_token:{{{key}}}");
                 let token = connection.command(&["INCR", &counter]).expect("an answer");
                 let Reply::Number(token) = token else { panic!("not a number: {token}") };
                 connection.command(&["PEXPIRE", &counter, "600000"]).expect("an answer");
                 let token = token.unsigned_abs();
-                return Held::Raw { connection, index, token, valid_until };
+                return Held::Raw { connection, index, value, token, valid_until };
             }
             match self.orders.lock {
                 Lock::ForgetWaiter => self.signals[index].notified().await,
@@ -265,11 +266,12 @@ impl Worker {
                 Err(ReleaseError::Lost { why, .. }) => format!("lost: {why}"),
                 Err(error) => error.to_string(),
             },
-            Held::Raw { mut connection, index, .. } => {
+            Held::Raw { mut connection, index, value, .. } => {
                 let key = format!("stress:{index}");
+                let found = connection.command(&["GET", &key]).expect("an answer");
                 connection.command(&["DEL", &key]).expect("an answer");
                 self.signals[index].notify_one();
-                "ok".to_owned()
+                if found == Reply::Text(value) { "ok".to_owned() } else { format!("lost: found {found}") }
             }
         }
     }
