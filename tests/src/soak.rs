@@ -104,6 +104,8 @@ pub struct Outcome {
     pub grants: u64,
     /// Requests that ended without a lock: busy, timed out, dropped, or cut off.
     pub vain: u64,
+    /// Bytes that were allocated in the end, when everything had come to rest.
+    pub at_rest: u64,
     /// What the managers still had in the end: keys, timers, tasks.
     pub left: String,
     /// What the server used in the middle of the run and in the end, for information: its counters live on for a while.
@@ -120,14 +122,14 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { growth, grants, vain, left, server } = self;
+        let Self { growth, grants, vain, at_rest, left, server } = self;
         writeln!(f, "{grants} grants, {vain} requests in vain")?;
         match growth {
             Some(growth) if growth.is_flat() => writeln!(f, "memory is flat: {growth}")?,
             Some(growth) => writeln!(f, "memory GROWS: {growth}")?,
             None => writeln!(f, "too short to tell whether memory grows")?,
         }
-        writeln!(f, "left in the process (keys, timers, tasks): {left}")?;
+        writeln!(f, "at rest {at_rest} bytes; keys, timers, tasks: {left}")?;
         write!(f, "the server used {} KiB, then {} KiB", server.0 / 1024, server.1 / 1024)
     }
 }
@@ -175,7 +177,8 @@ pub fn run(plan: &Plan, interrupted: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> 
                     growth: Growth::of(&samples),
                     grants: number(1),
                     vain: number(2),
-                    left: words.get(3..).unwrap_or_default().join(" "),
+                    at_rest: number(3),
+                    left: words.get(4..).unwrap_or_default().join(" "),
                     server: (middle, used_memory(&server)),
                 };
                 program.finish(SLACK);

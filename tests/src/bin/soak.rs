@@ -1,7 +1,7 @@
 //! Locks that come and go in all ways, in one process, for a long time.
 //!
 //! `soak <url> <seed> <milliseconds> <leak>`: says `sample <live bytes> <resident bytes> <grants>` ten times a second,
-//! and in the end `done <grants> <in vain> <keys> <timers> <tasks>`, the last three as its managers still have them.
+//! and in the end `done <grants> <in vain> <live bytes> <keys> <timers> <tasks>`, the last three as its managers have them.
 //! With a leak it loses so many bytes at every sample, which must be noticed.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
@@ -92,7 +92,9 @@ async fn main() {
         sleep(ms(10)).await;
     };
     let (grants, vain) = (soak.grants.load(Ordering::Relaxed), soak.vain.load(Ordering::Relaxed));
-    println!("done {grants} {vain} {rest}");
+    // Subscriptions that linger end, too.
+    sleep(ms(500)).await;
+    println!("done {grants} {vain} {} {rest}", live_bytes());
 }
 
 impl Soak {
