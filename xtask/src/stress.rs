@@ -58,11 +58,17 @@ fn try_run(options: &Options) -> Result<bool, String> {
         return Ok(outcome.is_clean());
     }
     let plan = stress::Plan { lock: options.lock, ..stress::Plan::new(program, seed, options.time) };
-    let logs = tempfile::Builder::new().prefix("lock-stress-").tempdir().map_err(said)?;
-    let verdict = stress::run(&plan, logs.path(), &interrupted).map_err(said)?;
+    // Kept, also when a panic ends the run, unless there is nothing to be read in them.
+    let logs = tempfile::Builder::new().prefix("lock-stress-").tempdir().map_err(said)?.keep();
+    println!("logs in {}", logs.display());
+    let verdict = stress::run(&plan, &logs, &interrupted).map_err(said);
+    if verdict.as_ref().map_or(true, stress::Verdict::is_clean) {
+        let _ = std::fs::remove_dir_all(&logs);
+    }
+    let verdict = verdict?;
     println!("{verdict}");
     if !verdict.is_clean() {
-        println!("the logs are in {}; the seed was {seed}", logs.keep().display());
+        println!("the logs are in {}; the seed was {seed}", logs.display());
     }
     Ok(verdict.is_clean())
 }
