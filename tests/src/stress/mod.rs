@@ -3,7 +3,7 @@
 //!
 //! The parent ([`run`]) starts workers (the program `stress` of this package), ends and stops them by a [schedule]
 //! that follows from a seed, stops the server and cuts its connections as well, and lets all calm down. Every worker writes what it asks for and what it gets to a
-//! [log] of its own, with times on the clock that all processes share. In the end the logs are put together and
+//! [log](Writer) of its own, with times on the clock that all processes share. In the end the logs are put together and
 //! [judged](judge), and the server is looked at for what was left behind.
 //!
 //! A worker can be told to use a lock that is [broken](Lock) in a certain way, which shows that the checkers notice.
