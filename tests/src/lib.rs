@@ -8,9 +8,11 @@
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod clock;
+pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
 pub mod fenced;
+pub mod memory;
 pub mod overlap;
 #[cfg(feature = "helpers")]
 pub mod probe;
@@ -18,6 +20,8 @@ pub mod process;
 pub mod redis;
 #[cfg(feature = "helpers")]
 mod site;
+pub mod soak;
+pub mod stress;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub mod tls;
 mod wait;

@@ -143,13 +143,18 @@ impl Report {
             keys.entry(interval.key.clone()).or_default().push(interval);
         }
         let mut report = Self::default();
-        for (key, mut list) in keys {
-            report.sections.insert(key, list.len());
-            list.retain(|interval| interval.from < interval.to);
-            list.sort_by_key(|interval| interval.from);
-            report.judge(&list);
+        for (key, list) in keys {
+            report.add(key, list);
         }
         Ok(report)
+    }
+
+    /// Judges all sections of one key.
+    pub(crate) fn add(&mut self, key: String, mut list: Vec<Interval>) {
+        self.sections.insert(key, list.len());
+        list.retain(|interval| interval.from < interval.to);
+        list.sort_by_key(|interval| interval.from);
+        self.judge(&list);
     }
 
     fn judge(&mut self, list: &[Interval]) {
@@ -189,13 +194,14 @@ impl fmt::Display for Report {
     }
 }
 
+/// Somebody who was inside, from here to there.
 #[derive(Clone, Debug)]
-struct Interval {
-    id: String,
-    key: String,
-    token: u64,
-    from: u64,
-    to: u64,
+pub(crate) struct Interval {
+    pub(crate) id: String,
+    pub(crate) key: String,
+    pub(crate) token: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
 }
 
 impl fmt::Display for Interval {

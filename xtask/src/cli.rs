@@ -1,6 +1,11 @@
 //! What the user asked for.
 
+use std::time::Duration;
+
+use lock_tests::stress::Lock;
+
 use crate::bench::{self, bars};
+use crate::stress;
 use crate::test::Part;
 
 const HELP: &str = "\
@@ -12,6 +17,7 @@ Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
   servers   a redis-server to try things on, until Ctrl-C
+  stress    processes that are killed and stopped for minutes; or a process whose memory must be flat
 
 `cargo xtask <command> --help` says more.";
 
@@ -62,12 +68,32 @@ Usage: cargo xtask servers
 
 Its data is in a temporary folder. Ctrl-C or SIGTERM ends the server and removes the folder.";
 
+const HELP_STRESS: &str = "\
+Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their own, kills and stops them at random, stops
+the server, cuts its connections, and judges what the processes have seen: overlaps inside validity, tokens in real-time
+order, locks taken away, progress of waiters, and what is left behind. With --soak: one process in which locks come and go in all ways, and whose memory must be flat.
+
+Usage: cargo xtask stress [--soak] [--minutes <n>] [--seed <s>] [--lock <name>]
+
+  --minutes <n>  for so long, also a fraction as 0.5; default 1, with --soak 10
+  --seed <s>     kills, stops and the processes' choices follow from it; drawn when not given, and always printed.
+                 The same seed makes the same schedule; what the machine makes of it differs
+  --soak         memory instead of exclusion
+  --lock <name>  a broken lock instead of the real one, which the checkers must notice:
+                 no-owner-check, random-token, leak, forget-waiter
+
+The short versions are among the tests: redis_stress, redis_soak, redis_scale. Ctrl-C or SIGTERM ends the server and
+the processes. Needs redis-server. When something was found, the logs are kept and the last line says where.
+
+Exit status: 0 if nothing was found, 1 if something was, 2 for a command line that is not understood.";
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Help(&'static str),
     Test(Options),
     Bench(bench::Options),
     Servers,
+    Stress(stress::Options),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -89,7 +115,8 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
             Some("-h" | "--help") => Ok(Task::Help(HELP_SERVERS)),
             Some(other) => Err(format!("`cargo xtask servers` takes no argument {other:?}")),
         },
-        Some(other) => Err(format!("unknown command {other:?}; there are: test, bench, servers")),
+        Some("stress") => parse_stress(args),
+        Some(other) => Err(format!("unknown command {other:?}; there are: test, bench, servers, stress")),
     }
 }
 
@@ -160,6 +187,47 @@ fn workloads(list: &str) -> Result<Vec<&'static str>, String> {
         .collect()
 }
 
+fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
+    let mut options = stress::Options::default();
+    let mut time = None;
+    // `--name value` and `--name=value` are the same.
+    let mut args = args.flat_map(|arg| match arg.split_once('=') {
+        Some((name, value)) if name.starts_with("--") => vec![name, value],
+        _ => vec![arg],
+    });
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+        match arg {
+            "-h" | "--help" => return Ok(Task::Help(HELP_STRESS)),
+            "--soak" => options.soak = true,
+            "--minutes" => time = Some(minutes(value()?)?),
+            "--seed" => {
+                let text = value()?;
+                options.seed = Some(text.parse().map_err(|_| format!("--seed {text:?} is not a number"))?);
+            }
+            "--lock" => options.lock = value()?.parse()?,
+            _ => {
+                return Err(format!(
+                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --soak, --lock, --help"
+                ));
+            }
+        }
+    }
+    if options.soak && options.lock != Lock::Real {
+        return Err("--lock is for runs without --soak".to_owned());
+    }
+    options.time = time.unwrap_or(Duration::from_secs(if options.soak { 600 } else { 60 }));
+    Ok(Task::Stress(options))
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| format!("--minutes {text:?} is not a number"))?;
+    match Duration::try_from_secs_f64(minutes * 60.0) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err(format!("--minutes {text:?} is no time to run for")),
+    }
+}
+
 fn parts(list: &str) -> Result<Vec<Part>, String> {
     list.split(',')
         .map(|name| {
@@ -199,8 +267,30 @@ mod tests {
     }
 
     #[test]
+    fn a_stress_run_takes_a_minute_and_a_soak_ten() {
+        let stress = |line: &str| match parsed(line) {
+            Ok(Task::Stress(options)) => options,
+            other => panic!("{line}: {other:?}"),
+        };
+        let (minute, plain) = (Duration::from_secs(60), stress::Options::default());
+        assert_eq!(stress("stress"), plain);
+        assert_eq!(stress("stress --soak"), stress::Options { soak: true, time: 10 * minute, ..plain });
+        let plain = stress::Options::default();
+        let short = stress::Options { time: minute / 2, seed: Some(7), lock: Lock::Leak, ..plain };
+        assert_eq!(stress("stress --seed=7 --minutes 0.5 --lock leak"), short);
+    }
+
+    #[test]
     fn help_is_given_everywhere() {
-        for line in ["--help", "help", "test --help", "bench --help", "servers -h", "test --install --help"] {
+        for line in [
+            "--help",
+            "help",
+            "test --help",
+            "bench --help",
+            "servers -h",
+            "test --install --help",
+            "stress --soak -h",
+        ] {
             assert!(matches!(parsed(line), Ok(Task::Help(_))), "{line}");
         }
     }
@@ -217,6 +307,12 @@ mod tests {
             ("bench --only", "needs a workload"),
             ("bench --rounds 0", "--rounds"),
             ("servers now", "now"),
+            ("stress now", "now"),
+            ("stress --minutes", "--minutes"),
+            ("stress --minutes=-1", "-1"),
+            ("stress --seed x", "--seed"),
+            ("stress --lock nonsense", "forget-waiter"),
+            ("stress --soak --lock leak", "--soak"),
             ("", "which command"),
         ] {
             let error = parsed(line).unwrap_err();

@@ -7,6 +7,7 @@ mod cli;
 mod examples;
 mod install;
 mod servers;
+mod stress;
 mod test;
 
 use std::path::Path;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Ok(cli::Task::Test(options)) => test::run(&options),
         Ok(cli::Task::Bench(options)) => bench::run(&options),
         Ok(cli::Task::Servers) => servers::run(),
+        Ok(cli::Task::Stress(options)) => stress::run(&options),
         Err(message) => {
             eprintln!("error: {message}");
             ExitCode::from(2)

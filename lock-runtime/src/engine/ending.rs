@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
+use super::machine::Machine;
 use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::store::{StoreError, StoreErrorKind};
@@ -47,7 +48,7 @@ impl Engine {
         for key in self.registry.all() {
             self.act(&key, |machine, _, effects| machine.shut_down(effects));
         }
-        let busy = || self.registry.all().iter().any(|key| lock(&key.machine).is_busy());
+        let busy = || self.registry.any(Machine::is_busy);
         while busy() && self.clock.now() < end {
             let left = end.since(self.clock.now());
             time::sleep(&self.runtime, left.min(Duration::from_millis(5))).await;
@@ -94,7 +95,7 @@ impl Engine {
         }
         // What was granted meanwhile was freed, or came after it; after an error nothing is known. The store is asked.
         if let Some(key) = self.registry.find(name) {
-            self.act(&key, super::machine::Machine::verify);
+            self.act(&key, Machine::verify);
         }
         freed
     }

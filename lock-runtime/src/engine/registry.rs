@@ -77,6 +77,11 @@ impl Registry {
         lock(&self.0).values().cloned().collect()
     }
 
+    /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many keys.
+    pub(crate) fn any(&self, test: impl Fn(&Machine) -> bool) -> bool {
+        lock(&self.0).values().any(|key| test(&lock(&key.machine)))
+    }
+
     /// Keys in use, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {

@@ -1,5 +1,6 @@
 //! Decisions that both sides share: whose turn it is, whether a hold is handed on, whether the driver is needed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{
@@ -53,7 +54,11 @@ impl Machine {
         let mut waiter = self.waiters.remove(&id)?;
         effects.discarded = waiter.waker.take();
         self.tries -= usize::from(waiter.wish.patience == Patience::Try);
-        effects.deserted |= self.waiters.is_empty();
+        if self.waiters.is_empty() {
+            effects.deserted = true;
+            // An empty map keeps its last node, which has room for eleven waiters, for as long as the key is held.
+            self.waiters = BTreeMap::new();
+        }
         Some(waiter)
     }
 

@@ -1,0 +1,247 @@
+//! Soak: one process in which locks come and go for a long time, and whose memory must be flat.
+//!
+//! The program `soak` of this package takes and loses locks in all the ways in which users do, and tells now and then
+//! how much memory it uses. The parent ([`run`]) cuts its connections from time to time, and [judges](Growth) in the
+//! end: what the last third of the run used is compared with what the third before it used.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::{Helper, RedisServer};
+
+/// How often the program tells what it uses.
+pub const PERIOD: Duration = Duration::from_millis(100);
+
+/// What the memory of a run may grow by from one third to the next: tables double, pages break up.
+const LIVE_ALLOWANCE: u64 = 256 * 1024;
+const RESIDENT_ALLOWANCE: u64 = 4 * 1024 * 1024;
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program `soak`.
+    pub program: PathBuf,
+    /// The program's choices follow from it.
+    pub seed: u64,
+    /// How long.
+    pub time: Duration,
+    /// Bytes that the program loses on purpose in every [`PERIOD`].
+    pub leak: usize,
+}
+
+/// What the program used at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Bytes that are allocated and not freed.
+    pub live: u64,
+    /// Bytes in memory, 0 where the system does not tell.
+    pub resident: u64,
+}
+
+/// The middle third of a run against the last one, by their medians.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// What was used in the middle third.
+    pub middle: Sample,
+    /// What was used in the last third.
+    pub last: Sample,
+}
+
+impl Growth {
+    /// `None` when there are too few samples to tell.
+    #[must_use]
+    pub fn of(samples: &[Sample]) -> Option<Self> {
+        const LEAST: usize = 30;
+        if samples.len() < LEAST {
+            return None;
+        }
+        let third = samples.len() / 3;
+        let (middle, last) = samples[third..].split_at(third);
+        Some(Self { middle: median(middle), last: median(last) })
+    }
+
+    /// Whether the last third is above the middle one by no more than what is allowed.
+    #[must_use]
+    pub fn is_flat(&self) -> bool {
+        let Self { middle, last } = self;
+        last.live <= middle.live + LIVE_ALLOWANCE && last.resident <= middle.resident + RESIDENT_ALLOWANCE
+    }
+}
+
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kib = |bytes: u64| bytes / 1024;
+        let Self { middle, last } = self;
+        write!(
+            f,
+            "live {} KiB, then {} KiB; resident {} KiB, then {} KiB",
+            kib(middle.live),
+            kib(last.live),
+            kib(middle.resident),
+            kib(last.resident)
+        )
+    }
+}
+
+fn median(samples: &[Sample]) -> Sample {
+    let middle = |value: fn(&Sample) -> u64| {
+        let mut values: Vec<u64> = samples.iter().map(value).collect();
+        values.sort_unstable();
+        values.get(values.len() / 2).copied().unwrap_or(0)
+    };
+    Sample { live: middle(|sample| sample.live), resident: middle(|sample| sample.resident) }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// `None` when the run was too short to tell.
+    pub growth: Option<Growth>,
+    /// Locks that were taken.
+    pub grants: u64,
+    /// Requests that ended without a lock: busy, timed out, dropped, or cut off.
+    pub vain: u64,
+    /// Bytes that were allocated in the end, when everything had come to rest.
+    pub at_rest: u64,
+    /// What the managers still had in the end: keys, timers, tasks.
+    pub left: String,
+    /// What the server used in the middle of the run and in the end, for information: its counters live on for a while.
+    pub server: (u64, u64),
+}
+
+impl Outcome {
+    /// Whether memory was flat and nothing was left.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.growth.is_some_and(|growth| growth.is_flat()) && self.left == "0 0 0"
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { growth, grants, vain, at_rest, left, server } = self;
+        writeln!(f, "{grants} grants, {vain} requests in vain")?;
+        match growth {
+            Some(growth) if growth.is_flat() => writeln!(f, "memory is flat: {growth}")?,
+            Some(growth) => writeln!(f, "memory GROWS: {growth}")?,
+            None => writeln!(f, "too short to tell whether memory grows")?,
+        }
+        writeln!(f, "at rest {at_rest} bytes; keys, timers, tasks: {left}")?;
+        write!(f, "the server used {} KiB, then {} KiB", server.0 / 1024, server.1 / 1024)
+    }
+}
+
+/// Runs the plan. `interrupted` is asked often; when it says so, everything is ended. `tell` hears how it goes, about
+/// twice a minute.
+///
+/// # Errors
+///
+/// When it was interrupted.
+///
+/// # Panics
+///
+/// When the server or the program does not start, or the program fails by itself.
+pub fn run(plan: &Plan, interrupted: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> io::Result<Outcome> {
+    const CUT: Duration = Duration::from_secs(5);
+    const TELL: Duration = Duration::from_secs(30);
+    const SLACK: Duration = Duration::from_secs(60);
+    let server = RedisServer::start();
+    let args =
+        [server.url(), plan.seed.to_string(), plan.time.as_millis().to_string(), plan.leak.to_string()];
+    let mut program = Helper::spawn_command(Command::new(&plan.program).args(args));
+    let start = Instant::now();
+    let (mut next_cut, mut next_tell) = (start + CUT, start + TELL);
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut middle = 0;
+    loop {
+        if interrupted() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
+        assert!(start.elapsed() < plan.time + SLACK, "the program does not end");
+        let now = Instant::now();
+        if now >= next_cut {
+            next_cut = now + CUT;
+            server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+            server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        let Some(line) = program.try_line(PERIOD) else { continue };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0);
+        match words.first() {
+            Some(&"sample") => samples.push(Sample { live: number(1), resident: number(2) }),
+            Some(&"done") => {
+                let outcome = Outcome {
+                    growth: Growth::of(&samples),
+                    grants: number(1),
+                    vain: number(2),
+                    at_rest: number(3),
+                    left: words.get(4..).unwrap_or_default().join(" "),
+                    server: (middle, used_memory(&server)),
+                };
+                program.finish(SLACK);
+                return Ok(outcome);
+            }
+            _ => panic!("not understood: {line:?}"),
+        }
+        if middle == 0 && start.elapsed() >= plan.time / 2 {
+            middle = used_memory(&server);
+        }
+        if now >= next_tell {
+            next_tell = now + TELL;
+            let (third, Sample { live, resident }) = (samples.len() / 3, *samples.last().expect("pushed"));
+            let usual = median(&samples[third..]);
+            tell(&format!(
+                "{:4} s: live {} KiB (usually {}), resident {} KiB, {} grants",
+                start.elapsed().as_secs(),
+                live / 1024,
+                usual.live / 1024,
+                resident / 1024,
+                number(3)
+            ));
+        }
+    }
+}
+
+fn used_memory(server: &RedisServer) -> u64 {
+    let info = server.cli(&["INFO", "memory"]);
+    let bytes = info.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
+    bytes.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    fn growth(live: impl Fn(u64) -> u64, resident: impl Fn(u64) -> u64) -> Growth {
+        let samples: Vec<Sample> =
+            (0..300).map(|n| Sample { live: live(n), resident: resident(n) }).collect();
+        Growth::of(&samples).unwrap()
+    }
+
+    #[test]
+    fn noise_spikes_and_a_long_start_are_flat() {
+        let noise = growth(|n| MIB + n % 7 * 50_000, |n| 20 * MIB + n % 3 * MIB);
+        assert!(noise.is_flat(), "{noise}");
+        let spikes = growth(|n| if n % 50 == 49 { 50 * MIB } else { MIB }, |_| 20 * MIB);
+        assert!(spikes.is_flat(), "{spikes}");
+        let start = growth(|n| n.min(100) * MIB, |n| n.min(100) * MIB);
+        assert!(start.is_flat(), "{start}");
+    }
+
+    #[test]
+    fn steady_growth_is_found_in_either_measure() {
+        assert!(!growth(|n| MIB + n * 3000, |_| 20 * MIB).is_flat());
+        assert!(!growth(|_| MIB, |n| 20 * MIB + n * 50_000).is_flat());
+        assert!(!growth(|n| if n > 210 { 2 * MIB } else { MIB }, |_| 20 * MIB).is_flat(), "a late step");
+    }
+
+    #[test]
+    fn a_few_samples_say_nothing() {
+        assert_eq!(Growth::of(&[Sample { live: 1, resident: 1 }; 29]), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! `cargo xtask stress`: processes that are killed and stopped for minutes, or one whose memory must be flat.
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lock_tests::dice::Dice;
+use lock_tests::stress::Lock;
+use lock_tests::{soak, stress};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::build;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) soak: bool,
+    pub(crate) time: Duration,
+    /// Drawn when there is none.
+    pub(crate) seed: Option<u64>,
+    pub(crate) lock: Lock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { soak: false, time: Duration::from_secs(60), seed: None, lock: Lock::Real }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match try_run(options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn try_run(options: &Options) -> Result<bool, String> {
+    let name = if options.soak { "soak" } else { "stress" };
+    let program = build::program(&["--package", "lock-tests", "--bin", name], "bin", name)?;
+    // Before anything is started: a signal that comes between must not leave it behind.
+    let signalled = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&signalled))
+            .map_err(|error| format!("can't listen for signals: {error}"))?;
+    }
+    let interrupted = || signalled.load(Ordering::Relaxed);
+    let seed = options.seed.unwrap_or_else(Dice::draw_seed);
+    println!("seed {seed}, {} s", options.time.as_secs());
+    if options.soak {
+        let plan = soak::Plan { program, seed, time: options.time, leak: 0 };
+        let outcome = soak::run(&plan, &interrupted, &|line| println!("{line}")).map_err(said)?;
+        println!("{outcome}");
+        return Ok(outcome.is_clean());
+    }
+    let plan = stress::Plan { lock: options.lock, ..stress::Plan::new(program, seed, options.time) };
+    // Kept, also when a panic ends the run, unless there is nothing to be read in them.
+    let logs = tempfile::Builder::new().prefix("lock-stress-").tempdir().map_err(said)?.keep();
+    println!("logs in {}", logs.display());
+    let verdict = stress::run(&plan, &logs, &interrupted).map_err(said);
+    if verdict.as_ref().map_or(true, stress::Verdict::is_clean) {
+        let _ = std::fs::remove_dir_all(&logs);
+    }
+    let verdict = verdict?;
+    println!("{verdict}");
+    if !verdict.is_clean() {
+        println!("the logs are in {}; the seed was {seed}", logs.display());
+    }
+    Ok(verdict.is_clean())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn said(error: io::Error) -> String {
+    error.to_string()
+}
