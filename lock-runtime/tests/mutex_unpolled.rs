@@ -37,9 +37,10 @@ async fn a_try_finds_a_free_key_free() {
     drop(waiter.await.unwrap());
 }
 
-/// Polls once; whether it is still pending.
-fn pending<F: Future>(future: Pin<&mut F>) -> bool {
-    future.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+/// Polls once, outside of the manager's runtime, where nothing but the queue is at hand; whether it is still pending.
+fn pending<F: Future + Send>(future: Pin<&mut F>) -> bool {
+    let poll = || future.poll(&mut Context::from_waker(Waker::noop())).is_pending();
+    std::thread::scope(|scope| scope.spawn(poll).join().unwrap())
 }
 
 #[tokio::test(start_paused = true)]

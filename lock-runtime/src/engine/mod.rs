@@ -1,7 +1,7 @@
 //! The engine: turns wishes into holds.
 //!
 //! - [`machine`]: what is known about one key, a state machine without I/O; [`pace`]: when its contender tries again.
-//! - [`driver`]: the task that carries out a machine's steps; at most one per key.
+//! - [`driver`]: the task that carries out a machine's steps; at most one per key. [`begun`]: how it starts.
 //! - [`keeper`]: the timekeeper, which renews holds and finds those that are lost.
 //! - [`calls`]: store calls, bounded in time.
 //! - [`release`], [`reaper`]: the two kinds of calls that go on when their caller is gone; [`pending`] counts the first.
@@ -9,6 +9,7 @@
 //! - [`ending`]: how a manager ends.
 
 pub(crate) mod acquire;
+mod begun;
 mod caller;
 mod calls;
 mod driver;
@@ -164,7 +165,7 @@ impl Engine {
             if machine.removed {
                 continue;
             }
-            let result = self.run(&key, machine, f);
+            let result = self.run(&key, machine, Start::Here, f);
             return (key, result);
         }
     }
@@ -175,24 +176,25 @@ impl Engine {
         key: &Arc<Key>,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
-        self.run(key, lock(&key.machine), f)
+        self.run(key, lock(&key.machine), Start::InATask, f)
     }
 
     fn run<R>(
         self: &Arc<Self>,
         key: &Arc<Key>,
         mut machine: MutexGuard<'_, Machine>,
+        start: Start,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
         let mut effects = Effects::default();
         let result = f(&mut machine, self.clock.now(), &mut effects);
         let idle = machine.is_idle();
         drop(machine);
-        self.apply(key, effects, idle);
+        self.apply(key, effects, idle, start);
         result
     }
 
-    fn apply(self: &Arc<Self>, key: &Arc<Key>, effects: Effects, idle: bool) {
+    fn apply(self: &Arc<Self>, key: &Arc<Key>, effects: Effects, idle: bool, start: Start) {
         if let Some(hold) = effects.unwatch {
             self.timers.remove(hold.id);
         }
@@ -220,9 +222,6 @@ impl Engine {
         if effects.deserted {
             drop(lock(&key.watch).take());
         }
-        if effects.spawn {
-            self.spawn(driver::run(Arc::clone(self), Arc::clone(key)));
-        }
         if effects.notify {
             key.changed.notify_one();
         }
@@ -244,6 +243,16 @@ impl Engine {
         if left_to_lease {
             self.left_to_lease(&key.name);
         }
+        // Last: it may do all that it has to do at once.
+        if effects.spawn {
+            let driver = driver::run(Arc::clone(self), Arc::clone(key));
+            match start {
+                Start::Here if begun::is_inside(&self.runtime) => {
+                    begun::begin(&self.runtime, self.tasks.track_future(driver));
+                }
+                Start::Here | Start::InATask => self.spawn(driver),
+            }
+        }
     }
 
     // ---- grants ------------------------------------------------------------------------------------------------
@@ -256,7 +265,11 @@ impl Engine {
             (false, true) => Some(self.pending_releases.count()),
             (false, false) => self.pending_releases.reserve(),
         };
-        let ended = self.act(key, |machine, now, effects| machine.release(entry, reserve, now, effects));
+        // A drop may be anywhere, in a panic for example: whatever it starts does not run there.
+        let start = if awaited { Start::Here } else { Start::InATask };
+        let ended = self.run(key, lock(&key.machine), start, |machine, now, effects| {
+            machine.release(entry, reserve, now, effects)
+        });
         if entry.grant.max_hold_end < Tick::MAX && entry.grant.has_ended() {
             self.timers.remove(entry.grant.max_hold_job);
         }
@@ -359,6 +372,14 @@ impl Engine {
     pub(crate) fn leftovers(&self) -> (usize, usize, usize) {
         (self.registry.len(), self.timers.len(), self.tasks.len())
     }
+}
+
+/// Where a driver that has to be started is polled first.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    /// By whoever starts it, if that is in the manager's runtime: its request leaves at once.
+    Here,
+    InATask,
 }
 
 /// Why no lock can have this lease, on whatever store.

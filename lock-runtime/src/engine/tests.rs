@@ -44,12 +44,14 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     let key = engine.registry.get(&name, make);
     assert!(lock(&key.machine).is_idle());
     // Thread B: a caller that is not polled again gets an offer, its sweep is set.
+    let held = locks.mutex("k").acquire().await.unwrap();
     let mut stuck = Box::pin(locks.mutex("k").wait_forever().acquire());
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(stuck.as_mut().poll(&mut cx).is_pending());
+    drop(held);
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Thread A goes on.
-    engine.apply(&key, Effects::default(), true);
+    engine.apply(&key, Effects::default(), true, Start::InATask);
     let next = locks.mutex("k").wait(Duration::from_secs(1)).acquire().await;
     assert!(next.is_ok(), "{next:?}");
 }
