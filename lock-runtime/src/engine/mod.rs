@@ -354,10 +354,15 @@ impl Engine {
             .min(lease.duration() / 10)
     }
 
-    /// Keys in use and jobs set, for tests that look for leaks.
+    /// For tests that look for leaks.
     #[cfg(feature = "testing")]
-    pub(crate) fn leftovers(&self) -> (usize, usize, usize) {
-        (self.registry.len(), self.timers.len(), self.tasks.len())
+    pub(crate) fn leftovers(&self) -> crate::testing::Leftovers {
+        crate::testing::Leftovers {
+            keys: self.registry.len(),
+            timers: self.timers.len(),
+            tasks: self.tasks.len(),
+            waiters: self.waiting.load(Ordering::Relaxed),
+        }
     }
 }
 
