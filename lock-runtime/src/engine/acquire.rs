@@ -161,9 +161,10 @@ impl Acquire {
                     Poll::Ready(outcome) => {
                         let Extending { guard, request, .. } = *extending;
                         let error = match outcome {
-                            Ok(Ok(())) => return Poll::Ready(Ok(guard)),
-                            // The outer hold is gone: the call stands in line like everybody else.
-                            Ok(Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. })) => {
+                            Ok(Ok(())) if !guard.is_lost() => return Poll::Ready(Ok(guard)),
+                            // The outer hold is gone, perhaps after the answer and before this poll: the call stands
+                            // in line like everybody else.
+                            Ok(Ok(()) | Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. })) => {
                                 drop(guard);
                                 self.state = State::New(Box::new(request));
                                 continue;
