@@ -25,6 +25,7 @@
 //! # #[cfg(not(feature = "macros"))] fn main() {}
 //! ```
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::engine::Engine;
@@ -73,6 +74,20 @@ pub fn memory_store() -> Arc<dyn LockStore> {
 #[must_use]
 pub fn named_memory_store(name: &str) -> Arc<dyn LockStore> {
     crate::store::memory::MemoryStore::named(name, "", crate::TokenRetention::Keep)
+}
+
+thread_local! {
+    static JITTER: Cell<Option<f64>> = const { Cell::new(None) };
+}
+
+/// From now on, on this thread, managers spread their attempts by this instead of by chance, in 0..1: on a
+/// current-thread runtime under paused time, what they do is the same in every run.
+pub fn set_jitter(jitter: f64) {
+    JITTER.set(Some(jitter));
+}
+
+pub(crate) fn jitter() -> Option<f64> {
+    JITTER.get()
 }
 
 /// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost signal fires, the body

@@ -17,7 +17,7 @@ use gated::leaks::{Leak, look_for_leaks};
 use gated::schedule::{Choices, every};
 use gated::{GatedStore, Stage, Verdict};
 use lock_runtime::store::LockStore;
-use lock_runtime::testing::{lose, manager_on, named_memory_store};
+use lock_runtime::testing::{lose, manager_on, named_memory_store, set_jitter};
 use lock_runtime::{LockGuard, LockManager};
 use tokio::time::{advance, sleep};
 
@@ -189,6 +189,7 @@ async fn play(scene: Scene, store: &GatedStore, choices: &mut Choices, seen: &mu
 }
 
 fn runtime() -> tokio::runtime::Runtime {
+    set_jitter(0.5);
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
 
@@ -343,7 +344,7 @@ fn release_that_is_overdue() {
 fn release_with_somebody_in_line() {
     no_leaks(250, async |world| {
         let guard = world.locks.mutex("k").lease(LEASE).acquire().await.unwrap();
-        Scene::of(guard.release()).and(world.locks.mutex("k").acquire())
+        Scene::of(guard.release()).and(world.locks.mutex("k").acquire()).faults(1)
     });
 }
 

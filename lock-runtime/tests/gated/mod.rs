@@ -6,7 +6,7 @@
 pub(crate) mod leaks;
 pub(crate) mod schedule;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,6 +26,15 @@ pub(crate) enum Verdict {
     Pass,
     /// A request is refused without effect; an answer is lost on its way.
     Fail,
+}
+
+/// What becomes of something that comes to the gate while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Pass,
+    Fail,
+    /// It goes on after so many milliseconds.
+    Delay(u64),
 }
 
 /// What stands at the gate.
@@ -50,6 +59,7 @@ pub(crate) struct Gate(Mutex<Standing>);
 struct Standing {
     shut: bool,
     last: u64,
+    plans: VecDeque<Plan>,
     stopped: BTreeMap<u64, Stopped>,
 }
 
@@ -80,7 +90,22 @@ impl Gate {
         let _ = stopped.go.send(verdict);
     }
 
+    /// What comes next is dealt with like this.
+    pub(crate) fn plan(&self, plan: Plan) {
+        self.0.lock().unwrap().plans.push_back(plan);
+    }
+
+    pub(crate) fn forget_plans(&self) {
+        self.0.lock().unwrap().plans.clear();
+    }
+
     async fn pass(&self, call: &'static str, stage: Stage) -> Verdict {
+        let plan = self.0.lock().unwrap().plans.pop_front();
+        match plan {
+            Some(Plan::Fail) => return Verdict::Fail,
+            Some(Plan::Delay(ms)) => tokio::time::sleep(Duration::from_millis(ms)).await,
+            Some(Plan::Pass) | None => {}
+        }
         let opened = {
             let mut standing = self.0.lock().unwrap();
             if !standing.shut {
