@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use gated::leaks::{Leak, look_for_leaks};
 use gated::schedule::{Choices, every};
-use gated::{GatedStore, Stage, Verdict};
+use gated::{Bug, GatedStore, Stage, Verdict};
 use lock_runtime::store::LockStore;
 use lock_runtime::testing::{lose, manager_on, named_memory_store, set_jitter};
 use lock_runtime::{LockGuard, LockManager};
@@ -536,7 +536,7 @@ fn a_task_that_goes_on_is_found() {
 fn a_release_that_is_never_carried_out_is_found() {
     let leaks = found(async |world| {
         let guard: LockGuard = world.locks.mutex("k").acquire().await.unwrap();
-        world.store.lose_releases.store(true, Ordering::Relaxed);
+        world.store.put_in(Bug::LosesReleases);
         guard.release().await
     });
     assert_eq!(leaks, [Leak::Held, Leak::Refused]);

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use gated::leaks::look_for_leaks;
-use gated::{GatedStore, Plan};
+use gated::{Bug, GatedStore, Plan};
 use lock_runtime::store::LockStore;
 use lock_runtime::testing::{manager_on, named_memory_store, set_jitter};
 use lock_runtime::{
@@ -204,12 +204,13 @@ fn grant_id(key: usize, token: u64) -> u64 {
 }
 
 impl World {
-    async fn new(rough: bool) -> Self {
+    async fn new(rough: bool, bug: Option<Bug>) -> Self {
         static WORLDS: AtomicU64 = AtomicU64::new(0);
         let name = format!("model-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
         let mut processes = Vec::new();
         for _ in 0..PROCESSES {
             let store = GatedStore::new(named_memory_store(&name)).await;
+            bug.into_iter().for_each(|bug| store.put_in(bug));
             let settings = LockManager::builder().lease(LEASE).call_timeout(CALL_TIMEOUT);
             let locks = manager_on(settings, Arc::clone(&store) as Arc<dyn LockStore>);
             processes.push(Process { locks, store });
@@ -552,11 +553,11 @@ impl fmt::Debug for Granted {
     }
 }
 
-fn play(ops: &[Op], rough: bool) -> Stats {
+fn play(ops: &[Op], rough: bool, bug: Option<Bug>) -> Stats {
     set_jitter(0.5);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
-        let mut world = World::new(rough).await;
+        let mut world = World::new(rough, bug).await;
         for op in ops {
             world.apply(*op).await;
             settle().await;
@@ -570,7 +571,14 @@ fn play(ops: &[Op], rough: bool) -> Stats {
 
 /// Plays random operations, and says with which seed if they find something. Nothing is written down: a failure
 /// becomes a test of its own.
-fn model(cases: u32, rough: bool) -> Stats {
+fn model(cases: u32, rough: bool) {
+    let stats = random_runs(cases, rough, None).unwrap_or_else(|failure| panic!("{failure}"));
+    let Stats { granted, reentered, refused, released } = stats;
+    let most = [granted / 2, reentered * 10, refused * 4, released * 4];
+    assert!(most.iter().all(|&count| count > cases as usize), "idle runs: {stats:?}");
+}
+
+fn random_runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Stats, String> {
     let mut config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {
         RngSeed::Fixed(seed) => seed,
@@ -579,7 +587,7 @@ fn model(cases: u32, rough: bool) -> Stats {
     config.rng_seed = RngSeed::Fixed(seed);
     let stats = std::cell::Cell::new(Stats::default());
     let run = |ops: Vec<Op>| {
-        let one = play(&ops, rough);
+        let one = play(&ops, rough, bug);
         let all = stats.get();
         stats.set(Stats {
             granted: all.granted + one.granted,
@@ -590,13 +598,9 @@ fn model(cases: u32, rough: bool) -> Stats {
         Ok(())
     };
     if let Err(failure) = TestRunner::new(config).run(&prop::collection::vec(op(rough), 1..60), run) {
-        panic!("PROPTEST_RNG_SEED={seed}: {failure}");
+        return Err(format!("PROPTEST_RNG_SEED={seed}: {failure}"));
     }
-    let stats = stats.get();
-    let Stats { granted, reentered, refused, released } = stats;
-    let most = [granted / 2, reentered * 10, refused * 4, released * 4];
-    assert!(most.iter().all(|&count| count > cases as usize), "idle runs: {stats:?}");
-    stats
+    Ok(stats.get())
 }
 
 /// Nobody is refused, or loses a lock, without a reason.
@@ -609,4 +613,16 @@ fn processes_share_keys_on_a_store_that_answers() {
 #[test]
 fn processes_share_keys_on_a_store_that_fails() {
     model(1200, true);
+}
+
+#[test]
+fn a_store_that_gives_a_key_to_everybody_is_found() {
+    let failure = random_runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
+    assert!(failure.contains("two holders") || failure.contains("longer than at the store"), "{failure}");
+}
+
+#[test]
+fn a_store_that_keeps_what_was_released_is_found() {
+    let failure = random_runs(200, false, Some(Bug::LosesReleases)).map(drop).unwrap_err();
+    assert!(failure.contains("left behind") || failure.contains("no progress"), "{failure}");
 }

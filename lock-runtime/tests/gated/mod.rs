@@ -8,7 +8,6 @@ pub(crate) mod schedule;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -150,19 +149,36 @@ impl ServerClock {
     }
 }
 
+/// What a store may get wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// Releases are answered and not carried out.
+    LosesReleases,
+    /// Whoever asks for a key gets it.
+    StealsKeys,
+}
+
 /// A store behind a [`Gate`]. Like a server, it refuses what arrives too late.
 pub(crate) struct GatedStore {
     pub(crate) inner: Arc<dyn LockStore>,
     pub(crate) gate: Arc<Gate>,
-    /// A bug, made on purpose: releases are answered and not carried out.
-    pub(crate) lose_releases: AtomicBool,
+    /// Made on purpose: what looks for bugs must find it.
+    bug: Mutex<Option<Bug>>,
     clock: ServerClock,
 }
 
 impl GatedStore {
     pub(crate) async fn new(inner: Arc<dyn LockStore>) -> Arc<Self> {
         let clock = ServerClock::ask(&inner).await;
-        Arc::new(Self { inner, gate: Arc::default(), lose_releases: AtomicBool::new(false), clock })
+        Arc::new(Self { inner, gate: Arc::default(), bug: Mutex::default(), clock })
+    }
+
+    pub(crate) fn put_in(&self, bug: Bug) {
+        *self.bug.lock().unwrap() = Some(bug);
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        *self.bug.lock().unwrap() == Some(bug)
     }
 
     /// Stamps the request when it is sent, and stops it before `work` and after it.
@@ -191,16 +207,23 @@ impl GatedStore {
 
 impl LockStore for GatedStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.call("acquire", Some(&Arc::clone(&request)), |inner, late| {
+        let steals = self.has(Bug::StealsKeys);
+        self.call("acquire", Some(&Arc::clone(&request)), move |inner, late| {
             if late {
                 return Box::pin(async { Err(StoreError::new(StoreErrorKind::TooLate, "too late")) });
             }
-            inner.acquire(request)
+            if !steals {
+                return inner.acquire(request);
+            }
+            Box::pin(async move {
+                inner.force_release(request.items[0].key.clone()).await?;
+                inner.acquire(request).await
+            })
         })
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        if self.lose_releases.load(Ordering::Relaxed) {
+        if self.has(Bug::LosesReleases) {
             let held = vec![true; request.items.len()];
             let released = Released { held, other_listeners: 0, echo: false, then: None };
             return Box::pin(async { Ok(released) });
