@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::Scope;
+use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
 use tokio::sync::oneshot;

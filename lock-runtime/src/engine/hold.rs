@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -12,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::store::Item;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::time;
 use crate::token::FencingToken;
 
@@ -126,10 +126,12 @@ impl Hold {
         Duration::from_nanos(self.renewal_lease.load(Ordering::Acquire))
     }
 
-    /// Renewals ask for this from now on: a renewed call was made inside a fixed lease.
+    /// The watchdog renews it to this from now on: a renewed call was made inside it.
     pub(crate) fn renew_to(&self, lease: Duration) {
         let nanos = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        // First: the timekeeper looks whether it is renewed, then to what.
         self.renewal_lease.store(nanos, Ordering::Release);
+        self.renewing.store(true, Ordering::Release);
     }
 
     /// Whether the watchdog renews it at present.
@@ -137,8 +139,8 @@ impl Hold {
         self.renewing.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_renewing(&self, renewing: bool) {
-        self.renewing.store(renewing, Ordering::Release);
+    pub(crate) fn stop_renewing(&self) {
+        self.renewing.store(false, Ordering::Release);
     }
 }
 

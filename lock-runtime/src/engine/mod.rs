@@ -25,8 +25,7 @@ mod release;
 mod rtt;
 mod timers;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -47,7 +46,8 @@ use crate::error::Loss;
 use crate::key::LockKey;
 use crate::metrics;
 use crate::store::{Item, LockStore};
-use crate::sync::{lock, shielded};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{MutexGuard, lock, shielded};
 use crate::token::Owners;
 
 /// Leases shorter than this are refused.
@@ -380,5 +380,7 @@ pub(crate) fn out_of_range(lease: Duration) -> Option<String> {
 /// A weak engine, for tasks that must not keep it alive.
 pub(crate) type WeakEngine = Weak<Engine>;
 
+#[cfg(all(test, lock_loom))]
+mod loom_models;
 #[cfg(test)]
 mod tests;
