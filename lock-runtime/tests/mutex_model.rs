@@ -255,7 +255,7 @@ impl World {
     async fn apply(&mut self, op: Op) {
         match op {
             Op::Acquire { process, key, waits, lease, inside } => {
-                self.acquire(process, key, waits, lease, inside)
+                self.acquire(process, key, waits, lease, inside);
             }
             Op::Poll(n) if !self.calls.is_empty() => self.poll(n % self.calls.len()),
             Op::Leave(n) if !self.calls.is_empty() => {
@@ -388,7 +388,7 @@ impl World {
         let (process, key) = (call.process, call.key);
         match (outcome, call.what) {
             (Outcome::Acquired(Ok(guard)), What::Acquire { lease, .. }) => {
-                self.granted(process, key, lease, guard)
+                self.granted(process, key, lease, guard);
             }
             (Outcome::Acquired(Err(error)), What::Acquire { waits, .. }) => {
                 self.stats.refused += 1;
