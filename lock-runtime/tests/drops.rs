@@ -442,6 +442,29 @@ fn force_release_beside_an_acquire() {
 }
 
 #[test]
+fn lost_of_a_lock() {
+    no_leaks(25, &async |world| {
+        let guard = world.locks.mutex("k").lease(LEASE).acquire().await.unwrap();
+        let locks = world.locks.clone();
+        Scene::of(async move { (guard.lost().await, guard).1 })
+            .while_it_may("the lock is lost", lost(locks))
+            .spurious(1)
+    });
+}
+
+#[test]
+fn shutdown() {
+    no_leaks(100, &async |world| {
+        let guard = world.locks.mutex("k").acquire().await.unwrap();
+        let locks = world.locks.clone();
+        Scene::of(async move { locks.shutdown(SECOND).await })
+            .while_it_may("the holder releases", async move { drop(guard) })
+            .while_it_may("2 s pass", advance(2 * SECOND))
+            .spurious(1)
+    });
+}
+
+#[test]
 fn status() {
     no_leaks(10, &async |world| {
         let locks = world.locks.clone();
