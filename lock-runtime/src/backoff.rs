@@ -1,9 +1,21 @@
-//! [`Backoff`]: pauses between attempts of one call.
+//! [`Backoff`]: pauses between attempts of one call; [`jitter`], which spreads those of many processes.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// Uniform in 0..1.
+#[cfg(not(feature = "testing"))]
+pub(crate) fn jitter() -> f64 {
+    rand::random()
+}
+
+/// As without the feature, unless a test needs the same run again.
+#[cfg(feature = "testing")]
+pub(crate) fn jitter() -> f64 {
+    crate::testing::jitter().unwrap_or_else(rand::random)
+}
 
 /// Doubles from 20 ms to a second.
 #[derive(Debug)]

@@ -56,6 +56,9 @@ pub(crate) enum Clock {
     Boot,
     /// tokio's clock, so that `tokio::time::pause` works on the memory store.
     Tokio { origin: tokio::time::Instant },
+    /// That of a `loom` model, whose threads move it.
+    #[cfg(all(test, lock_loom))]
+    Model,
 }
 
 impl Clock {
@@ -68,7 +71,25 @@ impl Clock {
         match self {
             Self::Boot => boot_time(),
             Self::Tokio { origin } => Tick::default() + origin.elapsed(),
+            #[cfg(all(test, lock_loom))]
+            Self::Model => Tick(model::advance(0)),
         }
+    }
+}
+
+#[cfg(all(test, lock_loom))]
+pub(crate) mod model {
+    //! The clock of a `loom` model.
+
+    use loom::sync::atomic::{AtomicU64, Ordering};
+
+    loom::lazy_static! {
+        static ref NOW: AtomicU64 = AtomicU64::new(0);
+    }
+
+    /// Returns the time. Reads by writing: whoever looks later never sees an earlier time.
+    pub(crate) fn advance(nanos: u64) -> u64 {
+        NOW.fetch_add(nanos, Ordering::AcqRel) + nanos
     }
 }
 

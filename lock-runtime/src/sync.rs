@@ -1,7 +1,12 @@
-//! Going on after a panic elsewhere.
+//! Mutexes and atomics, those of `loom` in its models; and going on after a panic elsewhere.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+
+#[cfg(all(test, lock_loom))]
+pub(crate) use loom::sync::{Mutex, MutexGuard, atomic};
+#[cfg(not(all(test, lock_loom)))]
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 
 /// Locks `mutex`. State machines change their state in steps that cannot panic half-way, so poison is ignored: a
 /// panicking user thread must not take the locks of the whole process with it.

@@ -25,6 +25,7 @@
 //! # #[cfg(not(feature = "macros"))] fn main() {}
 //! ```
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::engine::Engine;
@@ -66,6 +67,29 @@ pub fn memory_store() -> Arc<dyn LockStore> {
     crate::store::memory::MemoryStore::new("", crate::TokenRetention::Keep)
 }
 
+/// A handle on the memory store of this name, which is a fresh one when nobody has a handle on it. Managers on
+/// handles of their own are to each other as processes are: they hear each other's releases, and count as listeners.
+///
+/// Keys have no prefix here, so a manager on `memory:NAME` reaches them with an empty one.
+#[must_use]
+pub fn named_memory_store(name: &str) -> Arc<dyn LockStore> {
+    crate::store::memory::MemoryStore::named(name, "", crate::TokenRetention::Keep)
+}
+
+thread_local! {
+    static JITTER: Cell<Option<f64>> = const { Cell::new(None) };
+}
+
+/// From now on, on this thread, managers spread their attempts by this instead of by chance, in 0..1: on a
+/// current-thread runtime under paused time, what they do is the same in every run.
+pub fn set_jitter(jitter: f64) {
+    JITTER.set(Some(jitter));
+}
+
+pub(crate) fn jitter() -> Option<f64> {
+    JITTER.get()
+}
+
 /// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost signal fires, the body
 /// is cancelled, and the owner-checked release is sent. `false` when this manager does not hold the key.
 pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
@@ -91,13 +115,14 @@ pub struct Leftovers {
     pub timers: usize,
     /// Background tasks: contenders, releases, withdrawals.
     pub tasks: usize,
+    /// Calls that wait, of all keys.
+    pub waiters: usize,
 }
 
 /// Counts what `locks` still has; for tests that look for leaks.
 #[must_use]
 pub fn leftovers(locks: &LockManager) -> Leftovers {
-    let (keys, timers, tasks) = locks.engine().leftovers();
-    Leftovers { keys, timers, tasks }
+    locks.engine().leftovers()
 }
 
 // A test helper has nobody to return the error to.

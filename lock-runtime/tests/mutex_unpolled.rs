@@ -125,3 +125,15 @@ async fn the_queue_keeps_its_order_behind_them() {
     assert!(later.is_sorted(), "{seen:?}");
     drop(stuck);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_inside_that_is_polled_late_does_not_enter_a_lost_lock() {
+    let locks = memory_manager();
+    let outer = locks.mutex("k").lease(100 * MS).acquire().await.unwrap();
+    let mut inner = Box::pin(outer.scope(locks.mutex("k").lease(SECOND).acquire()));
+    assert!(pending(inner.as_mut()), "a longer lease takes a call");
+    sleep(2 * SECOND).await;
+    assert!(outer.is_lost());
+    let guard = timeout(SECOND, inner).await.unwrap().unwrap();
+    assert!(!guard.is_lost() && guard.fencing_token() > outer.fencing_token(), "{guard:?}");
+}

@@ -18,13 +18,22 @@ pub(crate) enum Part {
     Features,
     Docs,
     Test,
+    Loom,
     Tls,
     Examples,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Fmt, Self::Clippy, Self::Features, Self::Docs, Self::Test, Self::Tls, Self::Examples];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Fmt,
+        Self::Clippy,
+        Self::Features,
+        Self::Docs,
+        Self::Test,
+        Self::Loom,
+        Self::Tls,
+        Self::Examples,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -33,6 +42,7 @@ impl Part {
             Self::Features => "features",
             Self::Docs => "docs",
             Self::Test => "test",
+            Self::Loom => "loom",
             Self::Tls => "tls",
             Self::Examples => "examples",
         }
@@ -47,6 +57,7 @@ impl Part {
             Self::Fmt => &[Tool::Rustfmt],
             Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
             Self::Features => &[Tool::Clippy],
+            Self::Loom => &[],
             Self::Docs => &[Tool::OpenSsl],
             Self::Test | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Examples => &[Tool::RedisServer],
@@ -177,9 +188,22 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         Part::Test => {
             table.step("test", || cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"]));
         }
+        Part::Loom => table.step("loom", run_loom),
         Part::Tls => run_tls(table, server_missing),
         Part::Examples => examples::run(table, server_missing),
     }
+}
+
+/// The models of what threads share. The flag puts `lock-runtime` on the primitives of `loom`, on which its other tests
+/// can't run.
+fn run_loom() -> Outcome {
+    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" --cfg lock_loom");
+    let mut test = crate::cargo();
+    test.args(["test", "--package", "lock-runtime", "--no-default-features", "--features", "testing"])
+        .args(["--lib", "loom_models"])
+        .env("RUSTFLAGS", flags.trim());
+    run_command(&mut test)
 }
 
 /// `rediss://` without a TLS library and with each one alone; the part `test` has both at once.

@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::Scope;
+use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
 use tokio::sync::oneshot;
@@ -161,9 +161,10 @@ impl Acquire {
                     Poll::Ready(outcome) => {
                         let Extending { guard, request, .. } = *extending;
                         let error = match outcome {
-                            Ok(Ok(())) => return Poll::Ready(Ok(guard)),
-                            // The outer hold is gone: the call stands in line like everybody else.
-                            Ok(Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. })) => {
+                            Ok(Ok(())) if !guard.is_lost() => return Poll::Ready(Ok(guard)),
+                            // The outer hold is gone, perhaps after the answer and before this poll: the call stands
+                            // in line like everybody else.
+                            Ok(Ok(()) | Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. })) => {
                                 drop(guard);
                                 self.state = State::New(Box::new(request));
                                 continue;

@@ -11,6 +11,7 @@ use super::hold::{Hold, Lease};
 use super::machine::{Again, Effects, Order, Rivals, Step};
 use super::registry::Key;
 use super::release::{self, Sent};
+use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::error::AcquireError;
 use crate::store::{
@@ -106,7 +107,7 @@ impl Driver {
                 engine.rtt.record(sent, engine.clock.now());
                 let listening = self.watch.as_ref().is_some_and(Watch::is_confirmed);
                 let longest = engine.config.fallback_poll;
-                let random = rand::random();
+                let random = jitter();
                 self.act(|machine, now, effects| {
                     machine.on_busy(now, busy.remaining, listening, longest, random, effects);
                 });
@@ -124,7 +125,7 @@ impl Driver {
     fn failed(&self, error: StoreError) {
         tracing::debug!(key = %self.key.name, %error, "acquire attempt failed");
         let error = Arc::new(error);
-        let random = rand::random();
+        let random = jitter();
         self.act(|machine, now, effects| machine.on_error(&error, now, random, effects));
     }
 
@@ -162,7 +163,7 @@ impl Driver {
             listeners: again.listeners,
         });
         let sent = release::send(&engine, &hold, takeover.clone(), order.report, |error| {
-            let random = rand::random();
+            let random = jitter();
             self.act(|machine, now, effects| machine.note_error(error, now, random, effects));
         })
         .await;
@@ -214,6 +215,7 @@ impl Driver {
         loop {
             let left = until.since(engine.clock.now());
             tokio::select! {
+                biased; // so that a run can be made again
                 () = key.changed.notified() => return,
                 notice = next_notice(self.watch.as_mut()) => {
                     tracing::trace!(key = %key.name, ?notice, "notice");

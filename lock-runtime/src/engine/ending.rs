@@ -1,7 +1,6 @@
 //! How a manager ends, and how holds are ended from outside.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -11,6 +10,7 @@ use super::machine::Machine;
 use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::store::{StoreError, StoreErrorKind};
+use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 use crate::time;
 

@@ -1,9 +1,9 @@
 //! [`Health`]: says once that the store fails, and once that it works again.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A store that fails now and then is spoken of this often at most.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -18,13 +18,20 @@ pub(crate) struct Health {
 
 impl Health {
     pub(crate) fn failed(&self, now: Tick, error: &dyn std::fmt::Display) {
-        if !self.failing.load(Ordering::Relaxed)
-            && now.as_nanos() >= self.quiet_until.load(Ordering::Relaxed)
-            && !self.failing.swap(true, Ordering::Relaxed)
-        {
-            self.quiet_until.store((now + PAUSE).as_nanos(), Ordering::Relaxed);
+        if self.is_news(now) {
             tracing::warn!(%error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is");
         }
+    }
+
+    /// For one of those who fail at the same time.
+    pub(super) fn is_news(&self, now: Tick) -> bool {
+        let is_news = !self.failing.load(Ordering::Relaxed)
+            && now.as_nanos() >= self.quiet_until.load(Ordering::Relaxed)
+            && !self.failing.swap(true, Ordering::Relaxed);
+        if is_news {
+            self.quiet_until.store((now + PAUSE).as_nanos(), Ordering::Relaxed);
+        }
+        is_news
     }
 
     pub(crate) fn answered(&self) {

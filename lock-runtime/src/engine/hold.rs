@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -12,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::store::Item;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::time;
 use crate::token::FencingToken;
 
@@ -126,10 +126,12 @@ impl Hold {
         Duration::from_nanos(self.renewal_lease.load(Ordering::Acquire))
     }
 
-    /// Renewals ask for this from now on: a renewed call was made inside a fixed lease.
+    /// The watchdog renews it to this from now on: a renewed call was made inside it.
     pub(crate) fn renew_to(&self, lease: Duration) {
         let nanos = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        // First: the timekeeper looks whether it is renewed, then to what.
         self.renewal_lease.store(nanos, Ordering::Release);
+        self.renewing.store(true, Ordering::Release);
     }
 
     /// Whether the watchdog renews it at present.
@@ -137,8 +139,8 @@ impl Hold {
         self.renewing.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_renewing(&self, renewing: bool) {
-        self.renewing.store(renewing, Ordering::Release);
+    pub(crate) fn stop_renewing(&self) {
+        self.renewing.store(false, Ordering::Release);
     }
 }
 
@@ -161,6 +163,11 @@ pub(crate) struct MaxHold {
     pub(crate) job: u64,
 }
 
+/// [`Grant::state`]: somebody has seen that it is lost.
+const LOST: u8 = 1;
+/// [`Grant::state`]: its last entry was released.
+const ENDED: u8 = 2;
+
 /// One generation of a hold: what guards, scope nodes and views name.
 ///
 /// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal, on the same hold.
@@ -176,9 +183,8 @@ pub(crate) struct Grant {
     lost: CancellationToken,
     /// Why it was lost, once somebody has been told.
     told: OnceLock<Loss>,
-    ended: AtomicBool,
-    /// Whether it was lost when it ended.
-    ended_lost: AtomicBool,
+    /// [`LOST`] and [`ENDED`]. Lost is never taken back, and not added after the end.
+    state: AtomicU8,
 }
 
 impl Grant {
@@ -198,8 +204,7 @@ impl Grant {
             granted_at: now,
             lost: CancellationToken::new(),
             told: OnceLock::new(),
-            ended: AtomicBool::new(false),
-            ended_lost: AtomicBool::new(false),
+            state: AtomicU8::new(0),
         }
     }
 
@@ -212,16 +217,24 @@ impl Grant {
         self.hold.deadline().min(self.max_hold_end)
     }
 
-    /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task and no store.
+    /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task and no store. Whoever
+    /// finds it lost writes that down: a renewal that was under way, or the end of the grant, would hide it.
     pub(crate) fn is_lost(&self) -> bool {
-        if self.lost.is_cancelled() {
-            return true;
+        match self.state.load(Ordering::Acquire) {
+            0 => {
+                let now = self.clock.now();
+                (!self.hold.is_valid(now) || now >= self.max_hold_end) && self.note_lost()
+            }
+            state => state & LOST != 0,
         }
-        if self.ended.load(Ordering::Acquire) {
-            return self.ended_lost.load(Ordering::Acquire);
+    }
+
+    /// `false` when it has ended in good order.
+    fn note_lost(&self) -> bool {
+        match self.state.compare_exchange(0, LOST, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(state) => state & LOST != 0,
         }
-        let now = self.clock.now();
-        !self.hold.is_valid(now) || now >= self.max_hold_end
     }
 
     /// Why it is lost; asked of a grant that is.
@@ -242,19 +255,19 @@ impl Grant {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) & ENDED != 0
     }
 
     /// The last entry was released. The clock decides now, once and for all, whether the lock was lost before.
     pub(crate) fn end(&self) -> bool {
-        let lost = self.is_lost();
-        self.ended_lost.store(lost, Ordering::Release);
-        self.ended.store(true, Ordering::Release);
-        lost
+        // Looks at the clock.
+        self.is_lost();
+        self.state.fetch_or(ENDED, Ordering::AcqRel) & LOST != 0
     }
 
     /// Fires the lost signal; `true` for the first time that somebody is told so.
     pub(crate) fn signal_lost(&self) -> bool {
+        self.note_lost();
         self.lost.cancel();
         self.told.set(self.loss()).is_ok()
     }
@@ -269,7 +282,7 @@ impl Grant {
 
     /// Time for which the grant is certain, if nothing is renewed.
     pub(crate) fn remaining(&self) -> Duration {
-        if self.has_ended() || self.lost.is_cancelled() || self.hold.is_marked_lost() {
+        if !self.is_live() {
             return Duration::ZERO;
         }
         self.deadline().since(self.clock.now())

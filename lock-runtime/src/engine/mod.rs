@@ -26,8 +26,7 @@ mod release;
 mod rtt;
 mod timers;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -48,7 +47,8 @@ use crate::error::Loss;
 use crate::key::LockKey;
 use crate::metrics;
 use crate::store::{Item, LockStore};
-use crate::sync::{lock, shielded};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{MutexGuard, lock, shielded};
 use crate::token::Owners;
 
 /// Leases shorter than this are refused.
@@ -367,10 +367,15 @@ impl Engine {
             .min(lease.duration() / 10)
     }
 
-    /// Keys in use and jobs set, for tests that look for leaks.
+    /// For tests that look for leaks.
     #[cfg(feature = "testing")]
-    pub(crate) fn leftovers(&self) -> (usize, usize, usize) {
-        (self.registry.len(), self.timers.len(), self.tasks.len())
+    pub(crate) fn leftovers(&self) -> crate::testing::Leftovers {
+        crate::testing::Leftovers {
+            keys: self.registry.len(),
+            timers: self.timers.len(),
+            tasks: self.tasks.len(),
+            waiters: self.waiting.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -396,5 +401,7 @@ pub(crate) fn out_of_range(lease: Duration) -> Option<String> {
 /// A weak engine, for tasks that must not keep it alive.
 pub(crate) type WeakEngine = Weak<Engine>;
 
+#[cfg(all(test, lock_loom))]
+mod loom_models;
 #[cfg(test)]
 mod tests;

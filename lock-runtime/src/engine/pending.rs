@@ -1,7 +1,8 @@
 //! [`PendingReleases`]: how many releases are under way, counted from the moment their guards go.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts releases, up to a cap.
 #[derive(Debug)]

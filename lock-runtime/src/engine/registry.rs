@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
 use super::machine::Machine;
 use crate::key::LockKey;
 use crate::store::Watch;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// One key: its state machine, and what its driver needs.
 pub(crate) struct Key {

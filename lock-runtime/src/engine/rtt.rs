@@ -1,9 +1,9 @@
 //! [`RoundTrip`]: the lowest recent round trip to the store.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::sync::Mutex;
 
 /// How long a measurement counts, at most twice this.
 const PERIOD: Duration = Duration::from_secs(10);

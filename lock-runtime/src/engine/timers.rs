@@ -1,14 +1,14 @@
 //! [`Timers`]: the one timer structure of a manager.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::Notify;
 
 use super::hold::{Grant, Hold};
 use super::registry::Key;
 use crate::clock::Tick;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 /// Something that is due.
 #[derive(Clone, Debug)]

@@ -19,12 +19,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use crate::key::LockKey;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::token::{FencingToken, OwnerId};
 
 pub(crate) mod memory;

@@ -152,7 +152,7 @@ impl Machine {
             let renewed = live.entries.iter().any(|e| e.renewed);
             let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
             if entry.grant.hold.is_renewing() && !renewed {
-                entry.grant.hold.set_renewing(false);
+                entry.grant.hold.stop_renewing();
                 effects.rewatch = Some(Arc::clone(&entry.grant.hold));
                 if entry.grant.hold.deadline() < until {
                     effects.lengthen = Some((Arc::clone(&entry.grant.hold), until.since(now)));

@@ -52,7 +52,7 @@ impl Machine {
     /// until the guard goes or the lease is over.
     pub(crate) fn end_max_hold(&mut self, grant: &Arc<Grant>, now: Tick, effects: &mut Effects) {
         if self.live_of(grant).is_some() && now >= grant.max_hold_end {
-            grant.hold.set_renewing(false);
+            grant.hold.stop_renewing();
             effects.rewatch = Some(Arc::clone(&grant.hold));
             effects.signal = Some(Arc::clone(grant));
         }

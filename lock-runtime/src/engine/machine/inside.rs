@@ -15,7 +15,7 @@ use crate::store::{ListenerPolicy, MAX_TOKENS};
 
 /// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
 pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
-    hold.set_renewing(false);
+    hold.stop_renewing();
     effects.unwatch = Some(Arc::clone(hold));
 }
 
@@ -89,7 +89,6 @@ impl Machine {
         let longer = !grant.hold.is_renewing() || grant.hold.renewal_lease() < wish.lease.duration();
         if wish.lease.is_renewed() && longer {
             grant.hold.renew_to(wish.lease.duration());
-            grant.hold.set_renewing(true);
             effects.rewatch = Some(Arc::clone(&grant.hold));
         }
         live.entries.push(LiveEntry::new(id, wish, now));

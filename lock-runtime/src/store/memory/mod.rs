@@ -17,7 +17,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use self::step::Step;
@@ -29,10 +29,10 @@ use super::{
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
 use crate::key::LockKey;
-use crate::sync::lock;
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// The stores that have a name. Held weakly: a store goes away with the last manager that uses it.
-static NAMED: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+static NAMED: std::sync::Mutex<BTreeMap<String, Weak<Shared>>> = std::sync::Mutex::new(BTreeMap::new());
 
 /// One manager's handle on a store in memory.
 pub(crate) struct MemoryStore {
@@ -87,7 +87,7 @@ impl MemoryStore {
     /// The store of this name, shared by everybody in the process who asks for it. Prefix and retention belong to
     /// the handle that is returned, not to the store.
     pub(crate) fn named(name: &str, prefix: &str, retention: TokenRetention) -> Arc<Self> {
-        let mut named = lock(&NAMED);
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
         named.retain(|_, shared| shared.strong_count() > 0);
         let shared = match named.get(name).and_then(Weak::upgrade) {
             Some(shared) => shared,

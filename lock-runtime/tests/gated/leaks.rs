@@ -1,0 +1,68 @@
+//! What somebody left behind, who should have left nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_runtime::store::{AcquireRequest, Acquired, Item, Kind, LockStore, ReleaseRequest};
+use lock_runtime::testing::{leftovers, manager_on};
+use lock_runtime::{LockKey, LockManager, OwnerId};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+/// One of the things that may be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Leak {
+    /// The store has the key.
+    Held,
+    /// A manager knows a call that waits.
+    Waiter,
+    /// A manager's engine has an entry for a key.
+    Entry,
+    /// A manager has a timer job.
+    Timer,
+    /// A manager tracks a background task.
+    Background,
+    /// The runtime has a task besides the timekeepers, one a manager.
+    Task,
+    /// Somebody listens for releases of the key.
+    Subscription,
+    /// Another process does not get the key at once.
+    Refused,
+}
+
+/// What `managers` have left of `key`. `store` is a handle that none of them has.
+pub(crate) async fn look_for_leaks(
+    managers: &[LockManager],
+    store: &Arc<dyn LockStore>,
+    key: &str,
+) -> Vec<Leak> {
+    let mut leaks = Vec::new();
+    let mut note = |leak: Leak, is_there: bool| leaks.extend(is_there.then_some(leak));
+    let left: Vec<_> = managers.iter().map(leftovers).collect();
+    note(Leak::Waiter, left.iter().any(|left| left.waiters > 0));
+    note(Leak::Entry, left.iter().any(|left| left.keys > 0));
+    note(Leak::Timer, left.iter().any(|left| left.timers > 0));
+    note(Leak::Background, left.iter().any(|left| left.tasks > 0));
+    note(Leak::Task, Handle::current().metrics().num_alive_tasks() > managers.len());
+    let name = LockKey::new(key).unwrap();
+    note(Leak::Held, store.status(name.clone()).await.unwrap().is_locked());
+    note(Leak::Subscription, is_listened_to(store, name).await);
+    let start = Instant::now();
+    let fresh = manager_on(LockManager::builder(), Arc::clone(store));
+    let got = fresh.mutex(key).try_acquire().await.unwrap();
+    note(Leak::Refused, got.is_none() || start.elapsed() > Duration::from_millis(1));
+    leaks.sort_unstable();
+    leaks
+}
+
+/// A release tells how many others hear it.
+async fn is_listened_to(store: &Arc<dyn LockStore>, key: LockKey) -> bool {
+    let second = Duration::from_secs(1);
+    let item = Item { key, kind: Kind::Mutex, owner: OwnerId::new("probe") };
+    let request = Arc::new(AcquireRequest::new(vec![item.clone()], second, second));
+    if let Acquired::Busy(_) = store.acquire(request).await.unwrap() {
+        return false; // that is a leak of another kind
+    }
+    let request = ReleaseRequest { items: vec![item], linger: Duration::ZERO, then: None, timeout: second };
+    store.release(Arc::new(request)).await.unwrap().other_listeners > 0
+}
