@@ -6,12 +6,12 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::runtime::Handle;
 
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
