@@ -76,6 +76,7 @@
 )]
 
 mod backoff;
+mod begun;
 mod body;
 mod builder;
 mod clock;

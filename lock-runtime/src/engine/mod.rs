@@ -1,7 +1,7 @@
 //! The engine: turns wishes into holds.
 //!
 //! - [`machine`]: what is known about one key, a state machine without I/O; [`pace`]: when its contender tries again.
-//! - [`driver`]: the task that carries out a machine's steps; at most one per key. [`begun`]: how it starts.
+//! - [`driver`]: the task that carries out a machine's steps; at most one per key.
 //! - [`keeper`]: the timekeeper, which renews holds and finds those that are lost.
 //! - [`calls`]: store calls, bounded in time.
 //! - [`release`], [`reaper`]: the two kinds of calls that go on when their caller is gone; [`pending`] counts the first.
@@ -9,7 +9,6 @@
 //! - [`ending`]: how a manager ends.
 
 pub(crate) mod acquire;
-mod begun;
 mod caller;
 mod calls;
 mod driver;
@@ -41,6 +40,7 @@ use self::pending::PendingReleases;
 use self::registry::{Key, Registry};
 use self::rtt::RoundTrip;
 use self::timers::{Job, Timers};
+use crate::begun;
 use crate::clock::{Clock, Tick};
 use crate::config::{Config, TokenRetention};
 use crate::error::Loss;

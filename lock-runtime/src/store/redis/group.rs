@@ -10,11 +10,17 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 use super::Inner;
+use crate::begun;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::lock;
 
-/// Most requests in one call: the server does nothing else meanwhile.
-const LARGEST: usize = 64;
+/// So many requests make a call that is sent without waiting for more: the server has work while this side goes on,
+/// does little else meanwhile, and would save little with more.
+const FULL: usize = 16;
+fn full() -> usize {
+    static F: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *F.get_or_init(|| std::env::var("GFULL").ok().and_then(|v| v.parse().ok()).unwrap_or(FULL))
+}
 
 /// What all members of a group ask for, each for its own key.
 pub(super) trait Step: Sized + Send + Sync + 'static {
@@ -49,15 +55,34 @@ struct Member<S: Step> {
 
 enum Place<S: Step> {
     Alone(S::Request),
-    Member { answer: oneshot::Receiver<Result<S::Answer, StoreError>>, first: bool },
+    Member { answer: oneshot::Receiver<Result<S::Answer, StoreError>>, role: Role<S> },
 }
 
-/// A call that is not answered yet.
-struct UnderWay<'a, S: Step>(&'a Group<S>);
+/// What a new member has to do.
+enum Role<S: Step> {
+    /// See to it that the call is sent.
+    First,
+    /// Nothing.
+    Joined,
+    /// Send the call: nobody else fits in.
+    Last(Vec<Member<S>>),
+}
 
-impl<S: Step> Drop for UnderWay<'_, S> {
+/// A call that is counted as not answered yet.
+struct UnderWay<S: Step> {
+    inner: Arc<Inner>,
+    _step: PhantomData<S>,
+}
+
+impl<S: Step> UnderWay<S> {
+    fn new(inner: &Arc<Inner>) -> Self {
+        Self { inner: Arc::clone(inner), _step: PhantomData }
+    }
+}
+
+impl<S: Step> Drop for UnderWay<S> {
     fn drop(&mut self) {
-        lock(&self.0.0).under_way -= 1;
+        lock(&S::group(&self.inner).0).under_way -= 1;
     }
 }
 
@@ -76,23 +101,23 @@ impl<S: Step> Group<S> {
         }
         let (sender, answer) = oneshot::channel();
         state.members.push(Member { request, answer: sender });
-        Place::Member { answer, first: state.members.len() == 1 }
+        let role = match state.members.len() {
+            1 => Role::First,
+            n if n >= full() => Role::Last(state.take()),
+            _ => Role::Joined,
+        };
+        Place::Member { answer, role }
     }
+}
 
-    /// The next members that somebody still waits for; empty when there are none.
-    fn take(&self) -> Vec<Member<S>> {
-        let mut state = lock(&self.0);
+impl<S: Step> State<S> {
+    /// All members that somebody still waits for, to be sent by one call.
+    fn take(&mut self) -> Vec<Member<S>> {
+        let mut members = std::mem::take(&mut self.members);
         // Whoever has gone has not been sent, so nothing of it needs to be undone.
-        state.members.retain(|member| !member.answer.is_closed());
-        if state.members.is_empty() {
-            return Vec::new();
-        }
-        state.under_way += 1;
-        if state.members.len() <= LARGEST {
-            return std::mem::take(&mut state.members);
-        }
-        let rest = state.members.split_off(LARGEST);
-        std::mem::replace(&mut state.members, rest)
+        members.retain(|member| !member.answer.is_closed());
+        self.under_way += 1;
+        members
     }
 }
 
@@ -101,14 +126,26 @@ pub(super) async fn call<S: Step>(inner: &Arc<Inner>, request: S::Request) -> Re
     match S::group(inner).enter(request) {
         // Boxed, so that members are small.
         Place::Alone(request) => {
-            let _under_way = UnderWay(S::group(inner));
+            let _under_way = UnderWay::<S>::new(inner);
             Box::pin(alone::<S>(inner, request)).await
         }
-        Place::Member { answer, first } => {
-            if first {
-                // A task of its own: a caller that goes must not take the others with it.
-                let promise = Promise::<S> { inner: Arc::clone(inner), kept: false, _step: PhantomData };
-                drop(inner.options.runtime.spawn(send_members(promise)));
+        Place::Member { answer, role } => {
+            // Sent by tasks of their own: a caller that goes must not take the others with it.
+            let runtime = &inner.options.runtime;
+            match role {
+                Role::First => {
+                    let promise = Promise::<S> { inner: Arc::clone(inner), kept: false, _step: PhantomData };
+                    drop(runtime.spawn(send_members(promise)));
+                }
+                Role::Joined => {}
+                Role::Last(members) => {
+                    let sending = send_group(inner, members);
+                    if begun::is_inside(runtime) {
+                        begun::begin(runtime, sending);
+                    } else {
+                        drop(runtime.spawn(sending));
+                    }
+                }
             }
             answer.await.unwrap_or_else(|_| Err(gone(inner)))
         }
@@ -144,44 +181,41 @@ impl<S: Step> Drop for Promise<S> {
 async fn send_members<S: Step>(mut promise: Promise<S>) {
     // Whatever is ready to run goes first, and may join.
     tokio::task::yield_now().await;
-    loop {
-        let members = S::group(&promise.inner).take();
-        if members.len() < LARGEST {
-            promise.kept = true;
-            return send_group(&promise.inner, members).await;
-        }
-        let inner = Arc::clone(&promise.inner);
-        drop(promise.inner.options.runtime.spawn(async move { send_group(&inner, members).await }));
-    }
+    let members = lock(&S::group(&promise.inner).0).take();
+    promise.kept = true;
+    send_group(&promise.inner, members).await;
 }
 
-async fn send_group<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) {
-    if members.is_empty() {
-        return;
-    }
-    let _under_way = UnderWay(S::group(inner));
-    let (requests, answers): (Vec<_>, Vec<_>) =
-        members.into_iter().map(|member| (member.request, Some(member.answer))).unzip();
-    let mut answers = answers;
-    let sent = S::send(inner, &requests, |index, result| {
-        if let Some(answer) = answers.get_mut(index).and_then(Option::take) {
-            let _ = answer.send(result);
+/// The call of `members`, which have been taken.
+fn send_group<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) -> impl Future<Output = ()> + use<S> {
+    let under_way = UnderWay::<S>::new(inner);
+    async move {
+        let inner = &under_way.inner;
+        let (requests, mut answers): (Vec<_>, Vec<_>) =
+            members.into_iter().map(|member| (member.request, Some(member.answer))).unzip();
+        if requests.is_empty() {
+            return;
         }
-    })
-    .await;
-    let Err(error) = sent else { return };
-    // The server refuses the whole call, and executes nothing, for one key that the user has no right to.
-    let each_alone = error.kind() == StoreErrorKind::Denied && requests.len() > 1;
-    for (request, answer) in requests.into_iter().zip(answers) {
-        let Some(answer) = answer else { continue };
-        if each_alone {
-            let inner = Arc::clone(inner);
-            let runtime = inner.options.runtime.clone();
-            drop(runtime.spawn(async move {
-                let _ = answer.send(alone::<S>(&inner, request).await);
-            }));
-        } else {
-            let _ = answer.send(Err(error.clone()));
+        let sent = S::send(inner, &requests, |index, result| {
+            if let Some(answer) = answers.get_mut(index).and_then(Option::take) {
+                let _ = answer.send(result);
+            }
+        })
+        .await;
+        let Err(error) = sent else { return };
+        // The server refuses the whole call, and executes nothing, for one key that the user has no right to.
+        let each_alone = error.kind() == StoreErrorKind::Denied && requests.len() > 1;
+        for (request, answer) in requests.into_iter().zip(answers) {
+            let Some(answer) = answer else { continue };
+            if each_alone {
+                let inner = Arc::clone(inner);
+                let runtime = inner.options.runtime.clone();
+                drop(runtime.spawn(async move {
+                    let _ = answer.send(alone::<S>(&inner, request).await);
+                }));
+            } else {
+                let _ = answer.send(Err(error.clone()));
+            }
         }
     }
 }

@@ -57,7 +57,7 @@ async fn begin<T>(calls: &mut [BoxFuture<T>]) {
 async fn what_is_ready_together_is_one_call_and_the_first_waits_for_nobody() {
     let server = Server::start();
     let (store, before) = warm(&server).await;
-    let items = items(50);
+    let items = items(15);
     for acquired in acquire_all(&store, &items).await {
         assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
     }
@@ -73,7 +73,7 @@ async fn what_is_ready_together_is_one_call_and_the_first_waits_for_nobody() {
 async fn a_call_is_never_longer_than_it_may_be() {
     let server = Server::start();
     let (store, before) = warm(&server).await;
-    let items = items(1 + 64 + 64 + 1);
+    let items = items(1 + 16 + 16 + 1);
     for acquired in acquire_all(&store, &items).await {
         assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
     }

@@ -45,12 +45,12 @@ impl Wake for Begun {
 }
 
 /// Whether tasks of `runtime` can be begun here: its timers and sockets are at hand.
-pub(super) fn is_inside(runtime: &Handle) -> bool {
+pub(crate) fn is_inside(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
 }
 
 /// Polls `task` once, and leaves the rest to `runtime`, in which the caller is.
-pub(super) fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
     let begun =
         Arc::new(Begun { runtime: runtime.clone(), state: Mutex::new(State::FirstPoll { woken: false }) });
     let mut task: Task = Box::pin(task);
