@@ -1,5 +1,6 @@
-//! Support for the integration tests: real servers ([`RedisServer`]), rival processes ([`Helper`]), a checker for
-//! what several processes did under one lock ([`overlap`]), and waiting for conditions ([`eventually`]).
+//! Support for the integration tests: real servers ([`RedisServer`]), a network that breaks ([`Proxy`]), rival
+//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), and waiting for
+//! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
@@ -10,6 +11,8 @@ pub mod clock;
 pub mod fenced;
 pub mod overlap;
 pub mod process;
+#[cfg(feature = "helpers")]
+pub mod proxy;
 pub mod redis;
 #[cfg(feature = "helpers")]
 mod site;
@@ -18,6 +21,8 @@ pub mod tls;
 mod wait;
 
 pub use process::Helper;
+#[cfg(feature = "helpers")]
+pub use proxy::Proxy;
 pub use redis::RedisServer;
 #[cfg(feature = "helpers")]
 pub use site::{Site, validity};
