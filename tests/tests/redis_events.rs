@@ -147,6 +147,13 @@ impl Scene {
         waiter
     }
 
+    /// The other manager has waited, and its subscription lingers.
+    async fn listener(&self) {
+        let waiter = self.waiter().await;
+        waiter.abort();
+        assert!(waiter.await.is_err_and(|error| error.is_cancelled()));
+    }
+
     async fn happen(&mut self) {
         self.event.happen(&mut self.server).await;
         // A connection that was cut is made again by now: what follows is not the error of the cut.
@@ -188,8 +195,7 @@ async fn while_held(event: Event) {
     let mut scene = Scene::start(event, |builder| builder.lease(LEASE)).await;
     let guard = scene.holding.mutex("k").acquire().await.unwrap();
     let (acquired, token) = (Instant::now(), guard.fencing_token());
-    // Its subscription lingers.
-    scene.waiter().await.abort();
+    scene.listener().await;
     scene.happen().await;
     match event.outcome() {
         Outcome::Kept => {
@@ -237,9 +243,9 @@ async fn while_waited_for(event: Event) {
             let highest = next.fencing_token();
             // Memory that was short for a moment longer may have cost it its lock too.
             if event == Event::Evict {
-                drop(next.release().await)
+                drop(next.release().await);
             } else {
-                next.release().await.unwrap()
+                next.release().await.unwrap();
             }
             highest
         }
@@ -260,7 +266,7 @@ async fn at_release(event: Event) {
     let mut scene = Scene::start(event, |builder| builder.lease(LONG)).await;
     let guard = scene.holding.mutex("k").acquire().await.unwrap();
     let token = guard.fencing_token();
-    scene.waiter().await.abort();
+    scene.listener().await;
     scene.happen().await;
     assert!(!guard.is_lost(), "nobody has told it yet");
     match event.outcome() {
