@@ -72,6 +72,7 @@ pub struct Injection {
 struct Shared {
     rules: Mutex<Rules>,
     accepted: AtomicUsize,
+    delayed: AtomicUsize,
     passed: [[AtomicUsize; 2]; 3],
 }
 
@@ -137,6 +138,12 @@ impl Proxy {
     #[must_use]
     pub fn passed(&self, line: Line, way: Way) -> usize {
         self.shared.passed[line as usize][way as usize].load(Ordering::SeqCst)
+    }
+
+    /// How many messages are delayed at present: they are still to arrive, also if their sender has gone.
+    #[must_use]
+    pub fn delayed(&self) -> usize {
+        self.shared.delayed.load(Ordering::SeqCst)
     }
 
     /// How many connections were made.
@@ -259,9 +266,13 @@ impl Connection {
                     continue;
                 }
                 let line = *self.line();
+                let mut delayed = None;
                 match self.shared.meet(line, way) {
                     None => {}
-                    Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
+                    Some(Fault::Delay(time)) => {
+                        delayed = Some(Delayed::count(&self.shared));
+                        tokio::time::sleep(time).await;
+                    }
                     Some(Fault::BlackHole) => {
                         swallowing = true;
                         continue;
@@ -278,6 +289,7 @@ impl Connection {
                     return self.reset(&from, &to);
                 }
                 self.shared.passed[line as usize][way as usize].fetch_add(1, Ordering::SeqCst);
+                drop(delayed);
             }
         }
     }
@@ -301,6 +313,22 @@ impl Connection {
             _ => {}
         }
         Some(length)
+    }
+}
+
+/// A message that is delayed, until this is dropped.
+struct Delayed<'a>(&'a Shared);
+
+impl<'a> Delayed<'a> {
+    fn count(shared: &'a Shared) -> Self {
+        shared.delayed.fetch_add(1, Ordering::SeqCst);
+        Self(shared)
+    }
+}
+
+impl Drop for Delayed<'_> {
+    fn drop(&mut self) {
+        self.0.delayed.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -427,6 +455,17 @@ mod tests {
             connection.command(&["GET", "n"]).unwrap();
             assert_eq!(injection.hits(), 2);
         }
+    }
+
+    #[test]
+    fn a_delayed_request_arrives_although_its_sender_has_gone() {
+        let (_runtime, server, proxy) = proxied();
+        let mut connection = Connection::open(proxy.addr(), SHORT / 3).unwrap();
+        let injection = proxy.next(1, Line::Commands, Way::ToServer, Fault::Delay(SHORT));
+        assert_eq!(outcome(&connection.command(&["INCR", "n"])), "silence");
+        drop(connection);
+        eventually_blocking(|| injection.hits() == 1 && proxy.delayed() == 0, LONG);
+        eventually_blocking(|| server.cli(&["GET", "n"]) == "1", LONG);
     }
 
     #[test]

@@ -172,6 +172,11 @@ impl Scene {
         self.server.cli(&["EXISTS", &format!("lock:{}", self.key)]) == "1"
     }
 
+    /// Whatever was delayed has arrived: late copies of calls that were given up can do their harm.
+    async fn nothing_is_under_way(&self) {
+        eventually(async || self.proxy.delayed() == 0, SLACK).await;
+    }
+
     async fn proxied_section(&self) {
         let guard = self.proxied.mutex(&self.key).wait(LONG).acquire().await.unwrap();
         section(&self.recorder(), &guard).await;
@@ -181,6 +186,7 @@ impl Scene {
     /// The end of a case: the manager behind the proxy works without having been made anew, the rival has been in
     /// since, nobody overlapped, tokens grew, and nothing is left of the lock.
     async fn finish(self, rival: Rival) {
+        self.nothing_is_under_way().await;
         self.proxied_section().await;
         rival.end().await;
         let last = self.direct.mutex(&self.key).wait(LONG).acquire().await.unwrap();
@@ -286,6 +292,7 @@ async fn a_try_that_breaks_is_unavailable_and_takes_nothing() {
         assert_eq!(injection.hits(), 1);
         // Its lease would be over much later: what it took is given back, and a late copy takes nothing.
         eventually(async || !scene.is_locked(), SLACK).await;
+        scene.nothing_is_under_way().await;
         let rival = scene.rival();
         scene.finish(rival).await;
     })
@@ -304,6 +311,7 @@ async fn an_acquire_that_is_dropped_while_its_call_is_lost_leaves_nothing() {
         waiter.abort();
         let _ = waiter.await;
         eventually(async || !scene.is_locked(), SLACK).await;
+        scene.nothing_is_under_way().await;
         let rival = scene.rival();
         scene.finish(rival).await;
     })
