@@ -207,7 +207,7 @@ async fn while_held(event: Event) {
             guard.release().await.unwrap();
         }
         Outcome::Gone | Outcome::Foreign => {
-            guard.lost().await;
+            tokio::time::timeout(SLACK, guard.lost()).await.expect("it is told");
             assert_taken_away(guard).await;
         }
     }

@@ -524,6 +524,31 @@ async fn a_guard_dropped_while_the_network_breaks_frees_the_lock() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_without_a_network_ends_and_leaves_the_lock_to_its_lease() {
+    const LEASE: Duration = Duration::from_secs(12);
+    for_each(Case::fatal(), |scene, case| async move {
+        let locks = connected(settings().lease(LEASE), &scene.proxy).await;
+        let guard = locks.mutex(&scene.key).wait(LONG).acquire().await.unwrap();
+        let rival = scene.rival();
+        section(&scene.recorder(), &guard).await;
+        let lines = [Line::Commands, Line::Connecting];
+        let injections = lines.map(|line| scene.proxy.from_now(line, case.way, case.fault));
+        let start = Instant::now();
+        let error = locks.shutdown(Duration::ZERO).await.unwrap_err();
+        assert!(start.elapsed() < SLACK, "{:?}", start.elapsed());
+        assert_eq!(error.cut_off(), 1);
+        assert!(guard.is_lost());
+        drop((guard, locks));
+        let next = tokio::time::timeout(SLACK, scene.direct.mutex(&scene.key).wait(LONG).acquire());
+        next.await.expect("one lease at most").unwrap().release().await.unwrap();
+        assert!(injections[0].hits() > 0);
+        drop(injections);
+        scene.finish(rival).await;
+    })
+    .await;
+}
+
 // Administration and extension.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
