@@ -407,7 +407,7 @@ mod tests {
                 let injection = proxy.next(1, Line::Commands, way, fault);
                 let reply = connection.command(&["INCR", "n"]);
                 assert_eq!(outcome(&reply), seen, "{fault:?} {way:?}");
-                assert_eq!(injection.hits(), 1, "{fault:?} {way:?}");
+                eventually_blocking(|| injection.hits() == 1, LONG);
                 assert_eq!(server.cli(&["GET", "n"]), carried_out, "{fault:?} {way:?}");
                 // Only this connection was hit.
                 let mut next = Connection::open(proxy.addr(), LONG).unwrap();
@@ -461,7 +461,7 @@ mod tests {
     fn a_delayed_request_arrives_although_its_sender_has_gone() {
         let (_runtime, server, proxy) = proxied();
         let mut connection = Connection::open(proxy.addr(), SHORT / 3).unwrap();
-        let injection = proxy.next(1, Line::Commands, Way::ToServer, Fault::Delay(SHORT));
+        let injection = proxy.next(1, Line::Commands, Way::ToServer, Fault::Delay(SHORT * 6));
         assert_eq!(outcome(&connection.command(&["INCR", "n"])), "silence");
         drop(connection);
         eventually_blocking(|| injection.hits() == 1 && proxy.delayed() == 0, LONG);
