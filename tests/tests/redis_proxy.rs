@@ -620,7 +620,12 @@ async fn break_everything(proxy: &Proxy, cases: impl Iterator<Item = Case>) {
         hit(&injection).await;
         // A black hole there is only noticed by its PING, after seconds; it has a test of its own.
         if fault != Fault::BlackHole {
-            hit(&proxy.next(1, Line::PubSub, way, fault)).await;
+            let injection = proxy.next(1, Line::PubSub, way, fault);
+            if way == Way::ToServer {
+                // It subscribes again.
+                hit(&proxy.next(1, Line::PubSub, Way::ToClient, Fault::Reset)).await;
+            }
+            hit(&injection).await;
         }
     }
 }
@@ -693,6 +698,6 @@ async fn managers_behind_networks_that_break_all_the_time_never_overlap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_run_without_the_lock_is_noticed() {
-    let report = storm(Enter::AfterIt, 1).await;
+    let report = storm(Enter::AfterIt, 2).await;
     assert!(!report.overlaps.is_empty(), "{report}");
 }
