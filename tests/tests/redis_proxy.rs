@@ -608,6 +608,44 @@ async fn an_extension_that_breaks_is_unavailable_and_never_shortens() {
     .await;
 }
 
+// Many calls on one connection.
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_break_together_fail_or_succeed_each_and_leave_nothing() {
+    const CALLS: usize = 50;
+    for_each(Case::all(), |scene, case| async move {
+        let injection = scene.inject(2, Line::Commands, case);
+        let mut calls = JoinSet::new();
+        for n in 0..CALLS {
+            let mutex = scene.proxied.mutex(format!("{}:{n}", scene.key));
+            calls.spawn(mutex.try_acquire());
+        }
+        let mut failed = 0;
+        for outcome in calls.join_all().await {
+            match outcome {
+                Ok(guard) => release(guard.expect("nobody else wants it")).await,
+                Err(error) => {
+                    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+                    failed += 1;
+                }
+            }
+        }
+        assert!(injection.hits() > 0);
+        assert!(failed > 0 || !case.is_fatal(), "an answer that nobody got");
+        let left = || scene.server.cli(&["KEYS", &format!("lock:{}:*", scene.key)]);
+        eventually(async || left().is_empty(), SLACK).await;
+        scene.nothing_is_under_way().await;
+        let rival = scene.rival();
+        // Late copies take nothing.
+        for n in 0..CALLS {
+            let guard = scene.direct.mutex(format!("{}:{n}", scene.key)).no_wait().acquire().await.unwrap();
+            guard.release().await.unwrap();
+        }
+        scene.finish(rival).await;
+    })
+    .await;
+}
+
 // Everything at once.
 
 /// Each fault, in both directions, on each kind of connection; the next when the last one has hit.
