@@ -1,6 +1,6 @@
-//! Support for the integration tests: real servers ([`RedisServer`]), rival processes ([`Helper`]), a checker for
-//! what several processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), a long way to
-//! a server ([`Distance`]), and waiting for conditions ([`eventually`]).
+//! Support for the integration tests: real servers ([`RedisServer`]), a network that breaks ([`Proxy`]), rival
+//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), a store that counts
+//! its calls ([`probe`]), a long way to a server ([`Distance`]), and waiting for conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
@@ -17,6 +17,8 @@ pub mod overlap;
 #[cfg(feature = "helpers")]
 pub mod probe;
 pub mod process;
+#[cfg(feature = "helpers")]
+pub mod proxy;
 pub mod redis;
 #[cfg(feature = "helpers")]
 mod site;
@@ -29,6 +31,8 @@ mod wait;
 #[cfg(feature = "helpers")]
 pub use distance::Distance;
 pub use process::Helper;
+#[cfg(feature = "helpers")]
+pub use proxy::Proxy;
 pub use redis::RedisServer;
 #[cfg(feature = "helpers")]
 pub use site::{Site, validity};
