@@ -193,13 +193,14 @@ enum Started {
 
 fn start(mut request: Request) -> Result<Started, AcquireError> {
     let engine = Arc::clone(&request.engine);
-    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
+    let now = engine.clock.now();
+    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration(), now) {
         if request.lease.is_renewed() && request.min_hold > engine.config.lease {
             reason.push_str("; it is that long because of `min_hold`");
         }
         return Err(AcquireError::misconfigured(reason));
     }
-    let started = *request.asked.get_or_insert(engine.clock.now());
+    let started = *request.asked.get_or_insert(now);
     let span = tracing::debug_span!(
         "lock_acquire",
         key = %request.key,
@@ -262,9 +263,9 @@ impl Waiting {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, AcquireError>> {
         let id = self.id;
         let engine = Arc::clone(&self.request.engine);
-        let polled =
-            engine.act(&self.key, |machine, now, effects| machine.poll_waiter(id, now, cx.waker(), effects));
-        match polled {
+        let (polled, now) = engine
+            .act(&self.key, |machine, now, effects| (machine.poll_waiter(id, now, cx.waker(), effects), now));
+        let woken_soon = match polled {
             Polled::Granted(entry) => {
                 self.queued = false;
                 return Poll::Ready(Ok(entry));
@@ -274,11 +275,14 @@ impl Waiting {
                 self.record(Err(&error));
                 return Poll::Ready(Err(error));
             }
-            Polled::Pending => {}
-        }
+            Polled::Pending { woken_soon } => woken_soon,
+        };
         let Wait::For(wait) = self.request.wait else { return Poll::Pending };
-        let now = self.request.engine.clock.now();
         let mut end = self.started + wait;
+        // Most are granted by the first answer, which comes within about one call time-out, and need no timer.
+        if woken_soon && now + engine.config.call_timeout * 2 < end {
+            return Poll::Pending;
+        }
         if now >= end {
             let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(engine.config.call_timeout);
             end = end + grace;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::hold::{Hold, Lease};
+use super::keeper;
 use super::machine::{Again, Effects, Order, Rivals, Step};
 use super::registry::Key;
 use super::release::{self, Sent};
@@ -100,8 +101,9 @@ impl Driver {
         let sent = engine.clock.now();
         match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
             Ok(Acquired::Granted(granted)) => {
-                engine.rtt.record(sent, engine.clock.now());
-                self.granted(&request, lease, sent, &granted);
+                let now = engine.clock.now();
+                engine.rtt.record(sent, now);
+                self.granted(&request, lease, sent, now, &granted);
             }
             Ok(Acquired::Busy(busy)) => {
                 engine.rtt.record(sent, engine.clock.now());
@@ -130,7 +132,7 @@ impl Driver {
     }
 
     /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
-    fn granted(&self, request: &Arc<AcquireRequest>, lease: Lease, sent: Tick, granted: &Granted) {
+    fn granted(&self, request: &Arc<AcquireRequest>, lease: Lease, sent: Tick, now: Tick, granted: &Granted) {
         let engine = &self.engine;
         let (Some(item), Some(&tokens)) = (request.items.first(), granted.tokens.first()) else {
             self.failed(engine.overdue());
@@ -138,7 +140,7 @@ impl Driver {
         };
         let runtime = engine.runtime.clone();
         let hold = Arc::new(Hold::new(engine.new_id(), item.clone(), lease, sent, runtime));
-        if !hold.is_valid(engine.clock.now()) {
+        if !hold.is_valid(now) {
             engine.reap(Arc::clone(request));
             self.failed(engine.overdue());
             return;
@@ -152,7 +154,7 @@ impl Driver {
         self.act(|machine, now, effects| {
             machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
         });
-        self.engine.watch_again(hold);
+        self.engine.watch_of(&self.key, hold, || keeper::next_renewal(hold, self.engine.clock.now()));
     }
 
     async fn release(&mut self, hold: Arc<Hold>, order: Order, then: Option<Again>) {
@@ -171,7 +173,7 @@ impl Driver {
             (Sent::Answered { sent, released }, Some(takeover), Some(again)) if released.then.is_some() => {
                 if let Some(granted) = &released.then {
                     self.act(|machine, _, _| machine.on_taken_over());
-                    self.granted(&takeover.request, again.lease, sent, granted);
+                    self.granted(&takeover.request, again.lease, sent, engine.clock.now(), granted);
                 }
             }
             (Sent::Answered { released, .. }, ..) => {

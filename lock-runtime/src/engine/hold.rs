@@ -221,12 +221,21 @@ impl Grant {
     /// finds it lost writes that down: a renewal that was under way, or the end of the grant, would hide it.
     pub(crate) fn is_lost(&self) -> bool {
         match self.state.load(Ordering::Acquire) {
-            0 => {
-                let now = self.clock.now();
-                (!self.hold.is_valid(now) || now >= self.max_hold_end) && self.note_lost()
-            }
+            0 => self.is_over(self.clock.now()) && self.note_lost(),
             state => state & LOST != 0,
         }
+    }
+
+    /// The same for who has just looked at the clock.
+    pub(crate) fn is_lost_at(&self, now: Tick) -> bool {
+        match self.state.load(Ordering::Acquire) {
+            0 => self.is_over(now) && self.note_lost(),
+            state => state & LOST != 0,
+        }
+    }
+
+    fn is_over(&self, now: Tick) -> bool {
+        !self.hold.is_valid(now) || now >= self.max_hold_end
     }
 
     /// `false` when it has ended in good order.
@@ -258,10 +267,9 @@ impl Grant {
         self.state.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// The last entry was released. The clock decides now, once and for all, whether the lock was lost before.
-    pub(crate) fn end(&self) -> bool {
-        // Looks at the clock.
-        self.is_lost();
+    /// The last entry was released at `now`. The clock decides, once and for all, whether the lock was lost before.
+    pub(crate) fn end(&self, now: Tick) -> bool {
+        self.is_lost_at(now);
         self.state.fetch_or(ENDED, Ordering::AcqRel) & LOST != 0
     }
 
@@ -398,7 +406,7 @@ mod tests {
         let clock = Clock::tokio();
         let grant =
             Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), None);
-        grant.end();
+        grant.end(clock.now());
         tokio::time::advance(LEASE * 2).await;
         assert!(!grant.is_lost());
         assert_eq!(grant.remaining(), Duration::ZERO);

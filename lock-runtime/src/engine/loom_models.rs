@@ -62,7 +62,7 @@ fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
             move || look(&grant)
         });
         let clock = spawn(let_it_end);
-        let lost = grant.end();
+        let lost = grant.end(grant.now());
         assert_eq!(grant.is_lost(), lost, "what it was at its end");
         viewer.join().unwrap();
         clock.join().unwrap();
@@ -98,7 +98,7 @@ fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
             let grant = Arc::clone(&grant);
             move || !grant.has_ended() || grant.is_lost()
         });
-        assert!(grant.end());
+        assert!(grant.end(grant.now()));
         assert!(viewer.join().unwrap(), "a lost grant that ended in good order");
     });
 }

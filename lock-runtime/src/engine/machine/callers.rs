@@ -87,12 +87,15 @@ impl Machine {
                 return Polled::Granted(entry);
             }
         }
-        if let Some(waiter) = self.waiters.get_mut(&id)
-            && !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker))
-        {
-            effects.discarded = waiter.waker.replace(waker.clone());
+        // Only for one that is alone, or an answer would wake a whole queue for nothing.
+        let woken_soon = self.asking && self.waiters.len() == 1;
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.late = woken_soon;
+            if !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
+                effects.discarded = waiter.waker.replace(waker.clone());
+            }
         }
-        Polled::Pending
+        Polled::Pending { woken_soon }
     }
 
     /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
@@ -142,7 +145,7 @@ impl Machine {
         now: Tick,
         effects: &mut Effects,
     ) -> Ended {
-        let was_lost = entry.grant.is_lost();
+        let was_lost = entry.grant.is_lost_at(now);
         let Some(live) = self.live_of(&entry.grant) else {
             return if was_lost { Ended::Lost } else { Ended::NotHeld };
         };
@@ -162,7 +165,7 @@ impl Machine {
             return if was_lost { Ended::Lost } else { Ended::Nested };
         }
         let min_hold_end = live.min_hold_end;
-        if entry.grant.end() {
+        if entry.grant.end(now) {
             effects.signal = Some(Arc::clone(&entry.grant));
         }
         let hold = Arc::clone(&entry.grant.hold);

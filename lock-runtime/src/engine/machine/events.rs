@@ -122,6 +122,7 @@ impl Machine {
                 }
                 let lease = waiter.wish.lease;
                 self.calls += 1;
+                self.asking = true;
                 Step::Acquire { lease, tokens: self.wanted_tokens() }
             }
         }
@@ -130,6 +131,11 @@ impl Machine {
     /// The driver heard a message about the key; `true` if it should look for the next step at once.
     pub(crate) fn on_message(&mut self, now: Tick) -> bool {
         matches!(self.phase, Phase::Free) && self.pace.message(now)
+    }
+
+    fn answered(&mut self) {
+        self.answers += 1;
+        self.asking = false;
     }
 
     /// The store granted the key.
@@ -142,7 +148,7 @@ impl Machine {
         now: Tick,
         effects: &mut Effects,
     ) {
-        self.answers += 1;
+        self.answered();
         self.pace.granted(now);
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
         let lease = hold.lease;
@@ -170,7 +176,7 @@ impl Machine {
         random: f64,
         effects: &mut Effects,
     ) {
-        self.answers += 1;
+        self.answered();
         self.phase = Phase::Free;
         self.windows_without_release = 0;
         self.pace.busy(now, remaining, listening, longest, random);
@@ -193,7 +199,7 @@ impl Machine {
         random: f64,
         effects: &mut Effects,
     ) {
-        self.answers += 1;
+        self.answered();
         self.phase = Phase::Free;
         self.note_error(error, now, random, effects);
         self.wake_late(effects);
@@ -236,6 +242,7 @@ impl Machine {
     pub(crate) fn on_driver_gone(&mut self, effects: &mut Effects) {
         self.driver = false;
         self.parked = false;
+        self.asking = false;
         // A release that had been begun tells of its end itself.
         effects.left_to_lease |=
             matches!(self.phase, Phase::Ending { .. } | Phase::Lingering { step: Lingering::Untold(_), .. });

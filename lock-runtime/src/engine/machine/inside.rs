@@ -281,7 +281,7 @@ impl Machine {
         }
     }
 
-    /// Wakes waiters whose wait was shorter than the round trip that has just been answered.
+    /// Wakes waiters that the answer which has just come was awaited by, see [`Waiter::late`].
     pub(super) fn wake_late(&self, effects: &mut Effects) {
         for waiter in self.waiters.values() {
             if waiter.late && matches!(waiter.state, WaiterState::Active) {

@@ -79,7 +79,10 @@ pub(crate) enum Enqueued {
 /// The answer to a poll of a waiter.
 #[derive(Debug)]
 pub(crate) enum Polled {
-    Pending,
+    /// `woken_soon`: by the answer to a call that is under way, whatever it is.
+    Pending {
+        woken_soon: bool,
+    },
     Granted(Entry),
     Failed(AcquireError),
 }
@@ -249,7 +252,7 @@ struct Waiter {
     /// [`Machine::calls`] and [`Machine::answers`] when it came.
     calls: u64,
     answers: u64,
-    /// Its wait is over, only the answer to its first attempt is still awaited.
+    /// The next answer wakes it, whatever it is: its wait is over, or it has no timer yet.
     late: bool,
 }
 
@@ -286,6 +289,8 @@ pub(crate) struct Machine {
     /// Acquire calls begun so far, and those answered.
     calls: u64,
     answers: u64,
+    /// An acquire call is under way: it is answered, or overdue, within about one call time-out.
+    asking: bool,
     pub(crate) pace: Pace,
     shut_down: bool,
     /// Taken out of the registry; whoever finds this looks the key up again.
@@ -311,6 +316,7 @@ impl Machine {
             windows_without_release: 0,
             calls: 0,
             answers: 0,
+            asking: false,
             pace: Pace::default(),
             shut_down,
             removed: false,

@@ -189,7 +189,7 @@ impl World {
         let min_hold = waiting.min_hold;
         let waker = Waker::from(Arc::clone(&waiting.flag));
         match self.act(|machine, now, effects| machine.poll_waiter(id, now, &waker, effects)) {
-            Polled::Pending => {}
+            Polled::Pending { .. } => {}
             Polled::Granted(entry) => {
                 self.waiting.remove(&id);
                 self.granted(entry, min_hold);

@@ -16,7 +16,9 @@ pub(super) struct Names<'a> {
 
 impl<'a> Names<'a> {
     pub(super) fn new(prefix: &'a str, key: &'a LockKey) -> Result<Self, StoreError> {
-        if (prefix.contains(['{', '}']) || prefix.contains(char::is_control))
+        // A prefix of plain text makes a name of every key.
+        let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}') || byte == b' ';
+        if !prefix.bytes().all(plain)
             && let Err(invalid) = LockKey::new(format!("{prefix}{key}"))
         {
             return Err(StoreError::new(

@@ -357,6 +357,8 @@ impl Step for AcquireOne {
     ) -> Result<(), StoreError> {
         let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
         let lease = requests.iter().map(|request| request.lease).max().unwrap_or_default();
+        let tokens = requests.iter().map(|request| request.tokens).max().unwrap_or_default();
+        let alike = requests.iter().all(|request| (request.lease, request.tokens) == (lease, tokens));
         let items = || requests.iter().flat_map(|request| &request.items);
         let mut ready = inner.connector.ready(timeout).await?;
         let mut refused = None;
@@ -364,14 +366,21 @@ impl Step for AcquireOne {
         for _ in 0..2 {
             let latest = inner.stamp(requests, ready.now)?;
             let count = requests.len();
-            let mut invocation = Invocation::new(&script::ACQUIRE, 2 * count, 2 + 3 * count);
+            let mut invocation =
+                Invocation::new(&script::ACQUIRE, 2 * count, if alike { 4 + count } else { 2 + 3 * count });
             for item in items() {
                 let names = inner.name(item)?;
                 invocation.name(names.lock()).name(names.counter());
             }
             invocation.arg(latest.as_micros()).arg(inner.retention(lease));
+            if alike {
+                invocation.arg(millis(lease)).arg(tokens);
+            }
             for (request, item) in requests.iter().zip(items()) {
-                invocation.arg(item.owner.as_str()).arg(millis(request.lease)).arg(request.tokens);
+                invocation.arg(item.owner.as_str());
+                if !alike {
+                    invocation.arg(millis(request.lease)).arg(request.tokens);
+                }
             }
             let value = match (inner.connector.run(&ready, &invocation).await, requests) {
                 (Err(error), [request]) => return Err(about(error, &inner.names(&request.items)?)),

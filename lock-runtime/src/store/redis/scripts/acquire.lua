@@ -1,32 +1,48 @@
 -- Takes locks, each on its own, for requests that travel together.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- ARGV     latest server time (us), counter time to live (ms; 0 = keep for ever),
---          then for each lock: owner, lease (ms), tokens wanted
+-- ARGV     latest server time (us), counter time to live (ms; 0 = keep for ever), then
+--          lease (ms), tokens wanted, owner 1, owner 2, ... or, when the locks differ in the first two, for each of them
+--          owner, lease, tokens wanted
 -- Returns  for each lock what take() says of it alone, see grant.lua, or {2, now} when this arrived later than the latest
 --          server time, or the error; for a single lock the bare answer, for several an array.
 --
 -- What Redisson sees: see grant.lua.
 --
--- This part knows the plain state only, a free lock and a counter behind the server's clock, and does in six commands
+-- This part knows the plain state only, a free lock and a counter behind the server's clock, and does in five commands
 -- what take() does in eight. It has no functions, since making one costs as much as a command. grant.lua and
 -- acquire_rest.lua stand behind it for everything else.
-local try, find = redis.pcall, string.find
+local try, find, keys, args = redis.pcall, string.find, KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local late, ttl, n = now > tonumber(ARGV[1]), tonumber(ARGV[2]), #KEYS / 2
-local answers, rest, want, top, text = {}, nil, nil, nil, nil
+local late, ttl, n = now > tonumber(args[1]), tonumber(args[2]), #keys / 2
+local alike = #args == n + 4
+local lease, want = args[3], args[4]
+local answers, rest, text, texts_want, top = {}, nil, nil, nil, nil
+
+-- In the usual case one command says that all locks are free.
+local free = false
+if n > 1 and not late then
+  local locks = {}
+  for i = 1, n do locks[i] = keys[2 * i - 1] end
+  free = try('EXISTS', unpack(locks)) == 0
+end
 
 for i = 1, n do
-  local lock, counter, owner, plain = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i], false
+  local lock, owner, plain = keys[2 * i - 1], nil, false
+  if alike then
+    owner = args[i + 4]
+  else
+    owner, lease, want = args[3 * i], args[3 * i + 1], args[3 * i + 2]
+  end
   if late then
     answers[i] = {2, now}
   else
-    if try('PTTL', lock) == -2 then
-      if want ~= ARGV[3 * i + 2] then
-        want = ARGV[3 * i + 2]
+    if free or try('PTTL', lock) == -2 then
+      local counter = keys[2 * i]
+      if want ~= texts_want then
         top = now + want
-        text = string.format('%.0f', top)
+        text, texts_want = string.format('%.0f', top), want
       end
       -- The token is settled before the lock is written. A type error or full memory shows here, and nothing is done.
       local old = try('SET', counter, text, 'KEEPTTL', 'GET')
@@ -37,13 +53,13 @@ for i = 1, n do
         if last and last < now then
           plain = true
           if not old then
-            if ttl > 0 then try('PEXPIRE', counter, ttl) end
+            if ttl > 0 then try('PEXPIRE', counter, args[2]) end
           elseif ttl == 0 then
             try('PERSIST', counter)
           elseif now - last > now % (ttl * 125) then
             -- The first grant in each eighth of its time to live. None at all is Redisson's and stays for ever.
             local left = try('PTTL', counter)
-            if left ~= -1 and left < ttl then try('PEXPIRE', counter, ttl) end
+            if left ~= -1 and left < ttl then try('PEXPIRE', counter, args[2]) end
           end
         else
           try('SET', counter, old, 'KEEPTTL')
@@ -51,8 +67,8 @@ for i = 1, n do
       end
     end
     if plain then
-      local done = try('HSET', lock, owner, 1)
-      if done == 1 then done = try('PEXPIRE', lock, ARGV[3 * i + 1]) end
+      local done = try('HSET', lock, owner, '1')
+      if done == 1 then done = try('PEXPIRE', lock, lease) end
       if done == 1 then
         answers[i] = top
       else
@@ -62,7 +78,7 @@ for i = 1, n do
       end
     elseif not answers[i] then
       rest = rest or {}
-      rest[#rest + 1] = i
+      rest[#rest + 1] = {i, {lock, keys[2 * i], owner}, lease, want}
     end
   end
 end

@@ -6,15 +6,16 @@
 --
 -- What Redisson sees: its own release at count 0: the field goes, and the key with its last field; one message `0` on
 -- redisson_lock__channel:{name}. All commands are allowed when memory is full.
+local try = redis.pcall
 local function free(lock, owner, channel)
-  local done = redis.pcall('HDEL', lock, owner)
+  local done = try('HDEL', lock, owner)
   if done == 0 then return -1 end
   if done ~= 1 then
     -- Not a hash any more: somebody wrote over the lock, so the owner holds nothing.
     if string.find(done.err, 'WRONGTYPE', 1, true) then return -1 end
     return done
   end
-  local told = redis.pcall('PUBLISH', channel, '0')
+  local told = try('PUBLISH', channel, '0')
   if type(told) == 'number' then return told end
   return -2
 end

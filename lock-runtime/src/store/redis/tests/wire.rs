@@ -4,8 +4,9 @@ use super::super::script;
 use super::*;
 
 /// Commands of Redis 6.2 that the scripts may use.
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "TIME",
+    "EXISTS",
     "PTTL",
     "HEXISTS",
     "HRANDFIELD",
