@@ -1,8 +1,13 @@
-//! [`begin`]: a background task whose first poll is here and now.
+//! Background tasks that are polled where they are, and not by the scheduler.
 //!
-//! A request leaves at once, and not when the scheduler comes to the task that sends it; what is left of the task is
-//! spawned when something wakes it. Whoever begins it need not be polled again: it does not belong to the caller.
+//! [`begin`]: the first poll is here and now. A request leaves at once, and not when the scheduler comes to the task that
+//! sends it; what is left of the task is spawned when something wakes it. Whoever begins it need not be polled again: it
+//! does not belong to the caller.
+//!
+//! [`wake_together`]: one answer that wakes many such tasks polls them one after the other, which costs less than a task
+//! of the runtime for each.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -21,9 +26,38 @@ struct Begun {
 }
 
 enum State {
-    FirstPoll { woken: bool },
+    /// Being polled, or about to be.
+    Polled {
+        woken: bool,
+    },
     Parked(Task),
+    /// Ended, or a task of the runtime by now.
     Gone,
+}
+
+thread_local! {
+    /// What [`wake_together`] has woken on this thread.
+    static WOKEN: RefCell<Option<Vec<(Arc<Begun>, Task)>>> = const { RefCell::new(None) };
+}
+
+impl Begun {
+    /// Polls the task; what is left of it waits to be woken.
+    fn poll(self: &Arc<Self>, mut task: Task) {
+        let waker = Waker::from(Arc::clone(self));
+        // As in a task of its own, a panic is told of by its hook and by what the task drops.
+        let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut Context::from_waker(&waker))));
+        let mut state = lock(&self.state);
+        let woken = matches!(*state, State::Polled { woken: true });
+        if !matches!(polled, Ok(Poll::Pending)) {
+            *state = State::Gone;
+        } else if woken {
+            *state = State::Gone;
+            drop(state);
+            drop(self.runtime.spawn(task));
+        } else {
+            *state = State::Parked(task);
+        }
+    }
 }
 
 impl Wake for Begun {
@@ -33,41 +67,56 @@ impl Wake for Begun {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        match std::mem::replace(&mut *state, State::Gone) {
-            State::FirstPoll { .. } => *state = State::FirstPoll { woken: true },
+        match std::mem::replace(&mut *state, State::Polled { woken: true }) {
             State::Parked(task) => {
-                drop(state);
-                drop(self.runtime.spawn(task));
+                let task = WOKEN.with_borrow_mut(|woken| match woken {
+                    Some(woken) => {
+                        *state = State::Polled { woken: false };
+                        woken.push((Arc::clone(self), task));
+                        None
+                    }
+                    None => Some(task),
+                });
+                if let Some(task) = task {
+                    *state = State::Gone;
+                    drop(state);
+                    drop(self.runtime.spawn(task));
+                }
             }
-            State::Gone => {}
+            State::Polled { .. } => {}
+            State::Gone => *state = State::Gone,
         }
     }
 }
 
-/// Whether tasks of `runtime` can be begun here: its timers and sockets are at hand.
+/// Whether tasks of `runtime` can be polled here: its timers and sockets are at hand.
 pub(crate) fn is_inside(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
 }
 
 /// Polls `task` once, and leaves the rest to `runtime`, in which the caller is.
 pub(crate) fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
-    let begun =
-        Arc::new(Begun { runtime: runtime.clone(), state: Mutex::new(State::FirstPoll { woken: false }) });
-    let mut task: Task = Box::pin(task);
-    let waker = Waker::from(Arc::clone(&begun));
-    // As in a task of its own, a panic is told of by its hook and by what the task drops.
-    let first = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut Context::from_waker(&waker))));
-    if !matches!(first, Ok(Poll::Pending)) {
-        return;
+    let state = Mutex::new(State::Polled { woken: false });
+    Arc::new(Begun { runtime: runtime.clone(), state }).poll(Box::pin(task));
+}
+
+/// Runs `wake`, and then polls the tasks that it woke. They were begun in the runtime in which the caller is.
+pub(crate) fn wake_together(wake: impl FnOnce()) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            for (begun, task) in WOKEN.take().unwrap_or_default() {
+                begun.poll(task);
+            }
+        }
     }
-    let mut state = lock(&begun.state);
-    if matches!(*state, State::FirstPoll { woken: false }) {
-        *state = State::Parked(task);
-    } else {
-        *state = State::Gone;
-        drop(state);
-        drop(runtime.spawn(task));
+    if WOKEN.with_borrow(Option::is_some) {
+        return wake();
     }
+    WOKEN.set(Some(Vec::new()));
+    let reset = Reset;
+    wake();
+    drop(reset);
 }
 
 #[cfg(test)]
@@ -108,6 +157,40 @@ mod tests {
             end.send(()).unwrap();
         });
         ended.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn tasks_that_are_woken_together_are_polled_there() {
+        let mut gates = Vec::new();
+        let (entered, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for number in 0..3 {
+            let (go, gone) = oneshot::channel::<()>();
+            let (again, more) = oneshot::channel::<()>();
+            gates.push((Some(go), Some(again)));
+            let entered = entered.clone();
+            begin(&Handle::current(), async move {
+                gone.await.unwrap();
+                entered.send((number, tokio::task::try_id())).unwrap();
+                more.await.unwrap();
+                entered.send((number + 10, tokio::task::try_id())).unwrap();
+            });
+        }
+        wake_together(|| {
+            for (go, _) in &mut gates {
+                go.take().unwrap().send(()).unwrap();
+            }
+            assert!(order.try_recv().is_err(), "not before all are woken");
+        });
+        for number in 0..3 {
+            assert_eq!(order.try_recv(), Ok((number, tokio::task::try_id())));
+        }
+        // Once more, and each by itself.
+        wake_together(|| gates[0].1.take().unwrap().send(()).unwrap());
+        assert_eq!(order.try_recv(), Ok((10, tokio::task::try_id())));
+        gates[1].1.take().unwrap().send(()).unwrap();
+        let (number, task) = order.recv().await.unwrap();
+        assert!(number == 11 && task.is_some() && task != tokio::task::try_id(), "a task of its own");
+        assert!(WOKEN.with_borrow(Option::is_none));
     }
 
     #[tokio::test]

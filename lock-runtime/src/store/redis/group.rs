@@ -191,23 +191,32 @@ fn send_group<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) -> impl Futu
     let under_way = UnderWay::<S>::new(inner);
     async move {
         let inner = &under_way.inner;
-        let (requests, mut answers): (Vec<_>, Vec<_>) =
-            members.into_iter().map(|member| (member.request, Some(member.answer))).unzip();
+        let (requests, answers): (Vec<_>, Vec<_>) =
+            members.into_iter().map(|member| (member.request, member.answer)).unzip();
         if requests.is_empty() {
             return;
         }
+        let mut results: Vec<_> = requests.iter().map(|_| None).collect();
         let sent = S::send(inner, &requests, |index, result| {
-            if let Some(answer) = answers.get_mut(index).and_then(Option::take) {
-                let _ = answer.send(result);
+            if let Some(place) = results.get_mut(index) {
+                *place = Some(result);
             }
         })
         .await;
+        let mut unanswered = Vec::new();
+        begun::wake_together(|| {
+            for (index, (answer, result)) in answers.into_iter().zip(results).enumerate() {
+                match result {
+                    Some(result) => drop(answer.send(result)),
+                    None => unanswered.push((index, answer)),
+                }
+            }
+        });
         let Err(error) = sent else { return };
         // The server refuses the whole call, and executes nothing, for one key that the user has no right to.
         let each_alone = error.kind() == StoreErrorKind::Denied && requests.len() > 1;
-        for (request, answer) in requests.into_iter().zip(answers) {
-            let Some(answer) = answer else { continue };
-            if each_alone {
+        for (index, answer) in unanswered {
+            if each_alone && let Some(request) = requests.get(index).cloned() {
                 let inner = Arc::clone(inner);
                 let runtime = inner.options.runtime.clone();
                 drop(runtime.spawn(async move {
