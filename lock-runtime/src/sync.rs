@@ -14,6 +14,19 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A value in cache lines of its own: threads that change it do not slow down those that read what stands beside it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Apart<T>(pub(crate) T);
+
+impl<T> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// Runs code of others (wakers, subscribers, recorders) where a panic of theirs would take locks with it, or meet
 /// another one. The panic hook has told of it.
 pub(crate) fn shielded(others: impl FnOnce()) {

@@ -192,7 +192,7 @@ enum Started {
 }
 
 fn start(mut request: Request) -> Result<Started, AcquireError> {
-    let engine = Arc::clone(&request.engine);
+    let engine = &request.engine;
     let now = engine.clock.now();
     if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration(), now) {
         if request.lease.is_renewed() && request.min_hold > engine.config.lease {
@@ -262,8 +262,9 @@ enum Entered {
 impl Waiting {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, AcquireError>> {
         let id = self.id;
-        let engine = Arc::clone(&self.request.engine);
-        let (polled, now) = engine
+        let (polled, now) = self
+            .request
+            .engine
             .act(&self.key, |machine, now, effects| (machine.poll_waiter(id, now, cx.waker(), effects), now));
         let woken_soon = match polled {
             Polled::Granted(entry) => {
@@ -280,13 +281,15 @@ impl Waiting {
         let Wait::For(wait) = self.request.wait else { return Poll::Pending };
         let mut end = self.started + wait;
         // Most are granted by the first answer, which comes within about one call time-out, and need no timer.
-        if woken_soon && now + engine.config.call_timeout * 2 < end {
+        let config = &self.request.engine.config;
+        if woken_soon && now + config.call_timeout * 2 < end {
             return Poll::Pending;
         }
         if now >= end {
-            let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(engine.config.call_timeout);
+            let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(config.call_timeout);
             end = end + grace;
-            let awaited = engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
+            let awaited =
+                self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
             if !awaited || now >= end {
                 let error = self.give_up(now);
                 self.record(Err(&error));

@@ -48,7 +48,7 @@ use crate::key::LockKey;
 use crate::metrics;
 use crate::store::{Item, LockStore};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{MutexGuard, lock, shielded};
+use crate::sync::{Apart, MutexGuard, lock, shielded};
 use crate::token::Owners;
 
 /// Leases shorter than this are refused.
@@ -61,21 +61,23 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The longest window of local hand-offs, whatever the settings say.
 const LONGEST_WINDOW: Duration = Duration::from_millis(250);
 
-/// Everything that belongs to one manager. Guards keep it alive.
+/// Everything that belongs to one manager. Guards keep it alive. Aligned, so that their count is not beside what all
+/// threads read.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) runtime: Handle,
-    pub(crate) owners: Owners,
-    pub(crate) registry: Registry,
+    pub(crate) owners: Apart<Owners>,
+    pub(crate) registry: Apart<Registry>,
     pub(crate) rtt: RoundTrip,
     health: Health,
     timers: Arc<Timers>,
-    ids: AtomicU64,
+    ids: Apart<AtomicU64>,
     /// Callers that wait, of all keys.
-    pub(crate) waiting: AtomicUsize,
+    pub(crate) waiting: Apart<AtomicUsize>,
     pending_releases: PendingReleases,
     pending_withdrawals: PendingReleases,
     release_warned: AtomicBool,
@@ -108,13 +110,13 @@ impl Engine {
             clock,
             store,
             runtime,
-            owners: Owners::new(),
-            registry: Registry::default(),
+            owners: Apart(Owners::new()),
+            registry: Apart::default(),
             rtt: RoundTrip::default(),
             health: Health::default(),
             timers: Arc::clone(&timers),
-            ids: AtomicU64::new(1),
-            waiting: AtomicUsize::new(0),
+            ids: Apart(AtomicU64::new(1)),
+            waiting: Apart::default(),
             pending_releases,
             pending_withdrawals,
             release_warned: AtomicBool::new(false),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::clock::Tick;
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// How long a measurement counts, at most twice this.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -12,58 +13,86 @@ const ENOUGH: u32 = 8;
 /// What is assumed before the first call.
 const ASSUMED: Duration = Duration::from_millis(1);
 
-/// The smallest round trip of this period and the last one.
+/// The smallest round trip of this period and the last one. Written rarely: nearly every call is neither among the first
+/// of its period nor the fastest.
 #[derive(Debug, Default)]
-pub(crate) struct RoundTrip(Mutex<Periods>);
-
-#[derive(Debug, Default)]
-struct Periods {
-    started: Tick,
-    current: Option<Lowest>,
-    last: Option<Lowest>,
+pub(crate) struct RoundTrip {
+    current: Lowest,
+    last: Lowest,
+    /// When the current period began, in nanoseconds of the clock.
+    started: AtomicU64,
+    /// Held by whoever begins the next period.
+    turn: Mutex<()>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Lowest {
-    time: Duration,
-    count: u32,
+    /// Nanoseconds.
+    time: AtomicU64,
+    /// How many measurements there were, as far as it matters.
+    count: AtomicU32,
+}
+
+impl Default for Lowest {
+    fn default() -> Self {
+        Self { time: AtomicU64::new(u64::MAX), count: AtomicU32::new(0) }
+    }
 }
 
 impl Lowest {
-    fn with(self, other: Self) -> Self {
-        Self { time: self.time.min(other.time), count: self.count.saturating_add(other.count) }
+    fn record(&self, nanos: u64) {
+        if nanos < self.time.load(Ordering::Relaxed) {
+            self.time.fetch_min(nanos, Ordering::Relaxed);
+        }
+        if self.count.load(Ordering::Relaxed) < ENOUGH {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> (u64, u32) {
+        (self.time.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, (nanos, count): (u64, u32)) {
+        self.time.store(nanos, Ordering::Relaxed);
+        self.count.store(count, Ordering::Relaxed);
     }
 }
 
 impl RoundTrip {
     /// A call that was sent at `sent` has been answered.
     pub(crate) fn record(&self, sent: Tick, now: Tick) {
-        let took = now.since(sent);
-        let mut periods = crate::sync::lock(&self.0);
-        if now.since(periods.started) > PERIOD {
-            periods.last = periods.current.take();
-            periods.started = now;
+        if now.since(self.started()) > PERIOD {
+            let _turn = lock(&self.turn);
+            if now.since(self.started()) > PERIOD {
+                self.last.set(self.current.get());
+                self.current.set((u64::MAX, 0));
+                self.started.store(now.as_nanos(), Ordering::Relaxed);
+            }
         }
-        let one = Lowest { time: took, count: 1 };
-        periods.current = Some(periods.current.map_or(one, |lowest| lowest.with(one)));
+        self.current.record(u64::try_from(now.since(sent).as_nanos()).unwrap_or(u64::MAX));
     }
 
-    fn recent(&self) -> (Tick, Option<Lowest>) {
-        let periods = crate::sync::lock(&self.0);
-        (periods.started, periods.current.into_iter().chain(periods.last).reduce(Lowest::with))
+    fn started(&self) -> Tick {
+        Tick::from_nanos(self.started.load(Ordering::Relaxed))
+    }
+
+    /// The lowest, and how many there were.
+    fn recent(&self) -> Option<(Duration, u32)> {
+        let ((current, count), (last, before)) = (self.current.get(), self.last.get());
+        let lowest = current.min(last);
+        (lowest < u64::MAX).then(|| (Duration::from_nanos(lowest), count + before))
     }
 
     /// The lowest recent round trip, if there were enough calls to be sure of it.
     pub(crate) fn measured(&self, now: Tick) -> Option<Duration> {
-        let (started, recent) = self.recent();
-        recent
-            .filter(|lowest| lowest.count >= ENOUGH && now.since(started) <= PERIOD * 2)
-            .map(|lowest| lowest.time)
+        let recent = self.recent().filter(|_| now.since(self.started()) <= PERIOD * 2);
+        recent.filter(|(_, count)| *count >= ENOUGH).map(|(lowest, _)| lowest)
     }
 
     /// The lowest recent round trip, or a guess.
     pub(crate) fn lowest(&self) -> Duration {
-        self.recent().1.map_or(ASSUMED, |lowest| lowest.time)
+        self.recent().map_or(ASSUMED, |(lowest, _)| lowest)
     }
 }
 

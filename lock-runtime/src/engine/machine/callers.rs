@@ -51,7 +51,7 @@ impl Machine {
             answers: self.answers,
             late: false,
         };
-        self.waiters.insert(id, waiter);
+        self.waiters.insert(id, Box::new(waiter));
         self.kick(now, effects);
         Ok(Enqueued::Waiting { id, own_task })
     }

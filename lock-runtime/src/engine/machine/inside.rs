@@ -23,7 +23,7 @@ impl Machine {
     pub(super) fn is_busy_for_a_try(&self) -> bool {
         // A stale one is not waiting as long as nobody polls it.
         let waits = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active | WaiterState::Offered);
-        let others = self.waiters.values().any(waits);
+        let others = self.waiters.values().any(|waiter| waits(waiter));
         others || matches!(self.phase, Phase::Held(_) | Phase::Lingering { .. })
     }
 
@@ -31,7 +31,7 @@ impl Machine {
         self.waiters
             .iter()
             .find(|(_, waiter)| matches!(waiter.state, WaiterState::Active))
-            .map(|(&id, waiter)| (id, waiter))
+            .map(|(&id, waiter)| (id, &**waiter))
     }
 
     pub(super) fn live_of(&mut self, grant: &Arc<Grant>) -> Option<&mut Live> {
@@ -50,7 +50,7 @@ impl Machine {
     }
 
     /// Takes a waiter out of the queue.
-    pub(super) fn take_waiter(&mut self, id: u64, effects: &mut Effects) -> Option<Waiter> {
+    pub(super) fn take_waiter(&mut self, id: u64, effects: &mut Effects) -> Option<Box<Waiter>> {
         let mut waiter = self.waiters.remove(&id)?;
         effects.discarded = waiter.waker.take();
         self.tries -= usize::from(waiter.wish.patience == Patience::Try);
@@ -157,7 +157,7 @@ impl Machine {
             self.waiters
                 .range(after + 1..)
                 .find(|(_, waiter)| active(waiter))
-                .map(|(&id, waiter)| (id, waiter))
+                .map(|(&id, waiter)| (id, &**waiter))
         });
         let (id, next) = behind.or_else(|| self.first_active())?;
         let lease = held.hold.lease;

@@ -271,7 +271,8 @@ pub(crate) struct Machine {
     key: LockKey,
     clock: Clock,
     phase: Phase,
-    waiters: BTreeMap<u64, Waiter>,
+    /// Boxed: the smallest map has a node for eleven.
+    waiters: BTreeMap<u64, Box<Waiter>>,
     next_id: u64,
     driver: bool,
     parked: bool,

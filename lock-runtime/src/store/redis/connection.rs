@@ -23,7 +23,7 @@ use super::script::Invocation;
 use super::server_clock::ServerClock;
 use crate::clock::{Clock, Tick};
 use crate::store::{StoreError, StoreErrorKind};
-use crate::sync::lock;
+use crate::sync::{Apart, lock};
 
 /// Commands that may wait for the socket; past it callers wait.
 const QUEUE: usize = 1024;
@@ -135,7 +135,7 @@ pub(super) struct Connector {
     dialer: Dialer,
     runtime: Handle,
     server_clock: Arc<ServerClock>,
-    state: Mutex<State>,
+    state: Apart<Mutex<State>>,
     weak: Weak<Self>,
 }
 
@@ -147,7 +147,7 @@ impl fmt::Debug for Connector {
 
 impl Drop for Connector {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Phase::Connecting { task, .. } = &state.phase {
             task.abort();
         }
@@ -161,7 +161,7 @@ impl Connector {
             dialer,
             runtime,
             server_clock,
-            state: Mutex::new(state),
+            state: Apart(Mutex::new(state)),
             weak: weak.clone(),
         })
     }

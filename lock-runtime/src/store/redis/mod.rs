@@ -23,6 +23,7 @@ use crate::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     StoreError, Watch, Withdrawn,
 };
+use crate::sync::Apart;
 
 mod check;
 mod classify;
@@ -99,14 +100,15 @@ pub(crate) struct RedisStore {
     inner: Arc<Inner>,
 }
 
+#[repr(align(128))]
 struct Inner {
     options: RedisOptions,
     address: Address,
     connector: Arc<Connector>,
     server_clock: Arc<ServerClock>,
     subscriber: Subscriber,
-    acquires: Group<AcquireOne>,
-    releases: Group<ReleaseOne>,
+    acquires: Apart<Group<AcquireOne>>,
+    releases: Apart<Group<ReleaseOne>>,
     warned_untold: AtomicBool,
 }
 
@@ -141,8 +143,8 @@ impl RedisStore {
             options,
             connector,
             server_clock,
-            acquires: Group::default(),
-            releases: Group::default(),
+            acquires: Apart::default(),
+            releases: Apart::default(),
             warned_untold: AtomicBool::new(false),
         };
         Ok(Self { inner: Arc::new(inner) })
