@@ -31,6 +31,7 @@ Flags:
   --hold-us <µs>       for hot and multi (0); a tokio sleep, so the real hold is longer, see real_hold_p50_us
   --lease-ms <ms>      lease (30000, held 6000), renewed by ours
   --procs <n>          processes of multi (4)
+  --workers <n>        worker threads of the tokio runtime (one for each core)
   --rounds <n>         pingpong ends after this many counted rounds instead of after --secs
   --delay-ms <ms>      adds this to every round trip (0), by a proxy that limits nothing else
   --id <n>             for the processes that multi starts itself
@@ -38,7 +39,7 @@ Flags:
 Exit status: 0 with the line, 1 without, 2 for a command line that is not understood.";
 
 const FLAGS: &str = "--workload, --lib, --redis, --url, --secs, --tasks, --keys, --hold-us, --lease-ms, --procs, \
-                     --rounds, --delay-ms, --id, --help";
+                     --workers, --rounds, --delay-ms, --id, --help";
 
 /// An enumeration of words: its values, their names, and what they are called in errors.
 macro_rules! words {
@@ -119,6 +120,8 @@ pub(crate) struct Options {
     pub(crate) hold: Duration,
     pub(crate) lease: Duration,
     pub(crate) procs: usize,
+    /// Worker threads of the runtime; as many as tokio takes without it.
+    pub(crate) workers: Option<usize>,
     pub(crate) rounds: Option<u64>,
     /// Added to every round trip.
     pub(crate) delay: Duration,
@@ -139,6 +142,7 @@ impl Options {
             hold: Duration::ZERO,
             lease: Duration::from_secs(if held { 6 } else { 30 }),
             procs: 4,
+            workers: None,
             rounds: None,
             delay: Duration::ZERO,
             id: None,
@@ -158,6 +162,7 @@ impl Options {
             "--hold-us" => self.hold = Duration::from_micros(number(flag, value, 0, 60_000_000)?),
             "--lease-ms" => self.lease = Duration::from_millis(number(flag, value, 100, 3_600_000)?),
             "--procs" => self.procs = number(flag, value, 1, 1000)?,
+            "--workers" => self.workers = Some(number(flag, value, 1, 1000)?),
             "--rounds" => self.rounds = Some(number(flag, value, 1, u64::MAX)?),
             "--delay-ms" => self.delay = Duration::from_millis(number(flag, value, 0, 10_000)?),
             "--id" => self.id = Some(number(flag, value, 0, 999)?),
@@ -315,6 +320,7 @@ mod tests {
             hold: Duration::ZERO,
             lease: Duration::from_secs(30),
             procs: 4,
+            workers: None,
             rounds: None,
             delay: Duration::ZERO,
             id: None,
@@ -341,12 +347,13 @@ mod tests {
             hold: Duration::from_micros(5),
             lease: Duration::from_millis(6000),
             procs: 2,
+            workers: Some(5),
             rounds: Some(7),
             delay: Duration::from_millis(25),
             id: Some(1),
         };
         let line = "--tasks 3 --workload=multi --lib raw --redis localhost:7000 --secs 0.25 --keys=4 --hold-us 5 \
-                    --lease-ms 6000 --procs 2 --rounds 7 --delay-ms 25 --id 1";
+                    --lease-ms 6000 --procs 2 --workers 5 --rounds 7 --delay-ms 25 --id 1";
         assert_eq!(options(line), expected);
     }
 

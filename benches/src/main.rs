@@ -46,10 +46,11 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<String, String> {
     let target = Target::prepare(options)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("no tokio runtime: {error}"))?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = options.workers {
+        builder.worker_threads(workers);
+    }
+    let runtime = builder.enable_all().build().map_err(|error| format!("no tokio runtime: {error}"))?;
     let report = runtime.block_on(workloads::run(options, target.urls()))?;
     Ok(report.line(options))
 }

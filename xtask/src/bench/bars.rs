@@ -49,6 +49,8 @@ pub(crate) fn names() -> String {
 const LATENCY: Run = Run("latency --secs 3");
 const THROUGHPUT: Run = Run("throughput --secs 3");
 const THROUGHPUT_RAW: Run = Run("throughput --lib raw --secs 3");
+const THROUGHPUT_1: Run = Run("throughput --workers 1 --secs 3");
+const THROUGHPUT_1_RAW: Run = Run("throughput --lib raw --workers 1 --secs 3");
 const HOT: Run = Run("hot --secs 3");
 const HOT_RAW: Run = Run("hot --lib raw --secs 3");
 const HOT_TOKIO: Run = Run("hot --lib tokio --secs 3");
@@ -111,11 +113,12 @@ macro_rules! ratio {
 
 use Wanted::{AtLeast, AtMost, Exactly};
 
-const BARS: [Bar; 34] = [
+const BARS: [Bar; 35] = [
     ratio!("latency", "acquire p50 / ping p50", AtMost(1.4), LATENCY "p50_us" / LATENCY "ping_p50_us"),
     field!("latency", "allocations a pair", AtMost(40.0), LATENCY, "allocs_per_pair"),
     field!("latency", "errors", Exactly(0.0), LATENCY, "errors"),
     ratio!("throughput", "grants / raw", AtLeast(0.75), THROUGHPUT "grants_per_s" / THROUGHPUT_RAW "grants_per_s"),
+    ratio!("throughput", "one worker thread: grants / raw", AtLeast(0.75), THROUGHPUT_1 "grants_per_s" / THROUGHPUT_1_RAW "grants_per_s"),
     field!("throughput", "errors", Exactly(0.0), THROUGHPUT, "errors"),
     ratio!("hot", "grants / raw", AtLeast(100.0), HOT "grants_per_s" / HOT_RAW "grants_per_s"),
     ratio!("hot", "grants / tokio", AtLeast(0.15), HOT "grants_per_s" / HOT_TOKIO "grants_per_s"),
