@@ -22,17 +22,60 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Begun {
     runtime: Handle,
-    state: Mutex<State>,
+    slot: Slot<Task>,
 }
 
-enum State {
+/// Where a task waits to be woken. Each time it is woken, it is handed to one thread.
+pub(crate) struct Slot<T>(Mutex<State<T>>);
+
+enum State<T> {
     /// Being polled, or about to be.
     Polled {
         woken: bool,
     },
-    Parked(Task),
+    Parked(T),
     /// Ended, or a task of the runtime by now.
     Gone,
+}
+
+impl<T> Slot<T> {
+    /// Its task is being polled.
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(State::Polled { woken: false }))
+    }
+
+    /// The task has been polled and is pending. Given back when it was woken meanwhile; it does not come back then.
+    pub(crate) fn park(&self, task: T) -> Option<T> {
+        let mut state = lock(&self.0);
+        if matches!(*state, State::Polled { woken: false }) {
+            *state = State::Parked(task);
+            return None;
+        }
+        *state = State::Gone;
+        Some(task)
+    }
+
+    /// The task has ended.
+    fn end(&self) {
+        *lock(&self.0) = State::Gone;
+    }
+
+    /// The task, if it waits. It is offered to `poll` first; what that leaves does not come back.
+    pub(crate) fn wake(&self, poll: impl FnOnce(T) -> Option<T>) -> Option<T> {
+        let mut state = lock(&self.0);
+        match std::mem::replace(&mut *state, State::Polled { woken: true }) {
+            State::Polled { .. } => None,
+            State::Gone => {
+                *state = State::Gone;
+                None
+            }
+            State::Parked(task) => {
+                let left = poll(task);
+                *state = if left.is_some() { State::Gone } else { State::Polled { woken: false } };
+                left
+            }
+        }
+    }
 }
 
 thread_local! {
@@ -46,16 +89,10 @@ impl Begun {
         let waker = Waker::from(Arc::clone(self));
         // As in a task of its own, a panic is told of by its hook and by what the task drops.
         let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut Context::from_waker(&waker))));
-        let mut state = lock(&self.state);
-        let woken = matches!(*state, State::Polled { woken: true });
         if !matches!(polled, Ok(Poll::Pending)) {
-            *state = State::Gone;
-        } else if woken {
-            *state = State::Gone;
-            drop(state);
+            self.slot.end();
+        } else if let Some(task) = self.slot.park(task) {
             drop(self.runtime.spawn(task));
-        } else {
-            *state = State::Parked(task);
         }
     }
 }
@@ -66,25 +103,18 @@ impl Wake for Begun {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let mut state = lock(&self.state);
-        match std::mem::replace(&mut *state, State::Polled { woken: true }) {
-            State::Parked(task) => {
-                let task = WOKEN.with_borrow_mut(|woken| match woken {
-                    Some(woken) => {
-                        *state = State::Polled { woken: false };
-                        woken.push((Arc::clone(self), task));
-                        None
-                    }
-                    None => Some(task),
-                });
-                if let Some(task) = task {
-                    *state = State::Gone;
-                    drop(state);
-                    drop(self.runtime.spawn(task));
+        let alone = self.slot.wake(|task| {
+            let mut task = Some(task);
+            // Not there any more when a thread-local of somebody wakes us at the end of its thread.
+            let _ = WOKEN.try_with(|woken| {
+                if let Some(woken) = &mut *woken.borrow_mut() {
+                    woken.extend(task.take().map(|task| (Arc::clone(self), task)));
                 }
-            }
-            State::Polled { .. } => {}
-            State::Gone => *state = State::Gone,
+            });
+            task
+        });
+        if let Some(task) = alone {
+            drop(self.runtime.spawn(task));
         }
     }
 }
@@ -96,8 +126,7 @@ pub(crate) fn is_inside(runtime: &Handle) -> bool {
 
 /// Polls `task` once, and leaves the rest to `runtime`, in which the caller is.
 pub(crate) fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
-    let state = Mutex::new(State::Polled { woken: false });
-    Arc::new(Begun { runtime: runtime.clone(), state }).poll(Box::pin(task));
+    Arc::new(Begun { runtime: runtime.clone(), slot: Slot::new() }).poll(Box::pin(task));
 }
 
 /// Runs `wake`, and then polls the tasks that it woke. They were begun in the runtime in which the caller is.
