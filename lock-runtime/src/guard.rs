@@ -165,7 +165,7 @@ impl LockGuard {
             );
             return Err(ExtendError::Misconfigured { reason: reason.into() });
         }
-        if let Some(reason) = self.engine.refuse_lease(&self.key.name, lease, self.engine.clock.now()) {
+        if let Some(reason) = self.engine.refuse_lease(&self.key.name, lease) {
             return Err(ExtendError::Misconfigured { reason: reason.into() });
         }
         let outcome = self.engine.extend(&grant.hold, lease, Tick::default()).await;

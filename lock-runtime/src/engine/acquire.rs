@@ -193,14 +193,12 @@ enum Started {
 
 fn start(mut request: Request) -> Result<Started, AcquireError> {
     let engine = &request.engine;
-    let now = engine.clock.now();
-    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration(), now) {
+    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
         if request.lease.is_renewed() && request.min_hold > engine.config.lease {
             reason.push_str("; it is that long because of `min_hold`");
         }
         return Err(AcquireError::misconfigured(reason));
     }
-    let started = *request.asked.get_or_insert(now);
     let span = tracing::debug_span!(
         "lock_acquire",
         key = %request.key,
@@ -220,8 +218,9 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
     // Whoever enters again does not wait, so the caps are no matter of theirs.
     let full = waiting_now >= engine.config.max_waiters;
     let cap = if full { 0 } else { engine.config.max_waiters_per_key };
-    let (key, enqueued) =
-        engine.with_key(&request.key, |machine, now, effects| machine.enqueue(wish, now, cap, effects));
+    let (key, (enqueued, now)) = engine
+        .with_key(&request.key, |machine, now, effects| (machine.enqueue(wish, now, cap, effects), now));
+    let started = *request.asked.get_or_insert(now);
     let mut waiting = Waiting { request, key, id: 0, started, timer: None, queued: false, span };
     if let Ok(Enqueued::Waiting { id, .. }) = &enqueued {
         waiting.id = *id;

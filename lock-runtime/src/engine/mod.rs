@@ -342,13 +342,13 @@ impl Engine {
 
     /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than fencing
     /// tokens are sure to live.
-    pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration, now: Tick) -> Option<String> {
+    pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
         if let Some(reason) = out_of_range(lease) {
             return Some(format!("lock {key}: {reason}"));
         }
         // Longer ones are above four round trips anyway: an answer that takes longer is none.
         let doubtful = lease < self.config.call_timeout * 5;
-        let measured = doubtful.then(|| self.rtt.measured(now)).flatten();
+        let measured = doubtful.then(|| self.rtt.measured(self.clock.now())).flatten();
         if let Some(round_trip) = measured.filter(|&round_trip| lease < round_trip * 4) {
             return Some(format!(
                 "lock {key}: a lease of {lease:?} is shorter than 4 round trips to the store ({round_trip:?} each); \
