@@ -78,9 +78,12 @@ impl<T> Slot<T> {
     }
 }
 
+/// Tasks to be polled by [`wake_together`].
+type Woken = Vec<(Arc<Begun>, Task)>;
+
 thread_local! {
-    /// What [`wake_together`] has woken on this thread.
-    static WOKEN: RefCell<Option<Vec<(Arc<Begun>, Task)>>> = const { RefCell::new(None) };
+    /// What [`wake_together`] has woken on this thread; nothing when it is not running.
+    static WOKEN: RefCell<Option<Woken>> = const { RefCell::new(None) };
 }
 
 impl Begun {

@@ -2,8 +2,8 @@
 //!
 //! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
 //!   `scripts/*.lua`. [`reply`]: what they answer.
-//! - [`steps`]: one method for each of the trait's.
-//! - [`group`]: what is ready together travels together.
+//! - [`steps`]: one method for each of the trait's. [`singles`]: those for single keys, which travel in groups, see
+//!   [`group`].
 //! - [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
@@ -35,6 +35,7 @@ mod reply;
 mod runtime;
 mod script;
 mod server_clock;
+mod singles;
 mod steps;
 mod subscriber;
 pub(crate) mod url;
@@ -46,7 +47,7 @@ use classify::Address;
 use connection::{Connector, Dialer};
 use group::Group;
 use server_clock::ServerClock;
-use steps::{AcquireOne, ReleaseOne};
+use singles::{AcquireOne, ReleaseOne};
 use subscriber::{Subscriber, Timing};
 
 /// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so

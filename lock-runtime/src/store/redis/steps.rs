@@ -7,10 +7,11 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::Ready;
-use super::group::{self, Group, Step};
+use super::group;
 use super::names::{Name, Names};
 use super::reply::{self, Freed, Grant, Reason};
 use super::script::{self, Invocation};
+use super::singles::{AcquireOne, ReleaseOne};
 use super::{HIGHEST_FLOOR, Inner, LONGEST_MILLIS};
 use crate::clock::Tick;
 use crate::config::TokenRetention;
@@ -25,16 +26,19 @@ impl Inner {
         self.options.clock.now() + timeout
     }
 
-    fn name<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
+    pub(super) fn name<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
         Names::new(&self.options.prefix, &item.key)
     }
 
-    fn names<'a>(&'a self, items: impl IntoIterator<Item = &'a Item>) -> Result<Vec<Names<'a>>, StoreError> {
+    pub(super) fn names<'a>(
+        &'a self,
+        items: impl IntoIterator<Item = &'a Item>,
+    ) -> Result<Vec<Names<'a>>, StoreError> {
         items.into_iter().map(|item| self.name(item)).collect()
     }
 
     /// An answer that this version of the store does not know: nobody can tell what was done.
-    fn senseless(&self, value: &Value) -> StoreError {
+    pub(super) fn senseless(&self, value: &Value) -> StoreError {
         self.address.error(StoreErrorKind::Unanswered, format!("an answer that makes no sense: {value:?}"))
     }
 
@@ -52,7 +56,7 @@ impl Inner {
     }
 
     /// Stamps requests for being sent now, in one call: it comes too late for all when it does for the first.
-    fn stamp<'a>(
+    pub(super) fn stamp<'a>(
         &self,
         requests: impl IntoIterator<Item = &'a Arc<AcquireRequest>>,
         now: Tick,
@@ -64,13 +68,13 @@ impl Inner {
         Ok(latest.unwrap_or(estimate))
     }
 
-    fn too_late(&self, refused: Option<ServerTime>) -> StoreError {
+    pub(super) fn too_late(&self, refused: Option<ServerTime>) -> StoreError {
         let what = format!("the request arrived too late, twice; the server's time is {refused:?}");
         self.address.error(StoreErrorKind::TooLate, what)
     }
 
     /// How long counters live after a grant for `lease`, in milliseconds; 0 for ever.
-    fn retention(&self, lease: Duration) -> u64 {
+    pub(super) fn retention(&self, lease: Duration) -> u64 {
         match self.options.token_retention {
             TokenRetention::Keep => 0,
             TokenRetention::For(time) => millis(time.max(lease.saturating_mul(2))),
@@ -134,7 +138,7 @@ impl Inner {
     }
 
     /// What a script that grants said; the inner error is a refusal because it came too late.
-    fn read_grant(
+    pub(super) fn read_grant(
         &self,
         ready: &Ready,
         value: &Value,
@@ -194,7 +198,7 @@ impl Inner {
     }
 
     /// What release.lua said about one key.
-    fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
+    pub(super) fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
         match value {
             Value::ServerError(error) => Err(self.connector.refused(ready, error)),
             value => reply::freed(value).ok_or_else(|| self.senseless(value)),
@@ -252,7 +256,7 @@ impl Inner {
         Ok(released)
     }
 
-    fn released(&self, freed: &[Freed], names: &[Names<'_>]) -> Released {
+    pub(super) fn released(&self, freed: &[Freed], names: &[Names<'_>]) -> Released {
         let mut released = Released { held: Vec::new(), other_listeners: 0, echo: false, then: None };
         for (freed, names) in freed.iter().zip(names) {
             released.held.push(*freed != Freed::NotHeld);
@@ -339,110 +343,6 @@ impl Inner {
     }
 }
 
-/// One of the acquires that can travel together.
-pub(super) struct AcquireOne;
-
-impl Step for AcquireOne {
-    type Request = Arc<AcquireRequest>;
-    type Answer = Acquired;
-
-    fn group(inner: &Inner) -> &Group<Self> {
-        &inner.acquires
-    }
-
-    async fn send(
-        inner: &Inner,
-        requests: &[Self::Request],
-        mut answer: impl FnMut(usize, Result<Acquired, StoreError>) + Send,
-    ) -> Result<(), StoreError> {
-        let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
-        let lease = requests.iter().map(|request| request.lease).max().unwrap_or_default();
-        let tokens = requests.iter().map(|request| request.tokens).max().unwrap_or_default();
-        let alike = requests.iter().all(|request| (request.lease, request.tokens) == (lease, tokens));
-        let items = || requests.iter().flat_map(|request| &request.items);
-        let mut ready = inner.connector.ready(timeout).await?;
-        let mut refused = None;
-        // The second try is for a server whose clock has jumped: the refusal brought its new time.
-        for _ in 0..2 {
-            let latest = inner.stamp(requests, ready.now)?;
-            let count = requests.len();
-            let mut invocation =
-                Invocation::new(&script::ACQUIRE, 2 * count, if alike { 4 + count } else { 2 + 3 * count });
-            for item in items() {
-                let names = inner.name(item)?;
-                invocation.name(names.lock()).name(names.counter());
-            }
-            invocation.arg(latest.as_micros()).arg(inner.retention(lease));
-            if alike {
-                invocation.arg(millis(lease)).arg(tokens);
-            }
-            for (request, item) in requests.iter().zip(items()) {
-                invocation.arg(item.owner.as_str());
-                if !alike {
-                    invocation.arg(millis(request.lease)).arg(request.tokens);
-                }
-            }
-            let value = match (inner.connector.run(&ready, &invocation).await, requests) {
-                (Err(error), [request]) => return Err(about(error, &inner.names(&request.items)?)),
-                (value, _) => value?,
-            };
-            let answers = reply::each(&value, count).ok_or_else(|| inner.senseless(&value))?;
-            refused = None;
-            for (index, (value, (request, item))) in
-                answers.iter().zip(requests.iter().zip(items())).enumerate()
-            {
-                match inner.read_grant(&ready, value, &[inner.name(item)?], request.tokens) {
-                    Ok(Ok(acquired)) => answer(index, Ok(acquired)),
-                    Ok(Err(now)) => refused = Some(now),
-                    Err(error) => answer(index, Err(error)),
-                }
-            }
-            if refused.is_none() {
-                return Ok(());
-            }
-            ready = inner.connector.later(&ready);
-        }
-        Err(inner.too_late(refused))
-    }
-}
-
-/// One of the releases that can travel together.
-pub(super) struct ReleaseOne;
-
-impl Step for ReleaseOne {
-    type Request = Arc<ReleaseRequest>;
-    type Answer = Released;
-
-    fn group(inner: &Inner) -> &Group<Self> {
-        &inner.releases
-    }
-
-    async fn send(
-        inner: &Inner,
-        requests: &[Self::Request],
-        mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
-    ) -> Result<(), StoreError> {
-        let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
-        let ready = inner.connector.ready(timeout).await?;
-        let items = || requests.iter().flat_map(|request| &request.items);
-        let mut invocation = Invocation::new(&script::RELEASE, requests.len(), 2 * requests.len());
-        for item in items() {
-            invocation.name(inner.name(item)?.lock());
-        }
-        for item in items() {
-            invocation.arg(item.owner.as_str()).name(inner.name(item)?.channel());
-        }
-        let value = inner.connector.run(&ready, &invocation).await?;
-        let answers = reply::each(&value, requests.len()).ok_or_else(|| inner.senseless(&value))?;
-        for (index, (value, item)) in answers.iter().zip(items()).enumerate() {
-            let freed = inner.read_freed(&ready, value);
-            let names = inner.name(item)?;
-            answer(index, freed.map(|freed| inner.released(&[freed], &[names])));
-        }
-        Ok(())
-    }
-}
-
 fn locks(invocation: &mut Invocation, names: &[Names<'_>]) {
     for names in names {
         invocation.name(names.lock());
@@ -463,13 +363,13 @@ fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Nam
 }
 
 /// Whole milliseconds, rounded up, at least one.
-fn millis(time: Duration) -> u64 {
+pub(super) fn millis(time: Duration) -> u64 {
     let millis = u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(LONGEST_MILLIS);
     millis.clamp(1, LONGEST_MILLIS)
 }
 
 /// Says which keys an error about somebody's data is about.
-fn about(error: StoreError, names: &[Names<'_>]) -> StoreError {
+pub(super) fn about(error: StoreError, names: &[Names<'_>]) -> StoreError {
     if error.kind() != StoreErrorKind::ForeignData {
         return error;
     }
