@@ -133,6 +133,7 @@ pub(crate) fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 's
 }
 
 /// Runs `wake`, and then polls the tasks that it woke. They were begun in the runtime in which the caller is.
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only its answers come together"))]
 pub(crate) fn wake_together(wake: impl FnOnce()) {
     struct Reset;
     impl Drop for Reset {

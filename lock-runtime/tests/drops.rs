@@ -287,7 +287,6 @@ fn acquire_behind_another_process_with_a_fault() {
         Scene::of(world.locks.mutex("k").acquire())
             .while_it_may("the rival releases", back)
             .faults(1)
-            .spurious(1)
     });
 }
 
