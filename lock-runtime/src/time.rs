@@ -45,8 +45,7 @@ impl PinnedDrop for Timer {
 
 /// A timer; `manager` is the manager's runtime.
 pub(crate) fn sleep(manager: &Handle, duration: Duration) -> Timer {
-    // Every task has a runtime, and its number is cheaper to ask for than the runtime.
-    if tokio::task::try_id().is_some() || Handle::try_current().is_ok() {
+    if Handle::try_current().is_ok() {
         Timer::Own(tokio::time::sleep(duration))
     } else {
         Timer::Lent(manager.spawn(async move { tokio::time::sleep(duration).await }))

@@ -129,8 +129,10 @@ impl Owners {
         let mut rest = &mut text[..];
         let _ = write!(rest, "{}:{n}", self.uuid);
         let left = rest.len();
-        let text = text.get(..text.len() - left).unwrap_or_default();
-        OwnerId(std::str::from_utf8(text).unwrap_or_default().into())
+        match text.get(..text.len() - left).map(std::str::from_utf8) {
+            Some(Ok(text)) => OwnerId(text.into()),
+            _ => OwnerId(format!("{}:{n}", self.uuid).into()),
+        }
     }
 }
 

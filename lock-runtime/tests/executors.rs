@@ -124,3 +124,81 @@ fn lost_resolves_when_the_managers_runtime_goes() {
         assert!(matches!(error, ReleaseError::Lost { why: Loss::ShutDown, .. }), "{error:?}");
     }
 }
+
+/// As `callers_have_timers_of_their_own`, with a call under way when the manager's runtime stops being driven.
+#[test]
+fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
+    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = std::sync::Arc::new(hanging::Hanging);
+    let builder = LockManager::builder().call_timeout(SECOND / 20);
+    let locks = stuck.block_on(builder.connect_store(store)).unwrap();
+    stuck.block_on(async {
+        let mut first = Box::pin(locks.mutex("k").wait(SECOND).acquire());
+        assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    });
+    let healthy = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    healthy.block_on(async {
+        // Ends by itself, or the test does not.
+        let waited = locks.mutex("k").wait(SECOND / 2).acquire().await;
+        assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
+    });
+}
+
+mod hanging {
+    use std::sync::Arc;
+
+    use lock_runtime::LockKey;
+    use lock_runtime::store::*;
+
+    #[derive(Debug)]
+    pub(crate) struct Hanging;
+
+    fn never<T: Send + 'static>() -> BoxFuture<T> {
+        Box::pin(std::future::pending())
+    }
+
+    impl LockStore for Hanging {
+        fn acquire(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+            never()
+        }
+        fn release(&self, _: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+            never()
+        }
+        fn keep(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+            never()
+        }
+        fn withdraw(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+            never()
+        }
+        fn watch(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+            never()
+        }
+        fn status(&self, _: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+            never()
+        }
+        fn force_release(&self, _: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+            never()
+        }
+        fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+}
+
+/// tokio drops a task's output under the task's number also where no runtime is.
+#[test]
+fn a_release_in_the_drop_of_a_tasks_output() {
+    struct Session(Option<lock_runtime::LockGuard>);
+    impl Drop for Session {
+        fn drop(&mut self) {
+            block_on(self.0.take().unwrap().release()).unwrap();
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let locks = runtime.block_on(LockManager::connect("memory:")).unwrap();
+    let session = runtime.spawn(async move { Session(Some(locks.mutex("k").acquire().await.unwrap())) });
+    while !session.is_finished() {
+        std::thread::yield_now();
+    }
+    drop(session);
+}

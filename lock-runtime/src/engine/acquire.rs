@@ -12,6 +12,7 @@ use super::caller::Caller;
 use super::hold::{Lease, MaxHold, drift_margin};
 use super::machine::{Enqueued, Entry, Patience, Polled, Wish};
 use super::registry::Key;
+use crate::begun;
 use crate::clock::Tick;
 use crate::error::{AcquireError, ExtendError};
 use crate::guard::LockGuard;
@@ -279,9 +280,11 @@ impl Waiting {
         };
         let Wait::For(wait) = self.request.wait else { return Poll::Pending };
         let mut end = self.started + wait;
-        // Most are granted by the first answer, which comes within about one call time-out, and need no timer.
+        // Most are granted by the first answer, which comes within about one call time-out, and need no timer; as far as
+        // the runtime of the manager is the one that polls us, and so runs.
         let config = &self.request.engine.config;
-        if woken_soon && now + config.call_timeout * 2 < end {
+        if woken_soon && now + config.call_timeout * 2 < end && begun::is_inside(&self.request.engine.runtime)
+        {
             return Poll::Pending;
         }
         if now >= end {

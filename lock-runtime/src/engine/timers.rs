@@ -23,6 +23,7 @@ pub(crate) enum Job {
 
 /// Jobs in the order in which they are due; each has a number by which it is moved or removed.
 #[derive(Debug, Default)]
+// Its mutex is not beside what all threads read.
 #[repr(align(128))]
 pub(crate) struct Timers {
     inner: Mutex<Inner>,

@@ -8,11 +8,14 @@
 //!
 //! - A call does nothing before its future is first polled, and resolves by itself within about the request's
 //!   time-out, with [`StoreErrorKind::Unanswered`] when it cannot know whether the step was executed.
+//! - The first poll may be inside the poll of the caller who wants the lock, and so wherever that is. A store wakes its
+//!   calls after it has given its own mutexes back: to wake a call may be to drop it, when its runtime has ended.
 //! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
 //!   tokens. It only lengthens a lease.
 //! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.
 //! - Every step that takes something (`acquire`) is refused by the store itself when it arrives later than
-//!   [`AcquireRequest::timeout`] after it was sent; see [`AcquireRequest::stamp`].
+//!   [`AcquireRequest::timeout`] after it was sent; see [`AcquireRequest::stamp`]. A `withdraw`
+//!   [seals](AcquireRequest::seal) what was not sent yet.
 //! - Time-to-live and tokens go by the store's clock, never by a client's wall clock.
 
 use std::fmt;
@@ -122,19 +125,37 @@ impl AcquireRequest {
 
     /// Called by a store with its estimate of the server's time at every send: records and returns the server time
     /// after which the server must refuse the request (estimate + [`timeout`](Self::timeout)). Never moves back.
+    ///
+    /// A request that was [sealed](Self::seal) is stamped with a time that has passed.
     pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
         let micros = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);
-        let latest = estimate.0.saturating_add(micros);
-        ServerTime(self.latest.fetch_max(latest, Ordering::AcqRel).max(latest))
+        let latest = estimate.0.saturating_add(micros).min(SEALED - 1);
+        let later = |old: u64| (old != SEALED).then(|| old.max(latest));
+        let stamped = self.latest.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        ServerTime(stamped.map_or(0, |old| old.max(latest)))
+    }
+
+    /// Called by a store that withdraws the request: the largest server time at which any copy of it may still be
+    /// executed. `None` when it was never stamped, and so never sent; it can't be from then on.
+    pub fn seal(&self) -> Option<ServerTime> {
+        match self.latest.compare_exchange(0, SEALED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) | Err(SEALED) => None,
+            Err(latest) => Some(ServerTime(latest)),
+        }
     }
 
     /// The largest server time at which any copy of this request may still be executed; `None` before the first
     /// [`stamp`](Self::stamp).
     #[must_use]
     pub fn latest(&self) -> Option<ServerTime> {
-        Some(self.latest.load(Ordering::Acquire)).filter(|&latest| latest > 0).map(ServerTime)
+        Some(self.latest.load(Ordering::Acquire))
+            .filter(|&latest| latest > 0 && latest != SEALED)
+            .map(ServerTime)
     }
 }
+
+/// [`AcquireRequest`]s that were withdrawn before they were sent have this as their latest time.
+const SEALED: u64 = u64::MAX;
 
 /// The answer to an [`AcquireRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -203,7 +203,7 @@ impl Step<'_> {
         for item in &request.items {
             self.end(&item.key, &item.owner, Duration::ZERO, &mut heard);
         }
-        let withdrawn = match request.latest() {
+        let withdrawn = match request.seal() {
             Some(latest) if latest >= self.server_time => {
                 let micros = latest.as_micros().saturating_sub(self.server_time.as_micros());
                 Withdrawn::Pending(Duration::from_micros(micros.saturating_add(1)))

@@ -12,11 +12,11 @@ use crate::store::{StoreError, StoreErrorKind};
 /// The oldest version that works: HRANDFIELD came with it.
 const OLDEST: (u64, u64) = (6, 2);
 
-/// Connects and looks at the server; resolves by `deadline`.
+/// Connects and looks at the server; resolves within about `timeout`.
 pub(super) async fn check(connector: &Connector, strict: bool, timeout: Duration) -> Result<(), StoreError> {
     let deadline = connector.dialer().clock.now() + timeout;
     let ready = match connector.ready(timeout).await {
-        Ok(link) => link,
+        Ok(ready) => ready,
         Err(error) if error.kind() == StoreErrorKind::Unsupported => {
             return Err(name_old_server(connector, deadline).await.unwrap_or(error));
         }

@@ -181,8 +181,13 @@ impl Connector {
     /// The connection, made now if there is none, and the time. All callers share one attempt. Fails with what
     /// hindered it; nothing was executed then.
     pub(super) async fn ready(&self, timeout: Duration) -> Result<Ready, StoreError> {
+        self.ready_by(|now| now + timeout).await
+    }
+
+    /// The same for a call with this deadline.
+    pub(super) async fn ready_by(&self, deadline: impl FnOnce(Tick) -> Tick) -> Result<Ready, StoreError> {
         let now = self.dialer.clock.now();
-        let deadline = now + timeout;
+        let deadline = deadline(now);
         let outcome = {
             let mut state = self.state();
             match &state.phase {

@@ -1,26 +1,25 @@
 //! [`Group`]: requests for single keys that are ready together travel as one script call.
 //!
 //! A call costs the server and the client more than what it does for one key. A request that comes while nothing is
-//! under way is sent at once, alone. One that comes later waits until everything that is ready to run has run, so
-//! that others can join it; never for a time, and never for an answer.
+//! under way is sent at once. One that comes later is sent when everything that is ready to run on its thread has run,
+//! so that others can join it, and in any case with the next request or answer that finds nothing else under way: it
+//! never waits for a time, and no thread that is blocked keeps it.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::Inner;
 use crate::begun;
+use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::lock;
 
 /// So many requests make a call that is sent without waiting for more: the server has work while this side goes on,
 /// does little else meanwhile, and would save little with more.
 const FULL: usize = 16;
-fn full() -> usize {
-    static F: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *F.get_or_init(|| std::env::var("GFULL").ok().and_then(|v| v.parse().ok()).unwrap_or(FULL))
-}
 
 /// What all members of a group ask for, each for its own key.
 pub(super) trait Step: Sized + Send + Sync + 'static {
@@ -31,10 +30,14 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
     /// Where requests of this kind meet.
     fn group(inner: &Inner) -> &Group<Self>;
 
-    /// Sends the requests as one call, and reports the answer to each. An error is about all of them.
+    fn timeout(request: &Self::Request) -> Duration;
+
+    /// Sends the requests as one call, and reports the answer to each. An error is about all of them. Without a
+    /// deadline the time-outs count from now.
     fn send(
         inner: &Inner,
         requests: &[Self::Request],
+        deadline: Option<Tick>,
         answer: impl FnMut(usize, Result<Self::Answer, StoreError>) + Send,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
@@ -46,10 +49,13 @@ struct State<S: Step> {
     under_way: usize,
     /// Requests that wait for the next call. Somebody has promised to send them.
     members: Vec<Member<S>>,
+    /// The server does not execute calls for keys of several hash slots.
+    slots: bool,
 }
 
 struct Member<S: Step> {
     request: S::Request,
+    deadline: Tick,
     answer: oneshot::Sender<Result<S::Answer, StoreError>>,
 }
 
@@ -64,11 +70,11 @@ enum Role<S: Step> {
     First,
     /// Nothing.
     Joined,
-    /// Send the call: nobody else fits in.
+    /// Send the call: nobody else fits in, or nothing else is under way.
     Last(Vec<Member<S>>),
 }
 
-/// A call that is counted as not answered yet.
+/// A call that is counted as not answered yet. When the last one ends, whoever waits is sent.
 struct UnderWay<S: Step> {
     inner: Arc<Inner>,
     _step: PhantomData<S>,
@@ -82,28 +88,38 @@ impl<S: Step> UnderWay<S> {
 
 impl<S: Step> Drop for UnderWay<S> {
     fn drop(&mut self) {
-        lock(&S::group(&self.inner).0).under_way -= 1;
+        let members = {
+            let mut state = lock(&S::group(&self.inner).0);
+            state.under_way -= 1;
+            if state.under_way > 0 || state.members.is_empty() {
+                return;
+            }
+            state.take()
+        };
+        begin(&self.inner, members);
     }
 }
 
 impl<S: Step> Default for Group<S> {
     fn default() -> Self {
-        Self(Mutex::new(State { under_way: 0, members: Vec::new() }))
+        Self(Mutex::new(State { under_way: 0, members: Vec::new(), slots: false }))
     }
 }
 
 impl<S: Step> Group<S> {
-    fn enter(&self, request: S::Request) -> Place<S> {
+    fn enter(&self, request: S::Request, deadline: impl FnOnce(&S::Request) -> Tick) -> Place<S> {
         let mut state = lock(&self.0);
-        if state.under_way == 0 && state.members.is_empty() {
-            state.under_way = 1;
+        if state.slots || (state.under_way == 0 && state.members.is_empty()) {
+            state.under_way += 1;
             return Place::Alone(request);
         }
         let (sender, answer) = oneshot::channel();
-        state.members.push(Member { request, answer: sender });
+        let deadline = deadline(&request);
+        state.members.push(Member { request, deadline, answer: sender });
         let role = match state.members.len() {
             1 => Role::First,
-            n if n >= full() => Role::Last(state.take()),
+            // Whoever has promised to send them may be on a thread that does something else.
+            count if count >= FULL || state.under_way == 0 => Role::Last(state.take()),
             _ => Role::Joined,
         };
         Place::Member { answer, role }
@@ -123,38 +139,35 @@ impl<S: Step> State<S> {
 
 /// Sends `request`, alone or with others.
 pub(super) async fn call<S: Step>(inner: &Arc<Inner>, request: S::Request) -> Result<S::Answer, StoreError> {
-    match S::group(inner).enter(request) {
+    let deadline = |request: &S::Request| inner.deadline(S::timeout(request));
+    match S::group(inner).enter(request, deadline) {
         // Boxed, so that members are small.
         Place::Alone(request) => {
             let _under_way = UnderWay::<S>::new(inner);
-            Box::pin(alone::<S>(inner, request)).await
+            Box::pin(alone::<S>(inner, request, None)).await
         }
         Place::Member { answer, role } => {
             // Sent by tasks of their own: a caller that goes must not take the others with it.
-            let runtime = &inner.options.runtime;
             match role {
                 Role::First => {
                     let promise = Promise::<S> { inner: Arc::clone(inner), kept: false, _step: PhantomData };
-                    drop(runtime.spawn(send_members(promise)));
+                    drop(inner.options.runtime.spawn(send_members(promise)));
                 }
                 Role::Joined => {}
-                Role::Last(members) => {
-                    let sending = send_group(inner, members);
-                    if begun::is_inside(runtime) {
-                        begun::begin(runtime, sending);
-                    } else {
-                        drop(runtime.spawn(sending));
-                    }
-                }
+                Role::Last(members) => begin(inner, members),
             }
             answer.await.unwrap_or_else(|_| Err(gone(inner)))
         }
     }
 }
 
-async fn alone<S: Step>(inner: &Inner, request: S::Request) -> Result<S::Answer, StoreError> {
+async fn alone<S: Step>(
+    inner: &Inner,
+    request: S::Request,
+    deadline: Option<Tick>,
+) -> Result<S::Answer, StoreError> {
     let mut result = None;
-    S::send(inner, &[request], |_, answer| result = Some(answer)).await?;
+    S::send(inner, &[request], deadline, |_, answer| result = Some(answer)).await?;
     result.unwrap_or_else(|| Err(gone(inner)))
 }
 
@@ -186,18 +199,34 @@ async fn send_members<S: Step>(mut promise: Promise<S>) {
     send_group(&promise.inner, members).await;
 }
 
+/// Sends `members`, which have been taken, now if that is possible here.
+fn begin<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) {
+    let sending = send_group(inner, members);
+    let runtime = &inner.options.runtime;
+    if begun::is_inside(runtime) {
+        begun::begin(runtime, sending);
+    } else {
+        drop(runtime.spawn(sending));
+    }
+}
+
 /// The call of `members`, which have been taken.
-fn send_group<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) -> impl Future<Output = ()> + use<S> {
+fn send_group<S: Step>(inner: &Arc<Inner>, mut members: Vec<Member<S>>) -> impl Future<Output = ()> + use<S> {
     let under_way = UnderWay::<S>::new(inner);
     async move {
         let inner = &under_way.inner;
+        // The engine gives up what is overdue. It must not be sent after that.
+        let now = inner.options.clock.now();
+        for overdue in members.extract_if(.., |member| member.deadline <= now) {
+            let error =
+                inner.address.error(StoreErrorKind::Unreachable, "no time was left to send the request");
+            let _ = overdue.answer.send(Err(error));
+        }
+        let Some(deadline) = members.iter().map(|member| member.deadline).min() else { return };
         let (requests, answers): (Vec<_>, Vec<_>) =
             members.into_iter().map(|member| (member.request, member.answer)).unzip();
-        if requests.is_empty() {
-            return;
-        }
         let mut results: Vec<_> = requests.iter().map(|_| None).collect();
-        let sent = S::send(inner, &requests, |index, result| {
+        let sent = S::send(inner, &requests, Some(deadline), |index, result| {
             if let Some(place) = results.get_mut(index) {
                 *place = Some(result);
             }
@@ -205,22 +234,26 @@ fn send_group<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) -> impl Futu
         .await;
         let mut unanswered = Vec::new();
         begun::wake_together(|| {
-            for (index, (answer, result)) in answers.into_iter().zip(results).enumerate() {
+            for ((request, answer), result) in requests.into_iter().zip(answers).zip(results) {
                 match result {
                     Some(result) => drop(answer.send(result)),
-                    None => unanswered.push((index, answer)),
+                    None => unanswered.push((request, answer)),
                 }
             }
         });
         let Err(error) = sent else { return };
-        // The server refuses the whole call, and executes nothing, for one key that the user has no right to.
-        let each_alone = error.kind() == StoreErrorKind::Denied && requests.len() > 1;
-        for (index, answer) in unanswered {
-            if each_alone && let Some(request) = requests.get(index).cloned() {
+        // Executed for none of them because of one: it has no right to its key, was withdrawn meanwhile, or is in
+        // another hash slot.
+        let slots = error.kind() == StoreErrorKind::Unsupported;
+        let each_alone = unanswered.len() > 1
+            && (slots || matches!(error.kind(), StoreErrorKind::Denied | StoreErrorKind::TooLate));
+        lock(&S::group(inner).0).slots |= each_alone && slots;
+        for (request, answer) in unanswered {
+            if each_alone {
                 let inner = Arc::clone(inner);
                 let runtime = inner.options.runtime.clone();
                 drop(runtime.spawn(async move {
-                    let _ = answer.send(alone::<S>(&inner, request).await);
+                    let _ = answer.send(alone::<S>(&inner, request, Some(deadline)).await);
                 }));
             } else {
                 let _ = answer.send(Err(error.clone()));

@@ -101,6 +101,7 @@ pub(crate) struct RedisStore {
     inner: Arc<Inner>,
 }
 
+/// Aligned, so that its count is not beside what all threads read.
 #[repr(align(128))]
 struct Inner {
     options: RedisOptions,

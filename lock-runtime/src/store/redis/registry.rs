@@ -36,12 +36,37 @@ struct Watcher {
     ready: Option<oneshot::Sender<bool>>,
 }
 
-impl Watcher {
-    /// Retry leaves the last place of the queue to Resubscribed, which must not be taken for an echo.
-    fn retry(&self) {
-        if self.notices.capacity() > 1 {
-            let _ = self.notices.try_send(Notice::Retry);
+/// What a watcher is to be told, by whoever has given the registry's mutex back: to wake a task may be to drop it, with
+/// the watches that it owns.
+pub(super) enum Ring {
+    Notice(mpsc::Sender<Notice>, Notice),
+    Ready(oneshot::Sender<bool>, bool, mpsc::Sender<Notice>),
+}
+
+impl Ring {
+    pub(super) fn ring(self) {
+        match self {
+            // Retry leaves the last place of the queue to Resubscribed, which must not be taken for an echo.
+            Self::Notice(notices, Notice::Retry) if notices.capacity() <= 1 => {}
+            Self::Notice(notices, notice) => drop(notices.try_send(notice)),
+            Self::Ready(ready, confirmed, notices) => {
+                // It has stopped waiting for this, and goes on without us.
+                if ready.send(confirmed).is_err() && confirmed {
+                    let _ = notices.try_send(Notice::Resubscribed);
+                }
+            }
         }
+    }
+}
+
+impl Watcher {
+    fn retry(&self) -> Ring {
+        Ring::Notice(self.notices.clone(), Notice::Retry)
+    }
+
+    /// It waits for the subscription: it is there, or will not be for now.
+    fn ready(&mut self, confirmed: bool) -> Option<Ring> {
+        Some(Ring::Ready(self.ready.take()?, confirmed, self.notices.clone()))
     }
 }
 
@@ -71,6 +96,8 @@ pub(super) struct Registry {
     connected: bool,
     /// The last attempt to connect failed.
     down: bool,
+    /// What watchers are to be told once the mutex is given back.
+    pub(super) rings: Vec<Ring>,
 }
 
 impl Registry {
@@ -173,9 +200,7 @@ impl Registry {
         self.connected = false;
         for channel in self.channels.values_mut() {
             channel.state = State::Wanted;
-            for watcher in &channel.watchers {
-                watcher.retry();
-            }
+            self.rings.extend(channel.watchers.iter().map(Watcher::retry));
         }
     }
 
@@ -189,11 +214,7 @@ impl Registry {
         self.todo.clear();
         for channel in self.channels.values_mut() {
             channel.in_idle_queue = false;
-            for watcher in &mut channel.watchers {
-                if let Some(ready) = watcher.ready.take() {
-                    let _ = ready.send(false);
-                }
-            }
+            self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
         }
     }
 
@@ -258,19 +279,15 @@ impl Registry {
     pub(super) fn refused(&mut self, name: &str, now: Tick) {
         let Some(channel) = self.channels.get_mut(name) else { return };
         channel.state = State::Refused { until: now + REFUSAL_STANDS };
-        for watcher in &mut channel.watchers {
-            if let Some(ready) = watcher.ready.take() {
-                let _ = ready.send(false);
-            }
-        }
+        self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
     }
 
     /// A message came.
-    pub(super) fn message(&self, generation: u64, name: &str) {
+    pub(super) fn message(&mut self, generation: u64, name: &str) {
         if generation == self.generation
             && let Some(channel) = self.channels.get(name)
         {
-            channel.watchers.iter().for_each(Watcher::retry);
+            self.rings.extend(channel.watchers.iter().map(Watcher::retry));
         }
     }
 
@@ -282,11 +299,9 @@ impl Registry {
         let Some(channel) = self.channels.get_mut(name) else { return };
         channel.state = State::Confirmed;
         for watcher in &mut channel.watchers {
-            let told = watcher.ready.take().is_some_and(|ready| ready.send(true).is_ok());
-            if !told {
-                // It has been waiting without us, or was cut off for a while.
-                let _ = watcher.notices.try_send(Notice::Resubscribed);
-            }
+            // Without a wait for this it was cut off for a while.
+            let again = Ring::Notice(watcher.notices.clone(), Notice::Resubscribed);
+            self.rings.push(watcher.ready(true).unwrap_or(again));
         }
     }
 
@@ -303,11 +318,8 @@ impl Registry {
         }
         let Some(channel) = self.channels.get_mut(name) else { return false };
         channel.state = State::Wanted;
-        for watcher in &channel.watchers {
-            if watcher.ready.is_none() {
-                watcher.retry();
-            }
-        }
+        let waiting = channel.watchers.iter().filter(|watcher| watcher.ready.is_none());
+        self.rings.extend(waiting.map(Watcher::retry));
         self.todo.push_back(key);
         true
     }

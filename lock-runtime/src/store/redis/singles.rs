@@ -1,13 +1,15 @@
 //! [`AcquireOne`], [`ReleaseOne`]: the steps for single keys, which travel in groups.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Inner;
 use super::group::{Group, Step};
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about, millis};
-use crate::store::{AcquireRequest, Acquired, ReleaseRequest, Released, StoreError};
+use crate::clock::Tick;
+use crate::store::{AcquireRequest, Acquired, ReleaseRequest, Released, ServerTime, StoreError};
 
 /// One of the acquires that can travel together.
 pub(super) struct AcquireOne;
@@ -20,21 +22,30 @@ impl Step for AcquireOne {
         &inner.acquires
     }
 
+    fn timeout(request: &Self::Request) -> Duration {
+        request.timeout
+    }
+
     async fn send(
         inner: &Inner,
         requests: &[Self::Request],
+        deadline: Option<Tick>,
         mut answer: impl FnMut(usize, Result<Acquired, StoreError>) + Send,
     ) -> Result<(), StoreError> {
-        let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
+        let timeout = requests.iter().map(Self::timeout).min().unwrap_or_default();
         let lease = requests.iter().map(|request| request.lease).max().unwrap_or_default();
         let tokens = requests.iter().map(|request| request.tokens).max().unwrap_or_default();
         let alike = requests.iter().all(|request| (request.lease, request.tokens) == (lease, tokens));
         let items = || requests.iter().flat_map(|request| &request.items);
-        let mut ready = inner.connector.ready(timeout).await?;
+        let mut ready = inner.connector.ready_by(|now| deadline.unwrap_or(now + timeout)).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
             let latest = inner.stamp(requests, ready.now)?;
+            if latest == ServerTime::from_micros(0) {
+                // One of them was withdrawn meanwhile, and must not be sent any more.
+                break;
+            }
             let count = requests.len();
             let mut invocation =
                 Invocation::new(&script::ACQUIRE, 2 * count, if alike { 4 + count } else { 2 + 3 * count });
@@ -87,13 +98,18 @@ impl Step for ReleaseOne {
         &inner.releases
     }
 
+    fn timeout(request: &Self::Request) -> Duration {
+        request.timeout
+    }
+
     async fn send(
         inner: &Inner,
         requests: &[Self::Request],
+        deadline: Option<Tick>,
         mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
     ) -> Result<(), StoreError> {
-        let timeout = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
-        let ready = inner.connector.ready(timeout).await?;
+        let timeout = requests.iter().map(Self::timeout).min().unwrap_or_default();
+        let ready = inner.connector.ready_by(|now| deadline.unwrap_or(now + timeout)).await?;
         let items = || requests.iter().flat_map(|request| &request.items);
         let mut invocation = Invocation::new(&script::RELEASE, requests.len(), 2 * requests.len());
         for item in items() {

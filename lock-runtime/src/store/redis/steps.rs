@@ -297,7 +297,7 @@ impl Inner {
 
     pub(super) async fn withdraw(&self, request: &AcquireRequest) -> Result<Withdrawn, StoreError> {
         // Never stamped: never sent.
-        let Some(latest) = request.latest() else { return Ok(Withdrawn::Settled) };
+        let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
         let names = self.names(&request.items)?;
         let ready = self.connector.ready(request.timeout).await?;
         let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());

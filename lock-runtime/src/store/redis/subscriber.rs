@@ -5,6 +5,7 @@
 //! left is subscribed again. Watches never fail: without a subscription they are unconfirmed, and their owner polls.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use super::connection::Dialer;
-use super::registry::{Readiness, Registry};
+use super::registry::{Readiness, Registry, Ring};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::store::Watch;
@@ -71,7 +72,10 @@ impl Drop for Subscriber {
         if let Some(task) = inner.task.take() {
             task.abort();
         }
-        inner.registry = Registry::default();
+        let registry = std::mem::take(&mut inner.registry);
+        drop(inner);
+        // Its end wakes whoever watches.
+        drop(registry);
     }
 }
 
@@ -123,6 +127,42 @@ impl Subscriber {
     }
 }
 
+/// The mutex of a subscriber. What there is to tell watchers is told after it has been given back.
+struct Locked<'a> {
+    inner: MutexGuard<'a, Inner>,
+    // Behind the mutex, so that it is dropped after it.
+    rings: Rings,
+}
+
+#[derive(Default)]
+struct Rings(Vec<Ring>);
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Ring::ring);
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.rings.0 = std::mem::take(&mut self.inner.registry.rings);
+    }
+}
+
 /// The places of a watch; leaves them when dropped.
 struct Registration {
     shared: Weak<Shared>,
@@ -146,8 +186,8 @@ impl Drop for Registration {
 }
 
 impl Shared {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
+    fn inner(&self) -> Locked<'_> {
+        Locked { inner: lock(&self.inner), rings: Rings::default() }
     }
 
     /// Ends the task when there is nothing to watch; decided under the lock, so that no watch is left without one.

@@ -10,7 +10,7 @@
 -- What Redisson sees: see grant.lua.
 --
 -- This part knows the plain state only, a free lock and a counter behind the server's clock, and does in five commands
--- what take() does in eight. It has no functions, since making one costs as much as a command. grant.lua and
+-- what take() does in eight. A counter that is ahead, or none at all, is put back before take() has it. It has no functions, since making one costs as much as a command. grant.lua and
 -- acquire_rest.lua stand behind it for everything else.
 local try, find, keys, args = redis.pcall, string.find, KEYS, ARGV
 local time = redis.call('TIME')
@@ -20,7 +20,9 @@ local alike = #args == n + 4
 local lease, want = args[3], args[4]
 local answers, rest, text, texts_want, top = {}, nil, nil, nil, nil
 
--- In the usual case one command says that all locks are free.
+-- In the usual case one command says that all locks are free. It says so of the time before this call: when two members
+-- want the same key, the first one's token keeps the second one's counter from being behind the clock, and take() looks
+-- again.
 local free = false
 if n > 1 and not late then
   local locks = {}

@@ -231,3 +231,97 @@ async fn members_are_told_when_the_runtime_that_sends_goes() {
     }
     server.signal("CONT");
 }
+
+#[tokio::test]
+async fn a_key_that_two_members_want_is_taken_by_one() {
+    let server = Server::start();
+    let (store, _) = warm(&server).await;
+    let acquired = acquire_all(&store, &[[item("first")], [item("k")], [item("k")]]).await;
+    let granted = |acquired: &Result<Acquired, StoreError>| matches!(acquired, Ok(Acquired::Granted(_)));
+    assert_eq!(acquired[1..].iter().filter(|acquired| granted(acquired)).count(), 1, "{acquired:?}");
+}
+
+/// What the engine does with a call that is overdue: it is driven on, and withdrawn.
+#[tokio::test]
+async fn a_member_that_was_withdrawn_before_it_was_sent_takes_nothing() {
+    for late in [true, false] {
+        let server = Server::start();
+        let (store, _) = warm(&server).await;
+        let items = items(3);
+        let timeout = if late { Duration::from_millis(100) } else { TIMEOUT };
+        let requests: Vec<_> =
+            items.iter().map(|item| Arc::new(AcquireRequest::new(item.to_vec(), LEASE, timeout))).collect();
+        let mut calls: Vec<_> = requests.iter().map(|request| store.acquire(Arc::clone(request))).collect();
+        begin(&mut calls).await;
+        if late {
+            // The process was stopped.
+            std::thread::sleep(timeout * 3);
+        }
+        let withdrawn = store.withdraw(Arc::clone(&requests[1])).await.unwrap();
+        assert_eq!(withdrawn, crate::store::Withdrawn::Settled);
+        let last = calls.pop().unwrap().await;
+        let error = calls.pop().unwrap().await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!(!server.keys().await.contains(&"lock:k1".to_owned()));
+        // Those that were not withdrawn are no worse for it, unless they are overdue as well.
+        assert_eq!(matches!(last, Ok(Acquired::Granted(_))), !late, "{last:?}");
+    }
+}
+
+#[test]
+fn a_blocked_worker_holds_up_nobody_elses_requests() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    runtime.block_on(async move {
+        let locks = crate::LockManager::builder().connect(&url).await.unwrap();
+        drop(locks.mutex("warm").acquire().await.unwrap());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+        let (all, one) = (locks.clone(), locks);
+        let blocked = tokio::spawn(async move {
+            let mut waiting: Vec<_> =
+                (0..3).map(|i| Box::pin(all.mutex(format!("k{i}")).wait_forever().acquire())).collect();
+            for acquire in &mut waiting {
+                std::future::poll_fn(|cx| {
+                    assert!(acquire.as_mut().poll(cx).is_pending());
+                    std::task::Poll::Ready(())
+                })
+                .await;
+            }
+            begun.send(()).unwrap();
+            gone_on.recv().unwrap();
+            for acquire in waiting {
+                drop(acquire.await.unwrap());
+            }
+        });
+        has_begun.await.unwrap();
+        // Nobody has it, so it does not wait for the worker to go on.
+        drop(one.mutex("other").wait_forever().acquire().await.unwrap());
+        go_on.send(()).unwrap();
+        blocked.await.unwrap();
+    });
+}
+
+/// A server in cluster mode that has all slots.
+#[tokio::test]
+async fn a_server_that_looks_at_slots_gets_each_alone() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]);
+    let _: () = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    until("the cluster is up", async || {
+        let info: String = server.command(&["CLUSTER", "INFO"]).await;
+        info.contains("cluster_state:ok")
+    })
+    .await;
+    let store = store(&server);
+    let items = items(6);
+    for _ in 0..2 {
+        for acquired in acquire_all(&store, &items).await {
+            assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+        }
+        for released in release_all(&store, &items).await {
+            assert_eq!(released.unwrap().held, [true]);
+        }
+    }
+}

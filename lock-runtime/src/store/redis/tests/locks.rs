@@ -132,7 +132,10 @@ async fn a_withdrawn_acquire_holds_nothing_and_settles_after_its_time() {
     let store = store(&server);
     let items = [item("a"), item("b")];
     let request = Arc::new(AcquireRequest::new(items.to_vec(), LEASE, Duration::from_millis(300)));
-    assert_eq!(store.withdraw(Arc::clone(&request)).await.unwrap(), Withdrawn::Settled, "was never sent");
+    let never = Arc::new(AcquireRequest::new(items.to_vec(), LEASE, Duration::from_millis(300)));
+    assert_eq!(store.withdraw(Arc::clone(&never)).await.unwrap(), Withdrawn::Settled, "was never sent");
+    let error = store.acquire(never).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TooLate, "and never will be: {error}");
 
     assert!(matches!(store.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Granted(_)));
     let Withdrawn::Pending(wait) = store.withdraw(Arc::clone(&request)).await.unwrap() else {

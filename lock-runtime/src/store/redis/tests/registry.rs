@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 
-use super::super::registry::{Readiness, Registry};
+use super::super::registry::{Readiness, Registry, Ring};
 use super::*;
 use crate::clock::Tick;
 use crate::store::Notice;
@@ -20,6 +20,11 @@ fn name(number: usize) -> Arc<str> {
 
 fn texts(names: &[Arc<str>]) -> Vec<&str> {
     names.iter().map(|name| &**name).collect()
+}
+
+/// Tells the watchers, as is done when the mutex is given back.
+fn ring(registry: &mut Registry) {
+    std::mem::take(&mut registry.rings).into_iter().for_each(Ring::ring);
 }
 
 fn add(registry: &mut Registry, number: usize, now: u64) -> (u64, Readiness, mpsc::Receiver<Notice>) {
@@ -43,6 +48,7 @@ fn confirmed() -> (Registry, u64, u64, mpsc::Receiver<Notice>) {
     registry.established(generation);
     assert_eq!(texts(&registry.take_todo(10)), ["channel 0"]);
     registry.subscribed(generation, "channel 0");
+    ring(&mut registry);
     assert_eq!(is_ready(readiness), Some(true));
     (registry, generation, id, notices)
 }
@@ -58,9 +64,11 @@ fn a_watch_during_an_unsubscribe_is_subscribed_again() {
     let (_, readiness, mut notices) = add(&mut registry, 0, 100);
     let Readiness::Awaited(mut ready) = readiness else { panic!("it is being left") };
     assert!(registry.unsubscribed(generation, "channel 0"), "there is something to do");
+    ring(&mut registry);
     assert!(ready.try_recv().is_err());
     assert_eq!(texts(&registry.take_todo(10)), ["channel 0"]);
     registry.subscribed(generation, "channel 0");
+    ring(&mut registry);
     assert_eq!(ready.try_recv(), Ok(true));
     assert!(notices.try_recv().is_err(), "whoever was told otherwise gets no notice");
 }
@@ -69,16 +77,22 @@ fn a_watch_during_an_unsubscribe_is_subscribed_again() {
 fn pushes_of_an_earlier_connection_do_not_count() {
     let (mut registry, old, _, mut notices) = confirmed();
     registry.disconnected(old);
+    ring(&mut registry);
     assert_eq!(notices.try_recv(), Ok(Notice::Retry));
     let new = registry.begin();
     registry.message(old, "channel 0");
+    ring(&mut registry);
     registry.subscribed(old, "channel 0");
+    ring(&mut registry);
     registry.disconnected(old);
+    ring(&mut registry);
     assert!(!registry.unsubscribed(old, "channel 0"));
+    ring(&mut registry);
     assert!(registry.is_connected(new));
     assert!(notices.try_recv().is_err());
     assert_eq!(registry.own("channel 0"), (false, true));
     registry.subscribed(new, "channel 0");
+    ring(&mut registry);
     assert_eq!(notices.try_recv(), Ok(Notice::Resubscribed));
 }
 
@@ -90,6 +104,7 @@ fn a_refusal_stands_for_a_while() {
     registry.established(generation);
     registry.take_todo(10);
     registry.refused("channel 0", at(0));
+    ring(&mut registry);
     assert_eq!(is_ready(first), Some(false));
     let (_, second, _notices) = add(&mut registry, 0, 29_000);
     assert_eq!(is_ready(second), Some(false));
@@ -97,6 +112,7 @@ fn a_refusal_stands_for_a_while() {
     let (_, third, _notices) = add(&mut registry, 0, 30_000);
     assert_eq!(texts(&registry.take_todo(10)), ["channel 0"]);
     registry.subscribed(generation, "channel 0");
+    ring(&mut registry);
     assert_eq!(is_ready(third), Some(true));
 }
 
@@ -108,6 +124,7 @@ fn an_unreachable_server_leaves_no_one_waiting_and_nothing_behind() {
     registry.remove(&name(1), other, at(0));
     registry.begin();
     registry.unreachable();
+    ring(&mut registry);
     assert_eq!(is_ready(first), Some(false));
     let (second_id, second, _notices) = add(&mut registry, 0, 0);
     assert_eq!(is_ready(second), Some(false), "at once, while it is known to be down");
@@ -115,10 +132,12 @@ fn an_unreachable_server_leaves_no_one_waiting_and_nothing_behind() {
     registry.established(generation);
     assert_eq!(texts(&registry.take_todo(10)), ["channel 0"], "channel 1 is forgotten");
     registry.subscribed(generation, "channel 0");
+    ring(&mut registry);
     assert_eq!(notices.try_recv(), Ok(Notice::Resubscribed));
     registry.remove(&name(0), id, at(0));
     registry.remove(&name(0), second_id, at(0));
     registry.unreachable();
+    ring(&mut registry);
     assert!(registry.is_empty());
 }
 
@@ -170,6 +189,7 @@ proptest! {
             for name in registry.take_todo(2) {
                 server.insert(number(&name));
                 registry.subscribed(generation, &name);
+                ring(registry);
             }
             for name in registry.take_idle(at(now), LINGER, 2) {
                 server.remove(&number(&name));
@@ -191,6 +211,7 @@ proptest! {
                 Op::Work => work(&mut registry, &mut server, generation, now),
                 Op::Break => {
                     registry.disconnected(generation);
+                    ring(&mut registry);
                     server.clear();
                     generation = registry.begin();
                     registry.established(generation);
@@ -205,6 +226,7 @@ proptest! {
             prop_assert_eq!(registry.own(&name(*number)), (true, true));
             while notices.try_recv().is_ok() {}
             registry.message(generation, &name(*number));
+            ring(&mut registry);
             prop_assert_eq!(notices.try_recv(), Ok(Notice::Retry));
         }
         for (number, id, _) in watchers {
