@@ -38,4 +38,4 @@ pub use redis::RedisServer;
 pub use site::{Site, validity};
 pub use wait::eventually_blocking;
 #[cfg(feature = "helpers")]
-pub use wait::{eventually, first_poll};
+pub use wait::{eventually, first_poll, poll_once_and_drop};

@@ -25,6 +25,15 @@ pub fn eventually<C: AsyncFnMut() -> bool>(condition: C, within: Duration) -> im
     }
 }
 
+/// Polls `future` once and leaves it, whether that completes it or not.
+#[cfg(feature = "helpers")]
+pub async fn poll_once_and_drop<F: Future>(future: F) {
+    use std::task::Poll;
+
+    let mut future = Box::pin(future);
+    std::future::poll_fn(|cx| Poll::Ready(drop(future.as_mut().poll(cx)))).await;
+}
+
 /// Polls `future` once and hands it back: it has taken its place in every queue by then, and makes no progress until
 /// it is polled again.
 ///

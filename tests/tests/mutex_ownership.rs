@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lock_runtime::{ExtendError, LockError, LockGuard, LockManager, OwnerId, ReleaseError};
-use lock_tests::{eventually, first_poll, on_every_store};
+use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop};
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ on_every_store! {
         drop(locks.mutex("left").acquire().await.unwrap().release());
         other.mutex("left").wait(LONG).acquire().await.unwrap().release().await.unwrap();
         let guard = locks.mutex("left").acquire().await.unwrap();
-        drop(first_poll(guard.release()).await);
+        poll_once_and_drop(guard.release()).await;
         other.mutex("left").wait(LONG).acquire().await.unwrap().release().await.unwrap();
     }
 

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::LockManager;
-use lock_tests::{eventually, first_poll, on_every_store, validity};
+use lock_tests::{eventually, on_every_store, poll_once_and_drop, validity};
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -117,7 +117,7 @@ on_every_store! {
         let other = site.manager().await;
         for _ in 0..20 {
             // Dropped just after its first step, which may be on its way to the store.
-            drop(first_poll(locks.mutex("abandoned").wait(LONG).acquire()).await);
+            poll_once_and_drop(locks.mutex("abandoned").wait(LONG).acquire()).await;
             let guard = other.mutex("abandoned").wait(LONG).acquire().await.unwrap();
             guard.release().await.unwrap();
         }
