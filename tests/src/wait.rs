@@ -31,7 +31,11 @@ pub async fn poll_once_and_drop<F: Future>(future: F) {
     use std::task::Poll;
 
     let mut future = Box::pin(future);
-    std::future::poll_fn(|cx| Poll::Ready(drop(future.as_mut().poll(cx)))).await;
+    std::future::poll_fn(|cx| {
+        let _ = future.as_mut().poll(cx);
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// Polls `future` once and hands it back: it has taken its place in every queue by then, and makes no progress until
