@@ -195,9 +195,10 @@ fn poll(acquire: &mut Acquire) -> Poll<Result<crate::LockGuard, crate::AcquireEr
 
 #[test]
 fn the_waiters_of_all_keys_stay_below_their_cap() {
-    model(|_| {
+    model(|callers| {
+        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        let _entered = callers.enter();
         let runtime = runtime();
-        let _entered = runtime.enter();
         let engine = engine(Config { max_waiters: 1, ..Config::default() }, runtime.handle());
         let waiter = |key: &'static str| {
             let mut acquire = LockManager::on(Arc::clone(&engine)).mutex(key).wait_forever().acquire();
@@ -213,29 +214,34 @@ fn the_waiters_of_all_keys_stay_below_their_cap() {
 
 #[test]
 fn a_key_that_is_wanted_is_in_the_registry() {
-    model(|_| {
+    model(|callers| {
+        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        let _entered = callers.enter();
         let runtime = runtime();
-        let _entered = runtime.enter();
         let engine = engine(Config::default(), runtime.handle());
         let name = LockKey::new("k").unwrap();
         let passer_by = spawn({
             let (engine, name) = (Arc::clone(&engine), name.clone());
             move || drop(engine.with_key(&name, |_, _, _| ()))
         });
-        let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
-        assert!(poll(&mut waiter).is_pending());
+        let waiter = spawn({
+            let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
+            move || poll(&mut waiter).is_pending().then_some(waiter)
+        });
+        let waiter = waiter.join().unwrap().unwrap();
         passer_by.join().unwrap();
         let key = engine.registry.find(&name).expect("somebody waits for it");
         assert_eq!(lock(&key.machine).waiting(), 1);
-        drop(waiter);
+        spawn(move || drop(waiter)).join().unwrap();
     });
 }
 
 #[test]
 fn a_shutdown_reaches_everybody_who_waits() {
-    model(|_| {
+    model(|callers| {
+        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        let _entered = callers.enter();
         let runtime = runtime();
-        let _entered = runtime.enter();
         let engine = engine(Config::default(), runtime.handle());
         let ending = spawn({
             let engine = Arc::clone(&engine);
@@ -244,10 +250,14 @@ fn a_shutdown_reaches_everybody_who_waits() {
                 let _ = shutdown.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             }
         });
-        let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
-        let polled = poll(&mut waiter);
+        let waiter = spawn({
+            let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
+            move || (poll(&mut waiter), waiter)
+        });
+        let (polled, mut waiter) = waiter.join().unwrap();
         ending.join().unwrap();
-        let polled = if polled.is_pending() { poll(&mut waiter) } else { polled };
+        let again = spawn(move || if polled.is_pending() { poll(&mut waiter) } else { polled });
+        let polled = again.join().unwrap();
         let told = matches!(polled, Poll::Ready(Err(crate::AcquireError::ShutDown { .. })));
         assert!(told, "waits for ever: {polled:?}");
     });
