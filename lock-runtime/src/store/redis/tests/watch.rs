@@ -230,3 +230,48 @@ async fn nothing_is_left_of_a_dropped_store() {
     })
     .await;
 }
+
+/// A task of ours that is woken when its runtime has ended is dropped by whoever wakes it, and its watch with it.
+#[test]
+fn a_runtime_may_end_while_messages_come() {
+    const CHANNELS: usize = 300;
+    let server = Server::start();
+    for round in 0..40 {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let store = Arc::new(store(&server));
+            let requests: Vec<_> =
+                (0..CHANNELS).map(|i| Arc::new(request(&[item(&format!("n{i}"))]))).collect();
+            let mut subscribed = Vec::new();
+            for request in &requests {
+                subscribed.push(store.watch(Arc::clone(request)).await.unwrap());
+            }
+            for request in &requests {
+                let watch = store.watch(Arc::clone(request));
+                crate::begun::begin(&Handle::current(), async move {
+                    let mut watch = watch.await.unwrap();
+                    watch.notice().await;
+                    std::future::pending::<()>().await;
+                });
+            }
+            let mut messages = redis::pipe();
+            for i in 0..CHANNELS {
+                messages.cmd("PUBLISH").arg(format!("redisson_lock__channel:{{lock:n{i}}}")).arg("0");
+            }
+            let _: Vec<u64> = messages.query_async(&mut server.connection().await).await.unwrap();
+            // They outlive the runtime, as a manager in a static does.
+            std::mem::forget((subscribed, store));
+        });
+        std::thread::sleep(Duration::from_micros(round * 37));
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(runtime);
+            let _ = done.send(());
+        });
+        assert!(
+            ended.recv_timeout(Duration::from_secs(60)).is_ok(),
+            "round {round}: the runtime did not end"
+        );
+    }
+}
