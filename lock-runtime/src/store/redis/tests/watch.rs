@@ -239,7 +239,8 @@ fn a_runtime_may_end_while_messages_come() {
     for round in 0..40 {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(async {
+        // They outlive the runtime, as a manager in a static does.
+        let kept = runtime.block_on(async {
             let store = Arc::new(store(&server));
             let requests: Vec<_> =
                 (0..CHANNELS).map(|i| Arc::new(request(&[item(&format!("n{i}"))]))).collect();
@@ -260,8 +261,7 @@ fn a_runtime_may_end_while_messages_come() {
                 messages.cmd("PUBLISH").arg(format!("redisson_lock__channel:{{lock:n{i}}}")).arg("0");
             }
             let _: Vec<u64> = messages.query_async(&mut server.connection().await).await.unwrap();
-            // They outlive the runtime, as a manager in a static does.
-            std::mem::forget((subscribed, store));
+            (subscribed, store)
         });
         std::thread::sleep(Duration::from_micros(round * 37));
         let (done, ended) = std::sync::mpsc::channel();
