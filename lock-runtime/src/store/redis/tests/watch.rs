@@ -273,5 +273,6 @@ fn a_runtime_may_end_while_messages_come() {
             ended.recv_timeout(Duration::from_secs(60)).is_ok(),
             "round {round}: the runtime did not end"
         );
+        drop(kept);
     }
 }
