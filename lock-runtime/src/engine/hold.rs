@@ -220,22 +220,22 @@ impl Grant {
     /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task and no store. Whoever
     /// finds it lost writes that down: a renewal that was under way, or the end of the grant, would hide it.
     pub(crate) fn is_lost(&self) -> bool {
-        match self.state.load(Ordering::Acquire) {
-            0 => self.is_over(self.clock.now()) && self.note_lost(),
-            state => state & LOST != 0,
-        }
+        self.is_lost_by(|| self.clock.now())
     }
 
     /// The same for who has just looked at the clock.
     pub(crate) fn is_lost_at(&self, now: Tick) -> bool {
-        match self.state.load(Ordering::Acquire) {
-            0 => self.is_over(now) && self.note_lost(),
-            state => state & LOST != 0,
-        }
+        self.is_lost_by(|| now)
     }
 
-    fn is_over(&self, now: Tick) -> bool {
-        !self.hold.is_valid(now) || now >= self.max_hold_end
+    fn is_lost_by(&self, now: impl FnOnce() -> Tick) -> bool {
+        match self.state.load(Ordering::Acquire) {
+            0 => {
+                let now = now();
+                (!self.hold.is_valid(now) || now >= self.max_hold_end) && self.note_lost()
+            }
+            state => state & LOST != 0,
+        }
     }
 
     /// `false` when it has ended in good order.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Inner;
+use super::connection::Ready;
 use crate::begun;
 use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
@@ -32,12 +33,11 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
 
     fn timeout(request: &Self::Request) -> Duration;
 
-    /// Sends the requests as one call, and reports the answer to each. An error is about all of them. Without a
-    /// deadline the time-outs count from now.
+    /// Sends the requests as one call, and reports the answer to each. An error is about all of them.
     fn send(
         inner: &Inner,
         requests: &[Self::Request],
-        deadline: Option<Tick>,
+        ready: Ready,
         answer: impl FnMut(usize, Result<Self::Answer, StoreError>) + Send,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
@@ -144,7 +144,8 @@ pub(super) async fn call<S: Step>(inner: &Arc<Inner>, request: S::Request) -> Re
         // Boxed, so that members are small.
         Place::Alone(request) => {
             let _under_way = UnderWay::<S>::new(inner);
-            Box::pin(alone::<S>(inner, request, None)).await
+            let timeout = S::timeout(&request);
+            Box::pin(alone::<S>(inner, request, move |now| now + timeout)).await
         }
         Place::Member { answer, role } => {
             // Sent by tasks of their own: a caller that goes must not take the others with it.
@@ -164,10 +165,11 @@ pub(super) async fn call<S: Step>(inner: &Arc<Inner>, request: S::Request) -> Re
 async fn alone<S: Step>(
     inner: &Inner,
     request: S::Request,
-    deadline: Option<Tick>,
+    deadline: impl FnOnce(Tick) -> Tick + Send,
 ) -> Result<S::Answer, StoreError> {
+    let ready = inner.connector.ready_by(deadline).await?;
     let mut result = None;
-    S::send(inner, &[request], deadline, |_, answer| result = Some(answer)).await?;
+    S::send(inner, &[request], ready, |_, answer| result = Some(answer)).await?;
     result.unwrap_or_else(|| Err(gone(inner)))
 }
 
@@ -226,11 +228,15 @@ fn send_group<S: Step>(inner: &Arc<Inner>, mut members: Vec<Member<S>>) -> impl 
         let (requests, answers): (Vec<_>, Vec<_>) =
             members.into_iter().map(|member| (member.request, member.answer)).unzip();
         let mut results: Vec<_> = requests.iter().map(|_| None).collect();
-        let sent = S::send(inner, &requests, Some(deadline), |index, result| {
-            if let Some(place) = results.get_mut(index) {
-                *place = Some(result);
-            }
-        })
+        let sent = async {
+            let ready = inner.connector.ready_by(|_| deadline).await?;
+            let answer = |index, result| {
+                if let Some(place) = results.get_mut(index) {
+                    *place = Some(result);
+                }
+            };
+            S::send(inner, &requests, ready, answer).await
+        }
         .await;
         let mut unanswered = Vec::new();
         begun::wake_together(|| {
@@ -253,7 +259,7 @@ fn send_group<S: Step>(inner: &Arc<Inner>, mut members: Vec<Member<S>>) -> impl 
                 let inner = Arc::clone(inner);
                 let runtime = inner.options.runtime.clone();
                 drop(runtime.spawn(async move {
-                    let _ = answer.send(alone::<S>(&inner, request, Some(deadline)).await);
+                    let _ = answer.send(alone::<S>(&inner, request, |_| deadline).await);
                 }));
             } else {
                 let _ = answer.send(Err(error.clone()));

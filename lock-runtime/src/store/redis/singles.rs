@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Inner;
+use super::connection::Ready;
 use super::group::{Group, Step};
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about, millis};
-use crate::clock::Tick;
 use crate::store::{AcquireRequest, Acquired, ReleaseRequest, Released, ServerTime, StoreError};
 
 /// One of the acquires that can travel together.
@@ -29,15 +29,13 @@ impl Step for AcquireOne {
     async fn send(
         inner: &Inner,
         requests: &[Self::Request],
-        deadline: Option<Tick>,
+        mut ready: Ready,
         mut answer: impl FnMut(usize, Result<Acquired, StoreError>) + Send,
     ) -> Result<(), StoreError> {
-        let timeout = requests.iter().map(Self::timeout).min().unwrap_or_default();
         let lease = requests.iter().map(|request| request.lease).max().unwrap_or_default();
         let tokens = requests.iter().map(|request| request.tokens).max().unwrap_or_default();
         let alike = requests.iter().all(|request| (request.lease, request.tokens) == (lease, tokens));
         let items = || requests.iter().flat_map(|request| &request.items);
-        let mut ready = inner.connector.ready_by(|now| deadline.unwrap_or(now + timeout)).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
@@ -105,11 +103,9 @@ impl Step for ReleaseOne {
     async fn send(
         inner: &Inner,
         requests: &[Self::Request],
-        deadline: Option<Tick>,
+        ready: Ready,
         mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
     ) -> Result<(), StoreError> {
-        let timeout = requests.iter().map(Self::timeout).min().unwrap_or_default();
-        let ready = inner.connector.ready_by(|now| deadline.unwrap_or(now + timeout)).await?;
         let items = || requests.iter().flat_map(|request| &request.items);
         let mut invocation = Invocation::new(&script::RELEASE, requests.len(), 2 * requests.len());
         for item in items() {
