@@ -205,6 +205,25 @@ async fn a_lease_given_to_lock_and_get_token_is_ignored_and_rust_waits_for_the_u
     guard.release().await.unwrap();
 }
 
+/// A spin lock of Redisson tells nobody that it is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rust_waiter_behind_a_spin_lock_enters_when_it_looks_again() {
+    let server = RedisServer::start();
+    let java = Java::start(&server).await;
+    let locks = connect(&server, |builder| builder).await;
+    let spin = java.lock("a", "spin", "k");
+    spin.lock().await.done();
+    let waiting = tokio::spawn(async move { locks.mutex("k").wait_forever().acquire().await.unwrap() });
+    eventually(async || Kind::Lock.waiting_clients(&server, "k") == 1, SLACK).await;
+    spin.unlock().await.done();
+    let unlocked = Instant::now();
+    let guard = waiting.await.unwrap();
+    println!("in {:.2?} after the unlock", unlocked.elapsed());
+    assert!(unlocked.elapsed() < SLACK);
+    assert!(!spin.try_lock().await.is_true());
+    guard.release().await.unwrap();
+}
+
 /// Redisson and Redis Cluster disagree about the slots of such names; Java can lock them and not unlock them there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_with_a_lone_brace_is_refused_here() {

@@ -51,16 +51,6 @@ fn judge(what: &str, mut times: Vec<Duration>) {
 }
 
 lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
-    async fn stamps_of_both_sides_are_on_one_clock(kind: Kind) {
-        let server = RedisServer::start();
-        let java = Java::start(&server).await;
-        let before = now_nanos();
-        let answer = kind.on(&java, "a", "stamped").lock().await;
-        let after = now_nanos();
-        answer.done();
-        assert!(before <= answer.start && answer.start < answer.end && answer.end <= after, "{answer:?}");
-    }
-
     async fn a_java_holder_keeps_rust_out_until_it_unlocks(kind: Kind) {
         let server = RedisServer::start();
         let (locks, java) = with_defaults(&server).await;
