@@ -182,6 +182,9 @@ async fn try_lock_and_get_token_waits_and_gets_a_larger_token_than_ours() {
     let mut call = lock.call("trytoken", &[]);
     eventually(async || Kind::Fenced.waiting_clients(&server, "k") == 1, SLACK).await;
     call.assert_still_out();
+    // The way to ask without waiting.
+    let other = java.lock("b", "fenced", "k");
+    assert!(other.call("trytoken", &[("wait", "0")]).await.value().is_null());
     guard.release().await.unwrap();
     assert!(call.await.number() > token);
     lock.unlock().await.done();

@@ -338,7 +338,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
         somebody_waits(kind, &server, "k").await;
         assert!(kind.on(&java, "admin", "k").force_unlock().await.is_true());
         waiting.await.done();
-        // The holder learns of it at its next renewal, long before it would be told by its own clock at the latest.
+        // The holder hears of it at its next renewal.
         tokio::time::timeout(LEASE + SLACK, guard.lost()).await.expect("the lock is lost");
         match guard.release().await {
             Err(ReleaseError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
