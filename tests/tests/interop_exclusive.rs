@@ -15,7 +15,7 @@ use lock_tests::{Helper, RedisServer, eventually};
 const SLACK: Duration = Duration::from_secs(10);
 /// A lease short enough to wait for, on both sides.
 const LEASE: Duration = Duration::from_secs(3);
-/// Of both sides: half a minute, so that nothing that is measured here is the end of a lease.
+/// Of both sides. Much longer than [`SLACK`], so that a hand-off is never the end of a lease.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 15;
 
@@ -41,13 +41,12 @@ fn time_left(server: &RedisServer, name: &str) -> i64 {
     server.ask(name, &["PTTL", name]).parse().expect("a number")
 }
 
-/// Prints how long hand-offs took; half of them must be quick, and none may be the end of a lease.
+/// Prints how long hand-offs took, each of them less than [`SLACK`]. Half of them must be quick.
 fn judge(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     println!("{what}: median {median:.2?}, worst {worst:.2?} of {}", times.len());
     assert!(median <= ms(100), "{what}: {times:?}");
-    assert!(worst < SLACK && worst < DEFAULT_LEASE / 2, "{what}: {times:?}");
 }
 
 lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
@@ -140,7 +139,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
             let name = format!("round:{round}");
             let lock = kind.on(&java, "a", &name);
             let guard = kind.acquire(&locks, &name).await.unwrap();
-            let waiting = lock.lock();
+            let waiting = lock.lock().within(SLACK);
             somebody_waits(kind, &server, &name).await;
             let released = now_nanos();
             guard.release().await.unwrap();
@@ -164,7 +163,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
             lock.lock().await.done();
             let waiting = tokio::spawn({
                 let (locks, name) = (locks.clone(), name.clone());
-                async move { (kind.acquire(&locks, &name).await.unwrap(), now_nanos()) }
+                async move { (kind.acquire_within(&locks, &name, SLACK).await.unwrap(), now_nanos()) }
             });
             somebody_waits(kind, &server, &name).await;
             let unlocked = lock.unlock().await;
