@@ -171,6 +171,7 @@ impl Java {
 
 /// Hands each answer to who waits for it.
 fn read(output: ChildStdout, waiting: &Waiting) {
+    let _end = End(waiting);
     for line in BufReader::new(output).lines() {
         let Ok(line) = line else { break };
         let answer: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
@@ -185,7 +186,15 @@ fn read(output: ChildStdout, waiting: &Waiting) {
             let _ = sender.send(answer);
         }
     }
-    *waiting.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// Tells those who wait that no answer will come, however reading ends.
+struct End<'a>(&'a Waiting);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 /// A command that has been sent: it runs whether it is awaited or not.
