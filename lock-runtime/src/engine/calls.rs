@@ -117,7 +117,7 @@ impl Engine {
                 return Ok(());
             }
             Kept::Renewed => Loss::LeaseOver,
-            Kept::Gone => Loss::TakenAway,
+            Kept::Gone | Kept::Waiting(_) => Loss::TakenAway,
         };
         self.lose(hold, why);
         Err(why)
@@ -128,7 +128,7 @@ impl Engine {
         let mut backoff = Backoff::new();
         while hold.is_valid(self.clock.now()) {
             let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
-            let items = vec![KeepItem { item: hold.item.clone(), lease }];
+            let items = vec![KeepItem::hold(hold.item.clone(), lease)];
             let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
             match self.bounded(|store| store.keep(request)).await {
                 Ok(kept) if kept.first() == Some(&Kept::Gone) => {
@@ -161,7 +161,7 @@ impl Engine {
         let key = hold.item.key.clone();
         let mut backoff = Backoff::new();
         loop {
-            let items = vec![KeepItem { item: hold.item.clone(), lease }];
+            let items = vec![KeepItem::hold(hold.item.clone(), lease)];
             let error = match self.keep(items).await {
                 (sent, Ok(kept)) => {
                     let kept = kept.first().copied().unwrap_or(Kept::Gone);

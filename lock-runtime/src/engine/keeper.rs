@@ -125,7 +125,7 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
         return;
     }
     let items: Vec<KeepItem> =
-        holds.iter().map(|hold| KeepItem { item: hold.item.clone(), lease: hold.renewal_lease() }).collect();
+        holds.iter().map(|hold| KeepItem::hold(hold.item.clone(), hold.renewal_lease())).collect();
     let leases: Vec<Duration> = items.iter().map(|item| item.lease).collect();
     let (sent, result) = engine.keep(items).await;
     match result {

@@ -25,7 +25,7 @@ pub(crate) enum Sent {
 
 fn request(engine: &Engine, hold: &Hold, linger: Duration, then: Option<Takeover>) -> Arc<ReleaseRequest> {
     let timeout = engine.config.call_timeout;
-    Arc::new(ReleaseRequest { items: vec![hold.item.clone()], linger, then, timeout })
+    Arc::new(ReleaseRequest { items: vec![hold.item.clone()], linger, then, own_watches: 0, timeout })
 }
 
 /// Releases `hold`, re-sending on failure until the store must have dropped it by itself.
@@ -139,7 +139,7 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
     // An inner call may have asked for a longer `min_hold` than the hold's lease.
     if hold.deadline() < engine.clock.now() + rest {
         let lease = rest + LINGER_SLACK;
-        let _ = engine.keep(vec![crate::store::KeepItem { item: hold.item.clone(), lease }]).await;
+        let _ = engine.keep(vec![crate::store::KeepItem::hold(hold.item.clone(), lease)]).await;
     }
     let request = request(engine, hold, rest + LINGER_SLACK, None);
     if let Err(error) = engine.bounded(|store| store.release(request)).await {

@@ -137,7 +137,7 @@ pub(crate) async fn a_call_that_is_never_polled_does_nothing(Subject { store, ..
     drop(store.release(Arc::new(giving_back(items(&["a"], 1)))));
     drop(store.withdraw(Arc::clone(&sent)));
     drop(store.force_release(key("a")));
-    let kept = vec![KeepItem { item: item("a", 1), lease: 3 * LONG }];
+    let kept = vec![KeepItem::hold(item("a", 1), 3 * LONG)];
     drop(store.keep(Arc::new(KeepRequest { items: kept, timeout: PATIENCE })));
     drop(store.acquire(Arc::new(leased(&["a"], 1, 3 * LONG))));
     drop(store.watch(sent));

@@ -30,9 +30,9 @@ pub(crate) async fn keep_renews_each_item_on_its_own(Subject { store, .. }: Subj
 
     // Each with its own lease.
     let items = vec![
-        KeepItem { item: item("a", 1), lease: 5 * LONG },
-        KeepItem { item: item("d", 1), lease: 7 * LONG },
-        KeepItem { item: item("c", 2), lease: SHORT },
+        KeepItem::hold(item("a", 1), 5 * LONG),
+        KeepItem::hold(item("d", 1), 7 * LONG),
+        KeepItem::hold(item("c", 2), SHORT),
     ];
     let kept = store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap();
     assert_eq!(kept, [Kept::Renewed; 3]);

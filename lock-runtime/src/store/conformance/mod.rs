@@ -120,7 +120,7 @@ async fn busy(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest>
 }
 
 fn giving_back(items: Vec<Item>) -> ReleaseRequest {
-    ReleaseRequest { items, linger: Duration::ZERO, then: None, timeout: PATIENCE }
+    ReleaseRequest { items, linger: Duration::ZERO, then: None, own_watches: 0, timeout: PATIENCE }
 }
 
 async fn release(store: &Arc<dyn LockStore>, request: ReleaseRequest) -> Released {
@@ -128,7 +128,7 @@ async fn release(store: &Arc<dyn LockStore>, request: ReleaseRequest) -> Release
 }
 
 async fn keep(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> Vec<Kept> {
-    let items = items.into_iter().map(|item| KeepItem { item, lease }).collect();
+    let items = items.into_iter().map(|item| KeepItem::hold(item, lease)).collect();
     store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
 }
 

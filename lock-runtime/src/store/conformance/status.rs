@@ -4,7 +4,7 @@ use super::*;
 
 pub(crate) async fn status_of_an_unknown_key_is_free(Subject { store, .. }: Subject) {
     let status = status(&store, "a").await;
-    assert_eq!(status, LockStatus { holders: Vec::new(), remaining: None, last_token: None });
+    assert_eq!(status, LockStatus::free());
 }
 
 pub(crate) async fn status_shows_holder_lease_and_token(Subject { store, other, .. }: Subject) {

@@ -24,7 +24,7 @@ use self::step::Step;
 use self::table::{HandleId, Table, WatchId};
 use super::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ServerTime, StoreError, Watch, Withdrawn,
+    ScanRequest, Scanned, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
@@ -199,6 +199,18 @@ impl LockStore for MemoryStore {
         self.call(move |handle| {
             let items = &request.items;
             Ok(handle.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()))
+        })
+    }
+
+    fn downgrade(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call(|_| {
+            Err(StoreError::new(StoreErrorKind::Unsupported, "the memory store has no write locks"))
+        })
+    }
+
+    fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.call(|_| {
+            Err(StoreError::new(StoreErrorKind::Unsupported, "the memory store has no list of locks"))
         })
     }
 

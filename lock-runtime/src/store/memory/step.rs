@@ -11,8 +11,9 @@ use crate::clock::Tick;
 use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, Busy, Granted, KeepItem, Kept, ListenerPolicy, LockStatus, MAX_TOKENS, Notice,
-    ReleaseRequest, Released, ServerTime, StoreError, StoreErrorKind, Takeover, TokenRange, Withdrawn,
+    AcquireRequest, Acquired, Busy, Granted, KeepItem, Kept, Kind, ListenerPolicy, LockStatus, MAX_TOKENS,
+    Notice, ReleaseRequest, Released, ServerTime, StoreError, StoreErrorKind, Takeover, TokenRange,
+    Withdrawn,
 };
 use crate::token::{FencingToken, OwnerId};
 
@@ -231,10 +232,11 @@ impl Step<'_> {
 
     /// What is known about `key`.
     pub(super) fn status(&mut self, key: &LockKey) -> LockStatus {
-        let mut status = LockStatus { holders: Vec::new(), remaining: None, last_token: None };
+        let mut status = LockStatus::free();
         let Some(entry) = self.table.get(self.prefix, key) else { return status };
         status.last_token = entry.counter(self.now).map(|counter| FencingToken::new(counter.top));
         if let Some(hold) = entry.hold(self.now) {
+            status.kind = Some(Kind::Mutex);
             status.holders.push((hold.owner.clone(), 1));
             status.remaining = Some(hold.expires.since(self.now));
         }

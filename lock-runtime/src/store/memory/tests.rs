@@ -21,7 +21,7 @@ fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
 fn giving_back(keys: &[&str], owner: &str, next: Option<Arc<AcquireRequest>>) -> Arc<ReleaseRequest> {
     let items = request(keys, owner).items.clone();
     let then = next.map(|request| Takeover { request, listeners: ListenerPolicy::Respect });
-    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then, timeout: SECOND })
+    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then, own_watches: 0, timeout: SECOND })
 }
 
 fn sizes(store: &MemoryStore) -> (usize, usize, usize) {

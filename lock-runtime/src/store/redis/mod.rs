@@ -21,7 +21,7 @@ use crate::config::{Config, TokenRetention};
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    StoreError, Watch, Withdrawn,
+    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use crate::sync::Apart;
 
@@ -184,6 +184,18 @@ impl LockStore for RedisStore {
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         self.call_in_task(|inner| async move { inner.keep(&request).await })
+    }
+
+    fn downgrade(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call(
+            |inner| async move { Err(inner.address.error(StoreErrorKind::Unsupported, "no write locks")) },
+        )
+    }
+
+    fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.call(
+            |inner| async move { Err(inner.address.error(StoreErrorKind::Unsupported, "no list of locks")) },
+        )
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

@@ -172,7 +172,7 @@ pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
     }
     let last_token = text(values.get(1)?)?.parse().ok().map(FencingToken::new);
     if left == -2 {
-        return Some(Ok(LockStatus { holders: Vec::new(), remaining: None, last_token }));
+        return Some(Ok(LockStatus { last_token, ..LockStatus::free() }));
     }
     let mut holders = Vec::new();
     for field in values.get(2..)?.chunks_exact(2) {
@@ -189,7 +189,13 @@ pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
         holders.push((OwnerId::new(owner), count));
     }
     let remaining = Some(Duration::from_millis(u64::try_from(left).ok()?));
-    Some(Ok(LockStatus { holders, remaining, last_token }))
+    Some(Ok(LockStatus {
+        kind: Some(crate::store::Kind::Mutex),
+        holders,
+        remaining,
+        last_token,
+        ..LockStatus::free()
+    }))
 }
 
 /// The answer of force_release.lua.

@@ -88,7 +88,13 @@ async fn busy(store: &RedisStore, items: &[Item]) -> Busy {
 }
 
 fn release_request(items: &[Item]) -> ReleaseRequest {
-    ReleaseRequest { items: items.to_vec(), linger: Duration::ZERO, then: None, timeout: TIMEOUT }
+    ReleaseRequest {
+        items: items.to_vec(),
+        linger: Duration::ZERO,
+        then: None,
+        own_watches: 0,
+        timeout: TIMEOUT,
+    }
 }
 
 async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreError> {

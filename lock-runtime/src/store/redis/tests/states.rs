@@ -379,7 +379,7 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
     assert!(!server.keys().await.iter().any(|key| key.contains(":c")), "nothing is taken");
 
-    let keep = crate::store::KeepItem { item: a[0].clone(), lease: Duration::from_secs(60) };
+    let keep = crate::store::KeepItem::hold(a[0].clone(), Duration::from_secs(60));
     let keep = crate::store::KeepRequest { items: vec![keep], timeout: TIMEOUT };
     assert_eq!(store.keep(Arc::new(keep)).await.unwrap(), [crate::store::Kept::Renewed]);
     let linger = ReleaseRequest { linger: Duration::from_secs(1), ..release_request(&b) };
