@@ -29,7 +29,7 @@
 //!
 //! A lock is a lease. The watchdog renews it for as long as its guard lives, so a crash frees the key after at most one
 //! lease, and a holder that is paused for longer than a lease has lost its lock without knowing. [`LockGuard::is_lost`]
-//! says so by the local clock, without asking anybody; a body under the attribute or under [`Mutex::with`] is dropped
+//! says so by the local clock, without asking anybody; a body under the attribute or under [`Lock::with`] is dropped
 //! at its next await. Code between two awaits can't be stopped by any lock service. Where a late write does harm, pass
 //! [`LockGuard::fencing_token`] along with it, and let the resource refuse smaller ones than it has seen.
 //!
@@ -55,7 +55,7 @@
 //! | `lock_waiters` | gauge | |
 //! | `lock_release_failed_total` | counter | |
 //!
-//! The label `lock` is the name given by [`Mutex::name`] or `name` in the attribute (by default module and function),
+//! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default module and function),
 //! never the key: keys are unbounded. `outcome` is `granted`, `handed_on`, `reentered`, `busy`, `timed_out`,
 //! `too_many_waiters`, `unavailable`, `shut_down` or `misconfigured`.
 //!
@@ -105,12 +105,12 @@ pub use engine::acquire::Acquire;
 pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
-pub use kinds::Mutex;
+pub use kinds::{Lock, MultiKey, Mutex};
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 pub use manager::{LockManager, ShutdownError};
 pub use scope::in_current_scope;
-pub use store::LockStatus;
+pub use store::{Kind, LockStatus};
 pub use token::{FencingToken, OwnerId};
 
 #[doc(hidden)]
@@ -119,15 +119,15 @@ pub mod __private {
 
     pub use crate::body::{OnLost, Run};
     pub use crate::private::*;
-    use crate::{IntoLockKey, LockGuard, LockManager, Mutex};
+    use crate::{IntoLockKey, Kind, Lock, LockGuard, LockManager};
 
     /// On the task's or the process's default manager.
-    pub fn mutex(key: impl IntoLockKey) -> Mutex {
-        crate::default::default_mutex(key)
+    pub fn mutex(key: impl IntoLockKey) -> Lock {
+        crate::default::default_lock(Kind::Mutex, key)
     }
 
     /// On the manager that the user named.
-    pub fn mutex_on<M: AsRef<LockManager> + ?Sized>(manager: &M, key: impl IntoLockKey) -> Mutex {
+    pub fn mutex_on<M: AsRef<LockManager> + ?Sized>(manager: &M, key: impl IntoLockKey) -> Lock {
         manager.as_ref().mutex(key)
     }
 
