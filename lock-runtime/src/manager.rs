@@ -10,6 +10,7 @@ use crate::engine::registry::Spec;
 use crate::error::{AcquireError, ConnectError, LockError};
 use crate::key::IntoLockKey;
 use crate::kinds::{Lock, MultiKey, sorted};
+use crate::list::LockList;
 use crate::store::{Kind, LockStatus};
 
 /// A connection to a lock store, and everything this process holds there. Cheap to clone; one per store and process
@@ -146,7 +147,8 @@ impl LockManager {
         Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
     }
 
-    /// What the store knows about `key`: holders, remaining time, highest token.
+    /// What the store knows about `key`: how and by whom it is held, how often each of them has entered, the remaining
+    /// time, who waits, the highest token.
     ///
     /// # Errors
     ///
@@ -157,7 +159,26 @@ impl LockManager {
         self.engine.admin(&key, |store| store.status(key.clone())).await
     }
 
-    /// Frees `key`, whoever holds it, and wakes who waits for it; `false` when it was free. A holder in this process
+    /// The locks that are held and whose keys begin with `prefix` (all, if it is empty), page by page. Walks over the
+    /// store's keys in small steps, without holding anybody up: on a Redis server with many other keys it takes long.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+    /// let _held = locks.mutex("order:42").acquire().await?;
+    /// let mut list = locks.list("order:");
+    /// while let Some(page) = list.next_page().await? {
+    ///     for (key, status) in page {
+    ///         println!("{key}: {:?} for {:?}", status.holders, status.remaining);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn list(&self, prefix: impl Into<String>) -> LockList {
+        LockList::new(Arc::clone(&self.engine), prefix.into())
+    }
+
+    /// Frees `key`, whoever holds it and in whatever kind, and wakes who waits for it; `false` when it was free. A holder in this process
     /// learns of its loss at once, others at their next renewal. Fencing tokens go on growing.
     ///
     /// This breaks mutual exclusion on purpose: the old holder may still be running.
