@@ -33,10 +33,12 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "acquire": "scripts/acquire.lua" "scripts/grant.lua" "scripts/acquire_rest.lua";
-    ACQUIRE_ALL = "acquire_all": "scripts/grant.lua" "scripts/grant_all.lua" "scripts/acquire_all.lua";
+    ACQUIRE = "acquire": "scripts/acquire.lua" "scripts/tokens.lua" "scripts/grant.lua" "scripts/acquire_rest.lua";
+    ACQUIRE_ALL = "acquire_all":
+        "scripts/tokens.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/acquire_all.lua";
     RELEASE = "release": "scripts/free.lua" "scripts/release.lua";
-    TAKEOVER = "takeover": "scripts/free.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/takeover.lua";
+    TAKEOVER = "takeover":
+        "scripts/free.lua" "scripts/tokens.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/takeover.lua";
     LINGER = "linger": "scripts/linger.lua";
     KEEP = "keep": "scripts/keep.lua";
     WITHDRAW = "withdraw": "scripts/free.lua" "scripts/withdraw.lua";
