@@ -248,9 +248,9 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
     assert!(granted(&store, &["a"], "a").await);
     tokio::time::advance(SECOND * 3 / 4).await;
     let request = giving_back(&["a"], "a", Some(late));
-    let (released, bell) = store.handle.step(1, |step| step.release(&request, Some(latest)));
+    let (released, echo) = store.handle.step(1, |step| step.release(&request, Some(latest)));
     assert_eq!((released.held, released.then), (vec![true], None));
-    assert!(bell.ring());
+    assert_eq!(echo, Echo(true));
     assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
 }
 
