@@ -11,7 +11,8 @@
 --   wait(item, now, wait)   after a refusal, for a caller who waits at most `wait` ms: joins the queue, sets the intent
 --   grant(item, lease, now) writes the hold; tokens are settled. Returns an error reply when the server refuses.
 --   undo(item)              takes back what grant wrote, whether it was all of it or not
---   free(lock, owner)       gives a hold back. Returns what free() does, see free.lua
+--   free(lock, owner)       gives a hold back. Returns what free() does, see free.lua; or -3: given back, but the lock is held
+--                           still, so nobody was told
 --   leave(lock, owner)      stops waiting: gives up the place in the queue, ends the intent, wakes whoever that concerns
 --   keep(lock, owner, lease)  renews a hold; only lengthens. Returns 1, or 0 when the owner does not hold it
 --   stay(lock, owner, lease, now)  keeps a waiter. Returns -ms until another look is worth it; 1 when it holds the lock by

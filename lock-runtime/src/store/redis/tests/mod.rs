@@ -22,6 +22,7 @@ mod conformance;
 mod faults;
 mod group;
 mod locks;
+mod mixed;
 mod registry;
 mod rw;
 mod rw_states;
