@@ -167,6 +167,12 @@ mod hanging {
         fn keep(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
             never()
         }
+        fn downgrade(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+            never()
+        }
+        fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+            never()
+        }
         fn withdraw(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
             never()
         }

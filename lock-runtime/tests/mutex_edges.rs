@@ -13,7 +13,7 @@ use std::time::Duration;
 use block_on::block_on;
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    StoreError, Watch, Withdrawn,
+    ScanRequest, Scanned, StoreError, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, lose, manager_on, memory_manager, memory_store};
 use lock_runtime::{
@@ -84,6 +84,14 @@ impl LockStore for OddStore {
             return Box::pin(std::future::pending());
         }
         self.inner.keep(request)
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.inner.downgrade(request)
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.inner.scan(request)
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    StoreError, StoreErrorKind, Watch, Withdrawn,
+    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
 use lock_runtime::{AcquireError, LockError, LockKey, LockManager, ReleaseError};
@@ -93,6 +93,14 @@ impl LockStore for FaultyStore {
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         with_fault(&self.keep, self.inner.keep(request))
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.inner.downgrade(request)
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.inner.scan(request)
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lock_runtime::LockKey;
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    StoreError, StoreErrorKind, Watch, Withdrawn,
+    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 
 /// What becomes of renewals.
@@ -122,6 +122,14 @@ impl LockStore for Probe {
                 Box::pin(async { Err(StoreError::new(StoreErrorKind::NotReady, "refused by the probe")) })
             }
         }
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.on_its_way(self.inner.downgrade(request))
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.on_its_way(self.inner.scan(request))
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

@@ -12,7 +12,12 @@
 //!   calls after it has given its own mutexes back: to wake a call may be to drop it, when its runtime has ended.
 //! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
 //!   tokens. It only lengthens a lease.
-//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.
+//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds. A reader whose lease has just
+//!   ended may be renewed while others read: nobody can have written since.
+//! - An owner that has a key for writing may have it for reading since a [`downgrade`](LockStore::downgrade) whose
+//!   answer was lost: `release`, `keep` and `withdraw` of items of the kinds [`Kind::Write`] and [`Kind::Read`] go by
+//!   what the owner has.
+//! - Keys that are asked for in different kinds exclude each other whole: a key held as a mutex is busy for readers.
 //! - Every step that takes something (`acquire`) is refused by the store itself when it arrives later than
 //!   [`AcquireRequest::timeout`] after it was sent; see [`AcquireRequest::stamp`]. A `withdraw`
 //!   [seals](AcquireRequest::seal) what was not sent yet.
@@ -73,6 +78,13 @@ impl fmt::Debug for ServerTime {
 pub enum Kind {
     /// One holder at a time; who is next is a race between processes and first-in first-out inside one.
     Mutex,
+    /// One holder at a time, first-in first-out across processes: the store has the queue, see
+    /// [`AcquireRequest::queued`].
+    Fair,
+    /// Many holders at a time, as long as nobody writes and no writer [waits](AcquireRequest::queued).
+    Read,
+    /// One holder at a time, which excludes readers too.
+    Write,
 }
 
 /// One key of a request: what is locked, how, and by whom.
@@ -99,14 +111,42 @@ pub struct AcquireRequest {
     pub token_floor: u64,
     /// The store refuses to execute the request later than this after it was sent.
     pub timeout: Duration,
+    /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits, at most for so long
+    /// ([`LONGEST_WAIT`] for ever), and a store that refuses it takes note of that, see [`queued`](Self::queued).
+    pub wait: Option<Duration>,
     latest: AtomicU64,
 }
+
+/// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
+pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// A waiter in a fair queue that has not been [kept](LockStore::keep) for so long counts as dead.
+pub const WAITER_LIFE: Duration = Duration::from_secs(3);
+
+/// The lease of a hold that is granted to a waiter directly, see [`Notice::Granted`], if the request's is not shorter.
+pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
+
+/// The life of a waiting writer's intent, which keeps readers out.
+pub const INTENT_LIFE: Duration = Duration::from_secs(1);
 
 impl AcquireRequest {
     /// A request for one token a key, without a floor.
     #[must_use]
     pub fn new(items: Vec<Item>, lease: Duration, timeout: Duration) -> Self {
-        Self { items, lease, tokens: 1, token_floor: 0, timeout, latest: AtomicU64::new(0) }
+        Self { items, lease, tokens: 1, token_floor: 0, timeout, wait: None, latest: AtomicU64::new(0) }
+    }
+
+    /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the request:
+    ///
+    /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it. It stays there until it is
+    ///   granted, withdrawn, or not [kept](LockStore::keep) for [`WAITER_LIFE`]. A free key goes to the first of the queue
+    ///   only; dead ones are passed over, with everything that their going means to those behind.
+    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`]; the intent ends with the
+    ///   grant or the withdrawal, and that wakes the readers.
+    #[must_use]
+    pub fn queued(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait.min(LONGEST_WAIT));
+        self
     }
 
     /// Asks for `tokens` fencing tokens a key, clamped to 1..=[`MAX_TOKENS`].
@@ -213,7 +253,8 @@ impl TokenRange {
 pub struct Busy {
     /// Index of the first busy item in the request.
     pub item: usize,
-    /// When the hold ends if nobody renews it.
+    /// When the hold ends if nobody renews it; for a free key that another waiter is to have first: when to look again.
+    /// Never zero.
     pub remaining: Duration,
     /// When the store looked.
     pub server_time: ServerTime,
@@ -228,8 +269,10 @@ pub struct ReleaseRequest {
     /// lengthens.
     pub linger: Duration,
     /// Acquire this in the same atomic step when the release freed every item and nobody but us listens for it
-    /// (see [`Takeover`]). Its items have the same keys and new owners.
+    /// (see [`Takeover`]). Its items have the same keys and new owners. For [`Kind::Mutex`]; a store may decline it.
     pub then: Option<Takeover>,
+    /// Watches of this process, of these keys, that belong to whoever releases: they are not counted as others.
+    pub own_watches: u32,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }
@@ -255,10 +298,11 @@ pub enum ListenerPolicy {
 /// The answer to a [`ReleaseRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// For each item: whether its owner still held it.
+    /// For each item: whether its owner still held it, in whatever kind.
     pub held: Vec<bool>,
-    /// How many others listened for the release, a hint: only whether it is zero counts. Our own subscription is not
-    /// counted, and a lingering release may leave it at zero.
+    /// How many others listened for the release, in this process or elsewhere, a hint: only whether it is zero counts.
+    /// [`own_watches`](ReleaseRequest::own_watches) are not counted. A lingering release may leave it at zero, and one that
+    /// leaves other readers behind does: nobody is told of it.
     pub other_listeners: u64,
     /// Whether our own watch of these keys will see this release too, and should ignore it.
     pub echo: bool,
@@ -266,16 +310,36 @@ pub struct Released {
     pub then: Option<Granted>,
 }
 
-/// A hold to be renewed.
+/// A hold to be renewed, or a waiter to be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeepItem {
-    /// The hold.
+    /// The hold, or what is waited for.
     pub item: Item,
-    /// Its remaining time becomes at least this.
+    /// The remaining time of the hold becomes at least this. For a waiter: the lease of its request.
     pub lease: Duration,
+    /// Which of the two.
+    pub standing: Standing,
 }
 
-/// Renews holds, each on its own.
+impl KeepItem {
+    /// A hold whose remaining time is to be at least `lease`.
+    #[must_use]
+    pub fn hold(item: Item, lease: Duration) -> Self {
+        Self { item, lease, standing: Standing::Holder }
+    }
+}
+
+/// What the owner of a [`KeepItem`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds the key.
+    Holder,
+    /// It waits, as it said with [`AcquireRequest::queued`]: its place in a fair queue counts as alive for another
+    /// [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`] as long as readers have the key.
+    Waiter,
+}
+
+/// Renews holds and keeps waiters, each on its own.
 #[derive(Clone, Debug)]
 pub struct KeepRequest {
     /// The holds. A store may split them as its topology needs.
@@ -287,10 +351,13 @@ pub struct KeepRequest {
 /// What became of one [`KeepItem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Still held; its remaining time is at least what was asked for.
+    /// Held; the remaining time of a hold is at least what was asked for. A waiter that hears this was granted the key
+    /// and has missed the notice: it acquires once more.
     Renewed,
-    /// Not held by this owner any more.
+    /// Not held by this owner any more. A waiter that hears this has lost its place: it acquires once more.
     Gone,
+    /// Still waiting; look again after this time, if nothing is heard before. Never zero.
+    Waiting(Duration),
 }
 
 /// The answer to a withdrawal.
@@ -304,9 +371,15 @@ pub enum Withdrawn {
 
 /// What the store knows about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockStatus {
-    /// The holders and their hold counts; empty when the key is free.
+    /// How it is held; `None` when the key is free. A fair lock without waiters looks like a mutex.
+    pub kind: Option<Kind>,
+    /// The holders and their hold counts; empty when the key is free. A writer that reads too is there twice.
     pub holders: Vec<(OwnerId, u64)>,
+    /// How many wait, a hint: the entries of a fair lock's queue, else the connections that listen for the release, each
+    /// of which may stand for many waiters.
+    pub waiters: u64,
     /// Time until the hold ends if nobody renews it; `None` when the key is free.
     pub remaining: Option<Duration>,
     /// The highest fencing token granted so far, while the counter survives.
@@ -314,11 +387,37 @@ pub struct LockStatus {
 }
 
 impl LockStatus {
+    /// A key that nobody holds.
+    #[must_use]
+    pub const fn free() -> Self {
+        Self { kind: None, holders: Vec::new(), waiters: 0, remaining: None, last_token: None }
+    }
+
     /// Whether somebody holds the key.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         !self.holders.is_empty()
     }
+}
+
+/// Asks for a page of locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanRequest {
+    /// What the keys begin with, literally; empty for all. The store's own prefix is in front of it.
+    pub prefix: String,
+    /// Zero, then [`Scanned::next`] of the page before.
+    pub cursor: u64,
+    /// The call resolves within about this time.
+    pub timeout: Duration,
+}
+
+/// A page of locks. A lock that is held from the first page to the last is in one page at least; others may be in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// Keys that are held, and what is known about them; may be empty although there is a next page.
+    pub locks: Vec<(LockKey, LockStatus)>,
+    /// The cursor of the next page; `None` after the last.
+    pub next: Option<u64>,
 }
 
 /// What a [`Watch`] hears.
@@ -329,6 +428,14 @@ pub enum Notice {
     Retry,
     /// The subscription was interrupted and is up again: a message may have been missed, try again.
     Resubscribed,
+    /// Whoever released the key granted it to the request that this watch is for, in the same step, with a lease of
+    /// [`DIRECT_LEASE`] or the request's own, if that is shorter.
+    Granted {
+        /// The token.
+        token: FencingToken,
+        /// When the store granted it.
+        server_time: ServerTime,
+    },
 }
 
 /// Notices about the keys of a request, delivered until the value is dropped.
@@ -385,18 +492,27 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// Renews each item on its own; the answers are in the order of the request.
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>>;
 
-    /// Undoes an acquire whose outcome is unknown.
+    /// Turns holds of [`Kind::Write`] into holds of [`Kind::Read`] of the same owners, each on its own, renews them, and
+    /// wakes the readers that wait. Holds that are that already are only renewed.
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>>;
+
+    /// Undoes an acquire whose outcome is unknown, or that has queued and is not wanted any more: what it holds is
+    /// released, its place in a queue is given up, its intent ends.
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>>;
 
-    /// Delivers notices about the request's keys from now on. An `Err` or an unconfirmed watch means that the caller
-    /// has to poll; it is never a reason to fail.
+    /// Delivers notices about the request's keys from now on: releases, and for [`Kind::Fair`] only what concerns the
+    /// item's owner. An `Err` or an unconfirmed watch means that the caller has to poll; it is never a reason to fail.
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>>;
 
     /// What the store knows about `key`.
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>>;
 
-    /// Frees `key` whoever holds it and wakes whoever waits; `false` when it was free. The fencing counter stays.
+    /// Frees `key` whoever holds it, in whatever kind, and wakes whoever waits; `false` when it was free. The fencing
+    /// counter and the queue of a fair lock stay.
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>>;
+
+    /// The next page of the locks whose keys begin with a prefix. Touches nothing, and holds nobody up for long.
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>>;
 
     /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;

@@ -63,6 +63,12 @@ async fn is_listened_to(store: &Arc<dyn LockStore>, key: LockKey) -> bool {
     if let Acquired::Busy(_) = store.acquire(request).await.unwrap() {
         return false; // that is a leak of another kind
     }
-    let request = ReleaseRequest { items: vec![item], linger: Duration::ZERO, then: None, timeout: second };
+    let request = ReleaseRequest {
+        items: vec![item],
+        linger: Duration::ZERO,
+        then: None,
+        own_watches: 0,
+        timeout: second,
+    };
     store.release(Arc::new(request)).await.unwrap().other_listeners > 0
 }

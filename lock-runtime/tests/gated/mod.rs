@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, Item, KeepRequest, Kept, Kind, LockStatus, LockStore,
-    ReleaseRequest, Released, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
+    ReleaseRequest, Released, ScanRequest, Scanned, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::{LockKey, OwnerId};
 use tokio::sync::oneshot;
@@ -137,8 +137,13 @@ impl ServerClock {
         let second = Duration::from_secs(1);
         let request = Arc::new(AcquireRequest::new(vec![item.clone()], second, second));
         let Acquired::Granted(granted) = store.acquire(request).await.unwrap() else { panic!("held") };
-        let request =
-            ReleaseRequest { items: vec![item], linger: Duration::ZERO, then: None, timeout: second };
+        let request = ReleaseRequest {
+            items: vec![item],
+            linger: Duration::ZERO,
+            then: None,
+            own_watches: 0,
+            timeout: second,
+        };
         store.release(Arc::new(request)).await.unwrap();
         Self { then: Instant::now(), time: granted.server_time }
     }
@@ -237,6 +242,14 @@ impl LockStore for GatedStore {
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         self.call("keep", None, |inner, _| inner.keep(request))
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call("downgrade", None, |inner, _| inner.downgrade(request))
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.call("scan", None, |inner, _| inner.scan(request))
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockGuard, LockManager, Mutex};
+use lock_runtime::{AcquireError, Lock, LockGuard, LockManager};
 
 use super::client::Java;
 use super::lock::JavaLock;
@@ -33,7 +33,7 @@ impl Kind {
         java.lock(thread, self.java(), name)
     }
 
-    fn request(self, locks: &LockManager, name: &str) -> Mutex {
+    fn request(self, locks: &LockManager, name: &str) -> Lock {
         match self {
             Self::Lock | Self::Fenced => locks.mutex(name),
         }
@@ -43,7 +43,7 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::acquire`].
+    /// Those of [`Lock::acquire`].
     pub async fn acquire(self, locks: &LockManager, name: &str) -> Result<LockGuard, AcquireError> {
         self.acquire_within(locks, name, Duration::from_secs(60)).await
     }
@@ -52,7 +52,7 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::acquire`].
+    /// Those of [`Lock::acquire`].
     pub async fn acquire_within(
         self,
         locks: &LockManager,
@@ -66,7 +66,7 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::acquire`].
+    /// Those of [`Lock::acquire`].
     pub async fn acquire_for(
         self,
         locks: &LockManager,

@@ -7,8 +7,12 @@
 //! Time is tokio's ([`Clock::Tokio`]), so that `tokio::time::pause` and `advance` work. The server time is the wall
 //! clock, read once when the store is made, plus the time since then.
 
+mod bell;
+mod entry;
 #[cfg(test)]
 mod model;
+mod queue;
+mod read_write;
 mod step;
 mod table;
 #[cfg(test)]
@@ -20,11 +24,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use self::step::Step;
-use self::table::{HandleId, Table, WatchId};
+use self::bell::{Bell, Echo};
+use self::entry::HandleId;
+use self::step::{Moment, Step};
+use self::table::{Table, Watched};
 use super::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ServerTime, StoreError, Watch, Withdrawn,
+    ScanRequest, Scanned, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
@@ -119,19 +125,26 @@ impl MemoryStore {
 
 impl Handle {
     /// One atomic step that deals with so many keys. The time is read under the mutex, so that of two steps the
-    /// later one also has the later time.
-    fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> T {
+    /// later one also has the later time. Who is to be told is told when the mutex is free again.
+    fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> (T, Echo) {
         let mut table = self.shared.table();
         let now = self.shared.clock.now();
         table.purge(now, 2 * keys + 2);
-        step(&mut Step {
+        let mut step_now = Step {
             table: &mut table,
             prefix: &self.prefix,
-            handle: self.id,
-            retention: self.retention,
-            now,
-            server_time: self.shared.server_time(now),
-        })
+            moment: Moment {
+                now,
+                server_time: self.shared.server_time(now),
+                handle: self.id,
+                retention: self.retention,
+            },
+            bell: Bell::default(),
+        };
+        let result = step(&mut step_now);
+        let bell = step_now.bell;
+        drop(table);
+        (result, bell.ring(self.id))
     }
 
     /// Notes on the request how long it may be executed. Nothing lies between sending and executing here; the rule
@@ -141,48 +154,31 @@ impl Handle {
     }
 
     fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
-        self.step(request.items.len(), |step| step.acquire(request, latest))
+        self.step(request.items.len(), |step| step.acquire(request, latest)).0
     }
 
     fn release(&self, request: &ReleaseRequest) -> Released {
         let latest = request.then.as_ref().map(|takeover| self.stamp(&takeover.request));
-        let (mut released, bell) = self.step(request.items.len(), |step| step.release(request, latest));
-        released.echo = bell.ring();
-        released
-    }
-
-    fn withdraw(&self, request: &AcquireRequest) -> Withdrawn {
-        let (withdrawn, bell) = self.step(request.items.len(), |step| step.withdraw(request));
-        bell.ring();
-        withdrawn
+        let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
+        Released { echo, ..released }
     }
 
     fn watch(&self, request: &AcquireRequest) -> Watch {
-        let (notices, id, names) = self.step(request.items.len(), |step| step.watch(request));
-        let registration = Registration { shared: Arc::downgrade(&self.shared), id, names };
-        Watch::new(notices, true, Box::new(registration))
-    }
-
-    fn force_release(&self, key: &LockKey) -> bool {
-        let (freed, bell) = self.step(1, |step| step.force_release(key));
-        bell.ring();
-        freed
+        let ((notices, watched), _) = self.step(request.items.len(), |step| step.watch(request));
+        Watch::new(notices, true, Box::new(Registration { shared: Arc::downgrade(&self.shared), watched }))
     }
 }
 
 /// Takes a watch out of the table when it is dropped. Weak: a forgotten watch does not keep a store alive.
 struct Registration {
     shared: Weak<Shared>,
-    id: WatchId,
-    names: Vec<Arc<str>>,
+    watched: Watched,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let watcher = shared.table().unwatch(self.id, &self.names);
-        // Here the table is unlocked again.
-        drop(watcher);
+        shared.table().unwatch(&self.watched);
     }
 }
 
@@ -198,12 +194,19 @@ impl LockStore for MemoryStore {
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         self.call(move |handle| {
             let items = &request.items;
-            Ok(handle.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()))
+            Ok(handle.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()).0)
+        })
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call(move |handle| {
+            let items = &request.items;
+            Ok(handle.step(items.len(), |step| items.iter().map(|item| step.downgrade(item)).collect()).0)
         })
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call(move |handle| Ok(handle.withdraw(&request)))
+        self.call(move |handle| Ok(handle.step(request.items.len(), |step| step.withdraw(&request)).0))
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
@@ -211,11 +214,17 @@ impl LockStore for MemoryStore {
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.call(move |handle| Ok(handle.step(1, |step| step.status(&key))))
+        self.call(move |handle| Ok(handle.step(1, |step| step.status(&key)).0))
     }
 
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.call(move |handle| Ok(handle.force_release(&key)))
+        self.call(move |handle| Ok(handle.step(1, |step| step.force_release(&key)).0))
+    }
+
+    fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.call(|_| {
+            Err(StoreError::new(StoreErrorKind::Unsupported, "the memory store has no list of locks"))
+        })
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

@@ -184,6 +184,7 @@ impl Pair {
             items: items(keys, by),
             linger,
             then,
+            own_watches: 0,
             timeout: Duration::from_millis(TIMEOUT_MS),
         };
         let released = self.store.release(Arc::new(request)).await.unwrap();
@@ -212,7 +213,7 @@ impl Pair {
 
     async fn keep(&mut self, keys: &[usize], by: u8, lease_ms: u64) {
         let lease = Duration::from_millis(lease_ms);
-        let items = items(keys, by).into_iter().map(|item| KeepItem { item, lease }).collect();
+        let items = items(keys, by).into_iter().map(|item| KeepItem::hold(item, lease)).collect();
         let request = KeepRequest { items, timeout: Duration::from_millis(TIMEOUT_MS) };
         let kept = self.store.keep(Arc::new(request)).await.unwrap();
         for (&key, kept) in keys.iter().zip(kept) {

@@ -1,7 +1,6 @@
 //! [`Table`]: the memory store's data, and how it gets rid of what has expired.
 //!
-//! What has expired is treated as absent when it is met, and is thrown away by [`Table::purge`], which looks at a
-//! bounded number of entries each time.
+//! What has expired is thrown away by [`Table::purge`], which looks at a bounded number of entries each time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -9,10 +8,10 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use super::entry::{Channel, Entry, HandleId, Listener, WatchId, Watcher};
 use crate::clock::Tick;
 use crate::key::LockKey;
-use crate::store::Notice;
-use crate::token::OwnerId;
+use crate::store::{Item, Notice};
 
 /// Notices that wait in one watch. More than one, so that a release of somebody else is still heard when our own
 /// release is in the queue and will be ignored as an echo.
@@ -29,82 +28,17 @@ pub(super) struct Table {
     /// here. A line may be too early (the lease was renewed) and is then written anew when its time has come, so
     /// that renewing costs nothing.
     calendar: BinaryHeap<Reverse<(Tick, Arc<str>)>>,
-    watches: HashMap<WatchId, Watcher>,
+    /// How many there are.
+    watches: usize,
     last_watch: u64,
     /// Where prefix and key are put together, so that looking something up allocates nothing.
     scratch: String,
 }
 
-/// One watch, among all of a table.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct WatchId(u64);
-
-/// One handle on the table: the releases of a manager are echoes to the watches of the same manager.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct HandleId(pub(super) u64);
-
-pub(super) struct Watcher {
-    pub(super) handle: HandleId,
-    pub(super) notices: mpsc::Sender<Notice>,
-}
-
-/// What is kept for one key.
-pub(super) struct Entry {
-    pub(super) name: Arc<str>,
-    pub(super) hold: Option<Hold>,
-    pub(super) counter: Option<Counter>,
-    pub(super) watches: Vec<WatchId>,
-    in_calendar: bool,
-}
-
-/// There is no hold count: the engine counts re-entries, the store sees one hold.
-pub(super) struct Hold {
-    pub(super) owner: OwnerId,
-    pub(super) expires: Tick,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct Counter {
-    /// The highest token ever granted.
-    pub(super) top: u64,
-    /// `None`: kept for ever.
-    pub(super) expires: Option<Tick>,
-}
-
-impl Entry {
-    fn new(name: Arc<str>) -> Self {
-        Self { name, hold: None, counter: None, watches: Vec::new(), in_calendar: false }
-    }
-
-    pub(super) fn hold(&mut self, now: Tick) -> Option<&mut Hold> {
-        self.hold.as_mut().filter(|hold| hold.expires > now)
-    }
-
-    pub(super) fn hold_of(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Hold> {
-        self.hold(now).filter(|hold| hold.owner == *owner)
-    }
-
-    pub(super) fn counter(&self, now: Tick) -> Option<Counter> {
-        self.counter.filter(|counter| counter.expires.is_none_or(|expires| expires > now))
-    }
-
-    /// The soonest time at which something of this entry can be thrown away.
-    fn due(&self) -> Option<Tick> {
-        let hold = self.hold.as_ref().map(|hold| hold.expires);
-        let counter = self.counter.and_then(|counter| counter.expires);
-        hold.into_iter().chain(counter).min()
-    }
-
-    fn drop_expired(&mut self, now: Tick) {
-        if self.hold(now).is_none() {
-            self.hold = None;
-        }
-        self.counter = self.counter(now);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.hold.is_none() && self.counter.is_none() && self.watches.is_empty()
-    }
+/// A watch, and where its listeners are. Whoever gives it up drops it outside the mutex: that may wake somebody.
+pub(super) struct Watched {
+    watcher: Arc<Watcher>,
+    names: Vec<Arc<str>>,
 }
 
 impl Table {
@@ -180,34 +114,43 @@ impl Table {
         self.scratch.push_str(key.as_str());
     }
 
-    /// Makes a watch that hears nothing until it is written into entries.
-    pub(super) fn new_watch(&mut self, handle: HandleId) -> (WatchId, mpsc::Receiver<Notice>) {
+    /// Makes a watch of these items.
+    pub(super) fn watch(
+        &mut self,
+        handle: HandleId,
+        prefix: &str,
+        items: &[Item],
+    ) -> (mpsc::Receiver<Notice>, Watched) {
         let (notices, receiver) = mpsc::channel(QUEUE);
         self.last_watch += 1;
-        let id = WatchId(self.last_watch);
-        self.watches.insert(id, Watcher { handle, notices });
-        (id, receiver)
+        self.watches += 1;
+        let watcher = Arc::new(Watcher { id: WatchId(self.last_watch), handle, notices });
+        let listen = |item: &Item| {
+            self.change(prefix, &item.key, |entry| {
+                let listener = Listener { watcher: Arc::clone(&watcher), channel: Channel::of(item) };
+                entry.listeners.push(listener);
+                Arc::clone(&entry.name)
+            })
+        };
+        let names = items.iter().map(listen).collect();
+        (receiver, Watched { watcher, names })
     }
 
-    pub(super) fn watcher(&self, id: WatchId) -> Option<&Watcher> {
-        self.watches.get(&id)
-    }
-
-    /// Forgets a watch. What is returned is to be dropped outside the mutex: it may wake somebody.
-    pub(super) fn unwatch(&mut self, id: WatchId, names: &[Arc<str>]) -> Option<impl Sized + use<>> {
-        for name in names {
+    /// Forgets a watch.
+    pub(super) fn unwatch(&mut self, watched: &Watched) {
+        self.watches -= 1;
+        for name in &watched.names {
             let Some(entry) = self.entries.get_mut(name) else { continue };
-            entry.watches.retain(|watch| *watch != id);
+            entry.listeners.retain(|listener| listener.watcher.id != watched.watcher.id);
             if entry.is_empty() && !entry.in_calendar {
                 self.entries.remove(name);
             }
         }
-        self.watches.remove(&id)
     }
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
-        (self.entries.len(), self.calendar.len(), self.watches.len())
+        (self.entries.len(), self.calendar.len(), self.watches)
     }
 
     #[cfg(test)]

@@ -21,7 +21,7 @@ fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
 fn giving_back(keys: &[&str], owner: &str, next: Option<Arc<AcquireRequest>>) -> Arc<ReleaseRequest> {
     let items = request(keys, owner).items.clone();
     let then = next.map(|request| Takeover { request, listeners: ListenerPolicy::Respect });
-    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then, timeout: SECOND })
+    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then, own_watches: 0, timeout: SECOND })
 }
 
 fn sizes(store: &MemoryStore) -> (usize, usize, usize) {
@@ -248,9 +248,9 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
     assert!(granted(&store, &["a"], "a").await);
     tokio::time::advance(SECOND * 3 / 4).await;
     let request = giving_back(&["a"], "a", Some(late));
-    let (released, bell) = store.handle.step(1, |step| step.release(&request, Some(latest)));
+    let (released, echo) = store.handle.step(1, |step| step.release(&request, Some(latest)));
     assert_eq!((released.held, released.then), (vec![true], None));
-    assert!(bell.ring());
+    assert_eq!(echo, Echo(true));
     assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
 }
 

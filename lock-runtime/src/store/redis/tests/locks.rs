@@ -94,7 +94,7 @@ async fn keep_lengthens_what_is_held_and_nothing_else() {
     let foreign = item("b");
     let text = item("text");
     let _: () = server.command(&["SET", "lock:text", "x"]).await;
-    let keep = |item: &Item, secs| KeepItem { item: item.clone(), lease: Duration::from_secs(secs) };
+    let keep = |item: &Item, secs| KeepItem::hold(item.clone(), Duration::from_secs(secs));
     let request = KeepRequest {
         items: vec![keep(&items[0], 60), keep(&foreign, 60), keep(&items[1], 1), keep(&text, 60)],
         timeout: TIMEOUT,

@@ -269,8 +269,10 @@ async fn hashes_with_other_fields_are_never_waited_for() {
     }
     // What Redisson writes is a lock.
     let _: () = server.command(&["DEL", "lock:a"]).await;
-    for field in ["mode", lock_like, "8743c9c0-0795-4907-87fd-6c719a6b4586:1:write"] {
-        let _: () = server.command(&["HSET", "lock:a", field, "1"]).await;
+    for (field, value) in
+        [("mode", "write"), (lock_like, "1"), ("8743c9c0-0795-4907-87fd-6c719a6b4586:1:write", "1")]
+    {
+        let _: () = server.command(&["HSET", "lock:a", field, value]).await;
     }
     let _: () = server.command(&["PEXPIRE", "lock:a", "60000"]).await;
     busy(&store, &[item("a")]).await;
@@ -379,7 +381,7 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
     assert!(!server.keys().await.iter().any(|key| key.contains(":c")), "nothing is taken");
 
-    let keep = crate::store::KeepItem { item: a[0].clone(), lease: Duration::from_secs(60) };
+    let keep = crate::store::KeepItem::hold(a[0].clone(), Duration::from_secs(60));
     let keep = crate::store::KeepRequest { items: vec![keep], timeout: TIMEOUT };
     assert_eq!(store.keep(Arc::new(keep)).await.unwrap(), [crate::store::Kept::Renewed]);
     let linger = ReleaseRequest { linger: Duration::from_secs(1), ..release_request(&b) };

@@ -1,0 +1,45 @@
+//! Steps that change nothing.
+
+use super::Step;
+use crate::key::LockKey;
+use crate::store::memory::entry::{Channel, Entry};
+use crate::store::{Kind, LockStatus};
+use crate::token::FencingToken;
+
+use super::Moment;
+
+impl Step<'_> {
+    /// What is known about `key`.
+    pub(in crate::store::memory) fn status(&mut self, key: &LockKey) -> LockStatus {
+        match self.table.get(self.prefix, key) {
+            Some(entry) => status_of(entry, self.moment),
+            None => LockStatus::free(),
+        }
+    }
+}
+
+fn status_of(entry: &Entry, Moment { now, .. }: Moment) -> LockStatus {
+    let queued = entry.queue.live(now).count();
+    let mut status = LockStatus::free();
+    status.last_token = entry.counter(now).map(|counter| FencingToken::new(counter.top));
+    status.remaining = entry.ends(now).map(|ends| ends.since(now));
+    if let Some(hold) = entry.sole(now) {
+        status.kind = Some(if queued == 0 { Kind::Mutex } else { Kind::Fair });
+        status.holders.push((hold.owner.clone(), 1));
+    } else if status.remaining.is_some() {
+        status.kind = Some(if entry.read_write.writer(now).is_some() { Kind::Write } else { Kind::Read });
+        status.holders.extend(entry.read_write.owners(now).map(|owner| (owner.clone(), 1)));
+    }
+    let waiters = if queued == 0 { listening_handles(entry) } else { queued };
+    status.waiters = u64::try_from(waiters).unwrap_or(u64::MAX);
+    status
+}
+
+/// How many handles listen for releases.
+fn listening_handles(entry: &Entry) -> usize {
+    let public = entry.listeners.iter().filter(|listener| !matches!(listener.channel, Channel::Fair(_)));
+    let mut handles = public.map(|listener| listener.watcher.handle).collect::<Vec<_>>();
+    handles.sort_unstable();
+    handles.dedup();
+    handles.len()
+}

@@ -1,0 +1,98 @@
+//! Who is next, and who has to hear of it.
+
+use std::time::Duration;
+
+use super::{AT_ONCE, Moment, Step};
+use crate::key::LockKey;
+use crate::store::memory::bell::Bell;
+use crate::store::memory::entry::{Channel, Entry, Listener};
+use crate::store::{DIRECT_LEASE, Item, Kept, Kind, Notice};
+use crate::token::{FencingToken, OwnerId};
+
+/// What happens when the first of a fair queue could have the key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It gets the key in this step.
+    Grant,
+    /// It is told to try.
+    Tell,
+}
+
+impl Step<'_> {
+    /// A hold of `key` has ended, or will after `linger`. Who listens is told in both cases: a waiter that sleeps to the
+    /// end of the lease has to learn that the end has come nearer.
+    pub(super) fn wake(&mut self, key: &LockKey, linger: Duration) {
+        let now = self.moment.now;
+        let Some(entry) = self.table.get(self.prefix, key) else { return };
+        if linger.is_zero() {
+            entry.queue.stir();
+            settle(entry, key, Turn::Grant, self.moment, &mut self.bell);
+            // The last hold, and nobody has it now.
+            if entry.ends(now).is_none() {
+                tell(entry, Kind::Mutex, &mut self.bell);
+                tell(entry, Kind::Read, &mut self.bell);
+            }
+        } else {
+            let head = entry.queue.head(now).map(|head| &head.owner);
+            if let Some(listener) = head.and_then(|head| listener_of(entry, head)) {
+                self.bell.retry(listener);
+            }
+            tell(entry, Kind::Mutex, &mut self.bell);
+            tell(entry, Kind::Read, &mut self.bell);
+        }
+    }
+}
+
+/// Sees to the first of the queue, if the key is free and it does not know yet.
+pub(super) fn settle(entry: &mut Entry, key: &LockKey, turn: Turn, moment: Moment, bell: &mut Bell) {
+    let now = moment.now;
+    entry.queue.purge(now);
+    if entry.ends(now).is_some() || !entry.queue.take_unheard() {
+        return;
+    }
+    let Some(head) = entry.queue.head(now) else { return };
+    // Without a watch it asks by itself, in its own time.
+    let Some(listener) = listener_of(entry, &head.owner) else { return };
+    let top = entry.counter(now).map_or(0, |counter| counter.top);
+    let range = (turn == Turn::Grant && head.direct).then(|| moment.tokens(key, top, 1, 0));
+    let Some(Ok(range)) = range else {
+        bell.retry(listener);
+        return;
+    };
+    let token = FencingToken::new(range.last);
+    bell.granted(listener, Notice::Granted { token, server_time: moment.server_time });
+    let owner = head.owner.clone();
+    let expires = now + head.lease.min(DIRECT_LEASE);
+    entry.queue.leave(&owner);
+    entry.take_sole(&owner, expires, now);
+    moment.count(entry, range);
+}
+
+/// A sign of life of somebody who waits and has not got the key.
+pub(super) fn keep_waiting(entry: &mut Entry, item: &Item, moment: Moment, bell: &mut Bell) -> Kept {
+    let now = moment.now;
+    match item.kind {
+        Kind::Fair => {
+            let queued = entry.queue.keep(&item.owner, now).is_some();
+            settle(entry, &item.key, Turn::Tell, moment, bell);
+            if !queued {
+                return Kept::Gone;
+            }
+        }
+        Kind::Write => entry.read_write.intend(&item.owner, now),
+        Kind::Mutex | Kind::Read => {}
+    }
+    Kept::Waiting(entry.refuses(item, now).map_or(AT_ONCE, |until| until.since(now)))
+}
+
+/// Tells everybody who waits for keys of this kind, not those in the queue.
+pub(super) fn tell(entry: &Entry, kind: Kind, bell: &mut Bell) {
+    for listener in entry.listeners.iter().filter(|listener| listener.channel.is_of(kind)) {
+        bell.retry(listener);
+    }
+}
+
+fn listener_of<'a>(entry: &'a Entry, owner: &OwnerId) -> Option<&'a Listener> {
+    let mine = |listener: &&Listener| matches!(&listener.channel, Channel::Fair(of) if of == owner);
+    entry.listeners.iter().filter(mine).find(|listener| !listener.watcher.notices.is_closed())
+}
