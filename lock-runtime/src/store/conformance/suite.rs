@@ -51,6 +51,7 @@ macro_rules! conformance {
                 takeover_follows_a_release
                 takeover_happens_only_when_nobody_else_listens
                 takeover_is_not_stopped_by_our_own_watch
+                takeover_is_stopped_by_another_watch_of_ours
                 takeover_ignores_phantoms_when_told
                 takeover_of_two_items
                 takeover_needs_a_release_that_freed_something
@@ -174,15 +175,25 @@ macro_rules! conformance {
                 watch_does_not_hear_other_keys
                 all_watches_of_a_key_hear
                 listeners_are_counted_without_our_own
+                readers_and_writers_listen_to_each_other
             }
             status {
                 status_of_an_unknown_key_is_free
                 status_shows_holder_lease_and_token
+                status_shows_the_kind
+                status_counts_who_listens
                 status_remembers_the_token_of_a_free_key
                 force_release_frees_whoever_holds
                 force_release_keeps_the_counter
                 force_release_of_a_free_key_says_so
                 a_holder_after_force_release_is_a_stranger
+            }
+            scan {
+                scan_finds_locks_of_every_kind
+                scan_finds_nothing_that_is_free
+                scan_takes_its_prefix_literally
+                scan_goes_through_many_locks
+                a_lock_that_stays_is_found_while_others_come_and_go
             }
         }
     };
