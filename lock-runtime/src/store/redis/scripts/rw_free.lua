@@ -56,17 +56,20 @@ function kinds.w.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'w'
 
 -- A reader has nothing to keep while it waits.
 function kinds.r.stay(lock, owner, lease)
-  local kept = keep_rw(lock, owner, lease, 'r')
-  if kept ~= 0 then return kept end
-  local left = call('PTTL', intent_of(lock))
-  if left < 0 then left = call('PTTL', lock) end
+  local had, mode, failed = has(lock, owner, 'r')
+  if failed then return failed end
+  if had and keep_rw(lock, owner, lease, 'r') == 1 then return 1 end
+  local left = call('PTTL', lock)
+  if left == -2 or mode == 'read' then left = call('PTTL', intent_of(lock)) end
+  -- Without an end it is not from us; a look now and then is enough.
+  if left == -1 then return -1000 end
   return -math.max(left, 1)
 end
 
 function kinds.w.stay(lock, owner, lease)
   local had, mode, failed = has(lock, owner, 'w')
   if failed then return failed end
-  if had then return keep_rw(lock, owner, lease, 'w') end
+  if had and keep_rw(lock, owner, lease, 'w') == 1 then return 1 end
   if mode == 'read' then
     local intent = intent_of(lock)
     local writer = try('GET', intent)
