@@ -19,7 +19,7 @@ pub(crate) async fn status_shows_holder_lease_and_token(Subject { store, other, 
 pub(crate) async fn status_remembers_the_token_of_a_free_key(Subject { store, .. }: Subject) {
     let granted = grant(&store, leased(&["a", "b"], 1, SHORT)).await;
     release(&store, giving_back(items(&["b"], 1))).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     for (name, range) in ["a", "b"].into_iter().zip(granted.tokens) {
         let status = status(&store, name).await;
         assert!(!status.is_locked());
@@ -47,7 +47,7 @@ pub(crate) async fn force_release_keeps_the_counter(Subject { store, .. }: Subje
 pub(crate) async fn force_release_of_a_free_key_says_so(Subject { store, .. }: Subject) {
     assert!(!force_release(&store, "a").await);
     grant(&store, leased(&["a"], 1, SHORT)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     assert!(!force_release(&store, "a").await);
 }
 

@@ -74,7 +74,7 @@ pub(crate) async fn watch_does_not_hear_what_frees_nothing(Subject { store, othe
     force_release(&store, "a").await;
     drain(&mut waiter).await;
     grant(&store, leased(&["a"], 1, SHORT)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     grant(&store, request(&["a"], 2)).await;
     assert_hears_nothing(&mut waiter).await;
 }

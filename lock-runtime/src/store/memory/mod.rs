@@ -12,7 +12,7 @@ mod entry;
 #[cfg(test)]
 mod model;
 mod queue;
-mod shared;
+mod read_write;
 mod step;
 mod table;
 #[cfg(test)]

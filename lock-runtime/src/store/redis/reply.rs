@@ -42,11 +42,13 @@ impl Reason {
     }
 }
 
-/// What `free` in free.lua says about one lock.
+/// What `free` says about one lock, see free.lua and kinds.lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
     NotHeld,
     Untold,
+    /// The owner's hold has gone, but others keep the lock.
+    StillHeld,
     Told(u64),
 }
 
@@ -127,11 +129,12 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
     }
 }
 
-/// What free.lua says about one lock.
+/// What `free` says about one lock.
 pub(super) fn freed(value: &Value) -> Option<Freed> {
     match int(value)? {
         -1 => Some(Freed::NotHeld),
         -2 => Some(Freed::Untold),
+        -3 => Some(Freed::StillHeld),
         told => Some(Freed::Told(u64::try_from(told).ok()?)),
     }
 }

@@ -219,7 +219,7 @@ impl Inner {
         Ok(self.released(&freed?, request, names))
     }
 
-    /// What release.lua said about one key.
+    /// What a script that releases said about one key.
     pub(super) fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
         match value {
             Value::ServerError(error) => Err(self.connector.refused(ready, error)),
@@ -296,7 +296,7 @@ impl Inner {
         for ((freed, item), names) in freed.iter().zip(&request.items).zip(names) {
             released.held.push(*freed != Freed::NotHeld);
             let told = match *freed {
-                Freed::NotHeld => continue,
+                Freed::NotHeld | Freed::StillHeld => continue,
                 Freed::Untold => {
                     if !self.warned_untold.swap(true, Ordering::Relaxed) {
                         tracing::warn!(
@@ -322,7 +322,6 @@ impl Inner {
             let here = own.watches.saturating_sub(u64::from(request.own_watches));
             released.other_listeners =
                 released.other_listeners.saturating_add(elsewhere).saturating_add(here);
-            // Nothing was published when a reader left others behind.
             released.echo |= told > 0 && own.subscribed && own.watches > 0;
         }
         released

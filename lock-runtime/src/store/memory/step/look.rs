@@ -27,8 +27,8 @@ fn status_of(entry: &Entry, Moment { now, .. }: Moment) -> LockStatus {
         status.kind = Some(if queued == 0 { Kind::Mutex } else { Kind::Fair });
         status.holders.push((hold.owner.clone(), 1));
     } else if status.remaining.is_some() {
-        status.kind = Some(if entry.shared.writer(now).is_some() { Kind::Write } else { Kind::Read });
-        status.holders.extend(entry.shared.owners(now).map(|owner| (owner.clone(), 1)));
+        status.kind = Some(if entry.read_write.writer(now).is_some() { Kind::Write } else { Kind::Read });
+        status.holders.extend(entry.read_write.owners(now).map(|owner| (owner.clone(), 1)));
     }
     let waiters = if queued == 0 { listening_handles(entry) } else { queued };
     status.waiters = u64::try_from(waiters).unwrap_or(u64::MAX);

@@ -104,7 +104,7 @@ impl Step<'_> {
                 }
                 Kind::Write if waits => {
                     if let Some(entry) = self.table.get(self.prefix, &item.key) {
-                        entry.shared.intend(&item.owner, now);
+                        entry.read_write.intend(&item.owner, now);
                     }
                 }
                 Kind::Mutex | Kind::Read | Kind::Write => {}
@@ -197,8 +197,8 @@ impl Step<'_> {
         let now = self.moment.now;
         let owner = &kept.item.owner;
         let Some(entry) = self.table.get(self.prefix, &kept.item.key) else { return Kept::Gone };
-        let downgraded = entry.shared.downgrade(owner, now);
-        if !entry.shared.renew(owner, now + kept.lease, now) {
+        let downgraded = entry.read_write.downgrade(owner, now);
+        if !entry.read_write.renew(owner, now + kept.lease, now) {
             return Kept::Gone;
         }
         if downgraded {
@@ -219,7 +219,7 @@ impl Step<'_> {
                 self.wake(&item.key, Duration::ZERO);
             } else if item.kind == Kind::Fair {
                 wake::settle(entry, &item.key, Turn::Grant, self.moment, &mut self.bell);
-            } else if item.kind == Kind::Write && entry.shared.end_intent(&item.owner, now) {
+            } else if item.kind == Kind::Write && entry.read_write.end_intent(&item.owner, now) {
                 wake::tell(entry, Kind::Read, &mut self.bell);
             }
         }
@@ -239,7 +239,7 @@ impl Step<'_> {
             return false;
         }
         entry.sole = None;
-        entry.shared.clear();
+        entry.read_write.clear();
         self.wake(key, Duration::ZERO);
         true
     }

@@ -12,7 +12,8 @@
 --                           the intent. ttl: of the counter, as text; alone: the request has no other items
 --   grant(item, lease, now) writes the hold; tokens are settled. Returns an error reply when the server refuses.
 --   undo(item)              takes back what grant wrote, whether it was all of it or not
---   free(lock, owner)       gives a hold back. Returns what free() does, see free.lua
+--   free(lock, owner)       gives a hold back. Returns what free() does, see free.lua; or -3: given back, but the lock is held
+--                           still, so nobody was told
 --   leave(lock, owner)      stops waiting: gives up the place in the queue, ends the intent, wakes whoever that concerns
 --   keep(lock, owner, lease)  renews a hold; only lengthens. Returns 1, or 0 when the owner does not hold it
 --   refresh(lock, owner, now)  a waiter lives: called for all waiters of a call before the first stay

@@ -2,7 +2,7 @@
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     kind 1, owner 1, kind 2, owner 2, ...
--- Returns  for each item what free() says, see free.lua; for a single one the bare answer, for several an array.
+-- Returns  for each item what free() says, see kinds.lua; for a single one the bare answer, for several an array.
 --
 -- What Redisson sees: see the pieces of the kinds.
 local freed = {}

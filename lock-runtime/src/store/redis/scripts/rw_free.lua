@@ -19,7 +19,7 @@ local function free_rw(lock, owner, kind)
   local done = try('HDEL', lock, owner)
   if done ~= 1 then return done end
   call('DEL', hold_of(lock, owner, 1))
-  if mode ~= 'read' or alive(lock) then return 0 end
+  if mode ~= 'read' or alive(lock) then return -3 end
   call('DEL', lock)
   return tell(rw_channel(lock), '0')
 end

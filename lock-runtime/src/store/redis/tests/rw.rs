@@ -205,7 +205,7 @@ async fn the_last_reader_says_0_and_a_writer_says_1() {
     granted(&store, &one).await;
     granted(&store, &two).await;
     let released = release(&store, &one).await.unwrap();
-    assert_eq!((released.held, released.echo), (vec![true], false));
+    assert_eq!(released, Released { held: vec![true], other_listeners: 0, echo: false, then: None });
     assert!(heard(&server, &mut waiter).await.is_empty(), "the lock is not free");
     assert_eq!(release(&store, &two).await.unwrap().other_listeners, 1);
     assert_eq!(heard(&server, &mut waiter).await, ["0"]);
