@@ -3,10 +3,12 @@
 use std::future::Future;
 use std::sync::{PoisonError, RwLock};
 
+use crate::engine::registry::Spec;
 use crate::error::AcquireError;
 use crate::key::IntoLockKey;
-use crate::kinds::Mutex;
+use crate::kinds::Lock;
 use crate::manager::LockManager;
+use crate::store::Kind;
 
 static DEFAULT: RwLock<Option<LockManager>> = RwLock::new(None);
 
@@ -37,16 +39,14 @@ pub fn with_default<F: Future>(locks: LockManager, future: F) -> impl Future<Out
 }
 
 /// The default manager's mutex; without a default, acquiring it says what to do.
-pub(crate) fn default_mutex(key: impl IntoLockKey) -> Mutex {
+pub(crate) fn default_lock(kind: Kind, key: impl IntoLockKey) -> Lock {
     match default_manager() {
-        Some(locks) => locks.mutex(key),
+        Some(locks) => locks.lock(kind, key),
         None => {
             let reason = "no lock manager is set; call `lock_runtime::set_default(locks)` at start-up, or name one \
                           with `manager = …`";
-            Mutex::new(
-                Err(AcquireError::misconfigured(reason)),
-                key.into_lock_key().map_err(AcquireError::from),
-            )
+            let key = key.into_lock_key().map_err(AcquireError::from);
+            Lock::new(Err(AcquireError::misconfigured(reason)), key.map(|key| (key, Spec::one(kind))))
         }
     }
 }

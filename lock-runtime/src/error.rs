@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::{InvalidKey, LockKey};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Kind, StoreError, StoreErrorKind};
 
 /// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +82,20 @@ pub enum AcquireError {
     ShutDown {
         /// The key.
         key: LockKey,
+    },
+    /// An enclosing call has the key in a kind that leaves no room for the one wanted: a reader can't become a writer,
+    /// since two that tried would wait for each other for ever.
+    #[error(
+        "lock {key} is held as {held:?} by an enclosing call and can't be taken as {wanted:?} inside it; take it as \
+         {wanted:?} outside, or release it first"
+    )]
+    KindConflict {
+        /// The key.
+        key: LockKey,
+        /// How the enclosing call has it.
+        held: Kind,
+        /// How this one wants it.
+        wanted: Kind,
     },
     /// Something has to be changed in the program or at the store before this can work.
     #[error("{reason}")]
@@ -175,7 +189,7 @@ pub enum ConnectError {
 }
 
 /// Everything that can go wrong with a locked body: what `#[distributed_lock]` and
-/// [`with`](crate::Mutex::with) return.
+/// [`with`](crate::Lock::with) return.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -204,7 +218,7 @@ pub enum LockError {
         cap: &'static str,
     },
     /// The lock was lost after it had been granted. A body under `#[distributed_lock]` or
-    /// [`with`](crate::Mutex::with) was dropped at its last await; what a guard protects goes on.
+    /// [`with`](crate::Lock::with) was dropped at its last await; what a guard protects goes on.
     #[error("lock {key} was lost: {why}")]
     Lost {
         /// The key.
@@ -239,6 +253,20 @@ pub enum LockError {
     ShutDown {
         /// The key.
         key: LockKey,
+    },
+    /// An enclosing call has the key in a kind that leaves no room for the one wanted: a reader can't become a writer,
+    /// since two that tried would wait for each other for ever.
+    #[error(
+        "lock {key} is held as {held:?} by an enclosing call and can't be taken as {wanted:?} inside it; take it as \
+         {wanted:?} outside, or release it first"
+    )]
+    KindConflict {
+        /// The key.
+        key: LockKey,
+        /// How the enclosing call has it.
+        held: Kind,
+        /// How this one wants it.
+        wanted: Kind,
     },
     /// Something has to be changed in the program or at the store before this can work.
     #[error("{reason}")]
@@ -295,6 +323,7 @@ impl LockError {
             | Self::Unavailable { key, .. }
             | Self::Unconfirmed { key, .. }
             | Self::ShutDown { key }
+            | Self::KindConflict { key, .. }
             | Self::NotReplicated { key } => Some(key),
             Self::Misconfigured { .. } | Self::InvalidKey(_) => None,
         }
@@ -350,6 +379,7 @@ impl From<AcquireError> for LockError {
             AcquireError::TooManyWaiters { key, waiting, cap } => Self::TooManyWaiters { key, waiting, cap },
             AcquireError::Unavailable { key, cause } => Self::Unavailable { key, cause },
             AcquireError::ShutDown { key } => Self::ShutDown { key },
+            AcquireError::KindConflict { key, held, wanted } => Self::KindConflict { key, held, wanted },
             AcquireError::Misconfigured { reason } => Self::Misconfigured { reason },
             AcquireError::InvalidKey(error) => Self::InvalidKey(error),
         }

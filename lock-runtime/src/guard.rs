@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -17,7 +18,7 @@ use crate::error::{ExtendError, LockError, Loss, ReleaseError};
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::{Scope, Scoped};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Kind, StoreError, StoreErrorKind};
 use crate::time;
 use crate::token::FencingToken;
 
@@ -40,63 +41,81 @@ pub struct LockGuard {
     lease: Lease,
     label: Label,
     released: bool,
+    /// Further entries, of other keys, that belong to it: keys of a lock of several that enclosing calls held already.
+    inside: Box<[LockGuard]>,
 }
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, key: Arc<Key>, entry: Entry, lease: Lease, label: Label) -> Self {
-        Self { engine, key, entry, lease, label, released: false }
+        Self { engine, key, entry, lease, label, released: false, inside: Box::default() }
     }
 
-    /// The key.
+    /// Makes the other guards part of this one.
+    pub(crate) fn and(mut self, inside: Vec<Self>) -> Self {
+        self.inside = inside.into();
+        self
+    }
+
+    /// The key; the first one of a guard of several, see [`tokens`](Self::tokens).
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        &self.key.name
+        self.entry.first().0
     }
 
-    /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant guards share it.
+    /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant guards share it, and so
+    /// do readers that share a hold. Of a guard of several keys, that of [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.entry.grant.token
+        self.entry.first().1
+    }
+
+    /// The key and its token, of a guard of several keys each of them, in the order of the keys.
+    #[must_use]
+    pub fn tokens(&self) -> Vec<(LockKey, FencingToken)> {
+        self.view().tokens()
     }
 
     /// For how long the lock is certain if it is not renewed; zero when it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.entry.grant.remaining()
+        let inside = self.inside.iter().map(Self::remaining);
+        inside.fold(self.entry.grant.remaining(), Duration::min)
     }
 
-    /// Whether the lock is lost: its lease is over by the local clock, the store said so, or `max_hold` is over.
+    /// Whether the lock is lost: its lease is over by the local clock, the store said so, or `max_hold` is over. A guard
+    /// of several keys is lost with the first of them.
     ///
     /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays `true`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.entry.grant.is_lost()
+        self.entry.grant.is_lost() || self.inside.iter().any(Self::is_lost)
     }
 
     /// Resolves when the lock is lost, no later than at the local deadline and without help from the store.
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
-        self.entry.grant.lost().await;
+        self.view().lost().await;
     }
 
     /// Cancelled when the lock is lost. Not cancelled by a release.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.entry.grant.cancellation_token()
+        self.view().cancellation_token()
     }
 
     /// A view that can be cloned and kept; it keeps nothing alive.
     #[must_use]
     pub fn view(&self) -> HeldLock {
-        HeldLock { key: self.key.name.clone(), grant: Arc::clone(&self.entry.grant) }
+        let inside = (!self.inside.is_empty()).then(|| self.inside.iter().map(Self::view).collect());
+        HeldLock { entry: self.entry.clone(), inside }
     }
 
     /// Runs `future` inside this lock: calls in it that ask for the same key enter again instead of waiting.
     ///
     /// Two calls side by side in `future` (`join!`) still exclude each other, and tasks it spawns are strangers, see
     /// [`in_current_scope`](crate::in_current_scope). The lost signal does not end the future; use
-    /// [`with`](crate::Mutex::with) for that.
+    /// [`with`](crate::Lock::with) for that.
     ///
     /// Cancel safe if `future` is.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
@@ -104,7 +123,13 @@ impl LockGuard {
     }
 
     pub(crate) fn inner_scope(&self) -> Scope {
-        Scope::current().with(Arc::clone(&self.entry.grant), self.entry.id)
+        self.inside_of(Scope::current())
+    }
+
+    /// The scope of what runs inside this lock, inside `scope`.
+    pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
+        let entries = self.inside.iter().map(|guard| &guard.entry).chain([&self.entry]);
+        entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant), entry.id))
     }
 
     /// The time-out of a store call, and where it is counted.
@@ -119,7 +144,10 @@ impl LockGuard {
 
     /// Why the lock is lost; asked when it is.
     pub(crate) fn loss(&self) -> Loss {
-        self.entry.grant.loss()
+        match self.inside.iter().find(|guard| guard.is_lost()) {
+            Some(guard) if !self.entry.grant.is_lost() => guard.loss(),
+            _ => self.entry.grant.loss(),
+        }
     }
 
     /// Enters the lock once more, without a store call: the lock is released when every guard of it is.
@@ -128,12 +156,44 @@ impl LockGuard {
     ///
     /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in line again.
     pub fn reenter(&self) -> Result<Self, LockError> {
-        let entry = self
-            .engine
-            .act(&self.key, |machine, now, _| machine.reenter_guard(&self.entry.grant, self.entry.id, now));
-        let entry = entry.ok_or_else(|| LockError::Lost { key: self.key.name.clone(), why: self.loss() })?;
+        let inside: Result<Vec<_>, _> = self.inside.iter().map(Self::reenter).collect();
+        Ok(self.enter_as(None)?.and(inside?))
+    }
+
+    fn enter_as(&self, kind: Option<Kind>) -> Result<Self, LockError> {
+        let entry = self.engine.act(&self.key, |machine, now, _| {
+            machine.reenter_guard(&self.entry.grant, self.entry.id, kind, self.entry.part, now)
+        });
+        let entry = entry.ok_or_else(|| LockError::Lost { key: self.key().clone(), why: self.loss() })?;
         let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
         Ok(Self::new(engine, key, entry, self.lease, self.label.clone()))
+    }
+
+    /// Turns a write lock into a read lock without letting another writer in between, and lets waiting readers in. The
+    /// token stays. A guard of a read lock is returned as it is.
+    ///
+    /// The same happens when a write lock's guard is released while a read lock that was taken inside it, see
+    /// [`scope`](Self::scope), is still held. There is no way back: a reader can't become a writer.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Lost`]: the lock is lost, and the guard gone.
+    /// - [`LockError::Misconfigured`]: the guard is of another kind, or of several keys. It is released.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The downgrade is re-sent in the background; the guard is
+    ///   gone, and with it the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it leaves nothing behind: the lock is released.
+    pub async fn downgrade(self) -> Result<Self, LockError> {
+        let hold = &self.entry.grant.hold;
+        if !hold.is_single() || !self.inside.is_empty() || !matches!(hold.kind(), Kind::Write | Kind::Read) {
+            let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
+            return Err(LockError::Misconfigured { reason: reason.into() });
+        }
+        let reader = self.enter_as(Some(Kind::Read))?;
+        self.release().await?;
+        Ok(reader)
     }
 
     /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never shortens.
@@ -150,7 +210,10 @@ impl LockGuard {
     ///
     /// The call goes on in the background when this future is dropped; the lease may or may not be longer then.
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
-        let key = || self.key.name.clone();
+        for guard in &self.inside {
+            Box::pin(guard.extend(lease)).await?;
+        }
+        let key = || self.key().clone();
         let grant = &self.entry.grant;
         if grant.is_lost() {
             return Err(ExtendError::Lost { key: key(), why: grant.loss() });
@@ -165,7 +228,7 @@ impl LockGuard {
             );
             return Err(ExtendError::Misconfigured { reason: reason.into() });
         }
-        if let Some(reason) = self.engine.refuse_lease(&self.key.name, lease) {
+        if let Some(reason) = self.engine.refuse_lease(self.key(), lease) {
             return Err(ExtendError::Misconfigured { reason: reason.into() });
         }
         let outcome = self.engine.extend(&grant.hold, lease, Tick::default()).await;
@@ -178,7 +241,7 @@ impl LockGuard {
 
     /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4 s). `Ok` also when
     /// it was handed on inside this process, when outer guards still hold it, or when
-    /// [`min_hold`](crate::Mutex::min_hold) keeps the key taken for a while.
+    /// [`min_hold`](crate::Lock::min_hold) keeps the key taken for a while.
     ///
     /// # Errors
     ///
@@ -192,8 +255,17 @@ impl LockGuard {
     /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it
     /// is dispatched by the drop.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
+        let inside = std::mem::take(&mut self.inside);
+        let mut result = self.release_own().await;
+        for guard in inside {
+            result = result.and(Box::pin(guard.release()).await);
+        }
+        result
+    }
+
+    async fn release_own(mut self) -> Result<(), ReleaseError> {
         self.released = true;
-        let key = self.key.name.clone();
+        let key = self.key().clone();
         let unanswered = |said: &str| ReleaseError::Unavailable {
             key: key.clone(),
             cause: Arc::new(StoreError::new(StoreErrorKind::Unanswered, said)),
@@ -229,7 +301,7 @@ impl Drop for LockGuard {
         }
         self.released = true;
         if let Ended::Lost = self.end(false) {
-            tracing::debug!(key = %self.key.name, "a lost lock's guard was dropped");
+            tracing::debug!(key = %self.key(), "a lost lock's guard was dropped");
         }
     }
 }
@@ -237,7 +309,7 @@ impl Drop for LockGuard {
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("key", &self.key.name)
+            .field("key", self.key())
             .field("token", &self.fencing_token())
             .field("remaining", &self.remaining())
             .field("lost", &self.is_lost())
@@ -250,39 +322,57 @@ impl fmt::Debug for LockGuard {
 /// Cheap to clone. It keeps nothing alive: when the guard goes, the lock is released and the view says so.
 #[derive(Clone)]
 pub struct HeldLock {
-    key: LockKey,
-    grant: Arc<Grant>,
+    entry: Entry,
+    inside: Option<Arc<[HeldLock]>>,
 }
 
 impl HeldLock {
-    /// The key.
-    #[must_use]
-    pub fn key(&self) -> &LockKey {
-        &self.key
+    fn inside(&self) -> &[Self] {
+        self.inside.as_deref().unwrap_or_default()
     }
 
-    /// The number of the grant.
+    fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
+        std::iter::once(&self.entry.grant).chain(self.inside().iter().map(|view| &view.entry.grant))
+    }
+
+    /// The key; the first one of a lock of several.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        self.entry.first().0
+    }
+
+    /// The number of the grant; of a lock of several keys, that of [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.grant.token
+        self.entry.first().1
+    }
+
+    /// The key and its token, of a lock of several keys each of them, in the order of the keys.
+    #[must_use]
+    pub fn tokens(&self) -> Vec<(LockKey, FencingToken)> {
+        let entries = std::iter::once(&self.entry).chain(self.inside().iter().map(|view| &view.entry));
+        let tokens = entries.flat_map(Entry::tokens).map(|(key, token)| (key.clone(), token));
+        let mut tokens: Vec<_> = tokens.collect();
+        tokens.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
+        tokens
     }
 
     /// For how long the lock is certain if it is not renewed; zero when it is lost or released.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.grant.remaining()
+        self.grants().map(|grant| grant.remaining()).min().unwrap_or_default()
     }
 
     /// Whether the lock is held: neither released nor lost.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.grant.is_live()
+        self.grants().all(|grant| grant.is_live())
     }
 
     /// Whether the lock was lost while it was held. A release in good order is no loss.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.grant.is_lost()
+        self.grants().any(|grant| grant.is_lost())
     }
 
     /// Resolves when the lock is lost, no later than at the local deadline. Pending for ever after a release in
@@ -290,20 +380,33 @@ impl HeldLock {
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
-        self.grant.lost().await;
+        if self.inside.is_none() {
+            return self.entry.grant.lost().await;
+        }
+        let mut signals: Vec<_> = self.grants().map(|grant| Box::pin(grant.lost())).collect();
+        std::future::poll_fn(|cx| {
+            let lost = signals.iter_mut().any(|signal| signal.as_mut().poll(cx).is_ready());
+            if lost { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// Cancelled when the lock is lost. Not cancelled by a release.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.grant.cancellation_token()
+        if self.inside.is_none() {
+            return self.entry.grant.cancellation_token();
+        }
+        let token = CancellationToken::new();
+        self.grants().for_each(|grant| grant.cancel_with_it(&token));
+        token
     }
 }
 
 impl fmt::Debug for HeldLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HeldLock")
-            .field("key", &self.key)
+            .field("key", self.key())
             .field("token", &self.fencing_token())
             .field("held", &self.is_held())
             .field("lost", &self.is_lost())

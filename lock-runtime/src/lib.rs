@@ -13,11 +13,32 @@
 //! # }
 //! ```
 //!
+//! # Which lock should I use?
+//!
+//! | you want | use |
+//! |---|---|
+//! | one at a time, as fast as can be | [`mutex`](LockManager::mutex), which is the default of the attribute |
+//! | one at a time, first come first served across processes | [`fair`](LockManager::fair) |
+//! | many that read, one that writes | [`read`](LockManager::read) and [`write`](LockManager::write) |
+//! | several keys at once, all or nothing | [`multi`](LockManager::multi) |
+//!
+//! Begin with the mutex. Inside one process it is first come first served too, and it hands the lock on without the
+//! store. Between processes whoever asks first after a release gets it; nobody is shut out, since a process lets others
+//! have their turn after a quarter of a second at most, but there is no order. `fair` has one, for a message and a place
+//! in the store's queue for every hand-off.
+//!
+//! Read and write locks pay where reads are long or many: a short read costs as much as a mutex, and a writer waits until
+//! the readers have left. A lock that only keeps two copies of a periodic job apart is a mutex with
+//! [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
+//!
+//! All kinds have the same builder ([`Lock`]), the same guard ([`LockGuard`]) and the same promises, and every grant has
+//! a fencing token.
+//!
 //! # What is where
 //!
 //! - [`LockManager`]: a connection to a store (`memory:`, `redis://…`). One for the program, given to
 //!   [`set_default`].
-//! - `#[distributed_lock]` (feature `macros`): the attribute. [`Mutex`]: the same in calls,
+//! - `#[distributed_lock]` (feature `macros`): the attribute. [`Lock`]: the same in calls,
 //!   `locks.mutex("order:42").wait(…).acquire()`.
 //! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the number of the grant.
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
@@ -29,7 +50,7 @@
 //!
 //! A lock is a lease. The watchdog renews it for as long as its guard lives, so a crash frees the key after at most one
 //! lease, and a holder that is paused for longer than a lease has lost its lock without knowing. [`LockGuard::is_lost`]
-//! says so by the local clock, without asking anybody; a body under the attribute or under [`Mutex::with`] is dropped
+//! says so by the local clock, without asking anybody; a body under the attribute or under [`Lock::with`] is dropped
 //! at its next await. Code between two awaits can't be stopped by any lock service. Where a late write does harm, pass
 //! [`LockGuard::fencing_token`] along with it, and let the resource refuse smaller ones than it has seen.
 //!
@@ -54,8 +75,9 @@
 //! | `lock_handoffs_total` | counter | |
 //! | `lock_waiters` | gauge | |
 //! | `lock_release_failed_total` | counter | |
+//! | `lock_requeued_total` | counter | |
 //!
-//! The label `lock` is the name given by [`Mutex::name`] or `name` in the attribute (by default module and function),
+//! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default module and function),
 //! never the key: keys are unbounded. `outcome` is `granted`, `handed_on`, `reentered`, `busy`, `timed_out`,
 //! `too_many_waiters`, `unavailable`, `shut_down` or `misconfigured`.
 //!
@@ -87,6 +109,7 @@ mod error;
 mod guard;
 mod key;
 mod kinds;
+mod list;
 mod manager;
 mod metrics;
 mod private;
@@ -105,12 +128,13 @@ pub use engine::acquire::Acquire;
 pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
-pub use kinds::Mutex;
+pub use kinds::{Lock, MultiKey, Mutex};
+pub use list::LockList;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 pub use manager::{LockManager, ShutdownError};
 pub use scope::in_current_scope;
-pub use store::LockStatus;
+pub use store::{Kind, LockStatus};
 pub use token::{FencingToken, OwnerId};
 
 #[doc(hidden)]
@@ -119,15 +143,15 @@ pub mod __private {
 
     pub use crate::body::{OnLost, Run};
     pub use crate::private::*;
-    use crate::{IntoLockKey, LockGuard, LockManager, Mutex};
+    use crate::{IntoLockKey, Kind, Lock, LockGuard, LockManager};
 
     /// On the task's or the process's default manager.
-    pub fn mutex(key: impl IntoLockKey) -> Mutex {
-        crate::default::default_mutex(key)
+    pub fn mutex(key: impl IntoLockKey) -> Lock {
+        crate::default::default_lock(Kind::Mutex, key)
     }
 
     /// On the manager that the user named.
-    pub fn mutex_on<M: AsRef<LockManager> + ?Sized>(manager: &M, key: impl IntoLockKey) -> Mutex {
+    pub fn mutex_on<M: AsRef<LockManager> + ?Sized>(manager: &M, key: impl IntoLockKey) -> Lock {
         manager.as_ref().mutex(key)
     }
 

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::builder::LockManagerBuilder;
 use crate::engine::Engine;
+use crate::engine::registry::Spec;
 use crate::error::{AcquireError, ConnectError, LockError};
 use crate::key::IntoLockKey;
-use crate::kinds::Mutex;
-use crate::store::LockStatus;
+use crate::kinds::{Lock, MultiKey, sorted};
+use crate::list::LockList;
+use crate::store::{Kind, LockStatus};
 
 /// A connection to a lock store, and everything this process holds there. Cheap to clone; one per store and process
 /// is enough.
@@ -81,12 +83,72 @@ impl LockManager {
     }
 
     /// A lock with one holder at a time, on the same keys as Redisson's `RLock`.
-    pub fn mutex(&self, key: impl IntoLockKey) -> Mutex {
-        let key = key.into_lock_key().map_err(AcquireError::from);
-        Mutex::new(Ok(Arc::clone(&self.engine)), key)
+    ///
+    /// # Fairness
+    ///
+    /// Callers of one process get the lock in the order in which they were first polled; one that is not polled when its
+    /// turn comes lets others pass. Between processes, who is next is a race; see [`fair`](Self::fair). A process hands
+    /// the lock on inside for a short window (at most 250 ms) and then lets the others have it.
+    pub fn mutex(&self, key: impl IntoLockKey) -> Lock {
+        self.lock(Kind::Mutex, key)
     }
 
-    /// What the store knows about `key`: holders, remaining time, highest token.
+    /// A lock with one holder at a time that goes to those who wait in the order in which the store heard of them,
+    /// across processes; on the same keys as Redisson's fair lock.
+    ///
+    /// Every wait costs the store a place in a queue that is kept alive each second, and every hand-off a message, so it
+    /// is slower than a [`mutex`](Self::mutex) wherever many callers of one process want one key. A waiter whose process
+    /// is gone or stands still for 3 s loses its place. A try does not overtake those who wait.
+    pub fn fair(&self, key: impl IntoLockKey) -> Lock {
+        self.lock(Kind::Fair, key)
+    }
+
+    /// The reading side of a readers-writer lock: many readers at a time, none beside a writer. On the same keys as
+    /// Redisson's `RReadWriteLock`.
+    ///
+    /// Readers of one process that have the default lease share one hold, and one fencing token, as long as it is young
+    /// (its window is at most 250 ms). While a [writer](Self::write) waits, no new reader enters, in any Rust process;
+    /// Java's readers know nothing of that.
+    pub fn read(&self, key: impl IntoLockKey) -> Lock {
+        self.lock(Kind::Read, key)
+    }
+
+    /// The writing side of a readers-writer lock: one holder at a time. On the same keys as Redisson's
+    /// `RReadWriteLock`.
+    ///
+    /// A writer may read inside, and [become a reader](crate::LockGuard::downgrade). A reader can't become a writer:
+    /// asking for it is [`AcquireError::KindConflict`].
+    pub fn write(&self, key: impl IntoLockKey) -> Lock {
+        self.lock(Kind::Write, key)
+    }
+
+    /// A lock of several keys, all or nothing: one wait, one guard, one lost signal, and a
+    /// [token for each key](crate::LockGuard::tokens). Keys are mutexes unless a [`MultiKey`] says otherwise.
+    ///
+    /// The keys are sorted and taken in one step, so two calls never wait for each other. Keys that enclosing calls hold
+    /// are entered again, and the others are taken.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_runtime::{LockManager, MultiKey};
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let transfer = locks.multi(["account:1", "account:2"]).acquire().await?;
+    /// assert_eq!(transfer.tokens().len(), 2);
+    /// let mixed = locks.multi([MultiKey::read("rates"), MultiKey::write("account:3")]).acquire().await?;
+    /// # drop((transfer, mixed)); Ok(()) }
+    /// ```
+    pub fn multi<K: Into<MultiKey>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
+        Lock::new(Ok(Arc::clone(&self.engine)), sorted(keys.into_iter().map(Into::into)))
+    }
+
+    pub(crate) fn lock(&self, kind: Kind, key: impl IntoLockKey) -> Lock {
+        let key = key.into_lock_key().map_err(AcquireError::from);
+        Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
+    }
+
+    /// What the store knows about `key`: how and by whom it is held, how often each of them has entered, the remaining
+    /// time, who waits, the highest token.
     ///
     /// # Errors
     ///
@@ -97,7 +159,26 @@ impl LockManager {
         self.engine.admin(&key, |store| store.status(key.clone())).await
     }
 
-    /// Frees `key`, whoever holds it, and wakes who waits for it; `false` when it was free. A holder in this process
+    /// The locks that are held and whose keys begin with `prefix` (all, if it is empty), page by page. Walks over the
+    /// store's keys in small steps, without holding anybody up: on a Redis server with many other keys it takes long.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+    /// let _held = locks.mutex("order:42").acquire().await?;
+    /// let mut list = locks.list("order:");
+    /// while let Some(page) = list.next_page().await? {
+    ///     for (key, status) in page {
+    ///         println!("{key}: {:?} for {:?}", status.holders, status.remaining);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn list(&self, prefix: impl Into<String>) -> LockList {
+        LockList::new(Arc::clone(&self.engine), prefix.into())
+    }
+
+    /// Frees `key`, whoever holds it and in whatever kind, and wakes who waits for it; `false` when it was free. A holder in this process
     /// learns of its loss at once, others at their next renewal. Fencing tokens go on growing.
     ///
     /// This breaks mutual exclusion on purpose: the old holder may still be running.

@@ -25,6 +25,10 @@ mod on {
         metrics::counter!("lock_handoffs_total").increment(1);
     }
 
+    pub(crate) fn requeued() {
+        metrics::counter!("lock_requeued_total").increment(1);
+    }
+
     pub(crate) fn waiters(change: f64) {
         metrics::gauge!("lock_waiters").increment(change);
     }
@@ -45,8 +49,9 @@ mod on {
     pub(crate) fn held(_: &Label, _: impl FnOnce() -> Duration) {}
     pub(crate) fn lost() {}
     pub(crate) fn handed_on() {}
+    pub(crate) fn requeued() {}
     pub(crate) fn waiters(_: f64) {}
     pub(crate) fn release_failed() {}
 }
 
-pub(crate) use on::{Label, acquired, handed_on, held, lost, release_failed, waiters};
+pub(crate) use on::{Label, acquired, handed_on, held, lost, release_failed, requeued, waiters};

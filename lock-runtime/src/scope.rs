@@ -84,6 +84,11 @@ impl Scope {
         self.nodes().any(|node| node.entry == entry && Arc::ptr_eq(&node.grant, grant))
     }
 
+    /// What `find` makes of the innermost enclosing call, its grant and its entry, of which it makes something.
+    pub(crate) fn innermost<T>(&self, find: impl Fn(&Arc<Grant>, u64) -> Option<T>) -> Option<T> {
+        self.nodes().find_map(|node| find(&node.grant, node.entry))
+    }
+
     /// Runs `f` in this scope.
     pub(crate) fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         // While a thread ends its thread-locals are gone: what is dropped then is dropped without a scope.

@@ -95,14 +95,18 @@ pub(crate) fn jitter() -> Option<f64> {
 pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     let Ok(key) = key.into_lock_key() else { return false };
     let engine: &Arc<Engine> = locks.engine();
-    let Some(key) = engine.registry.find(&key) else { return false };
-    engine.act(&key, |machine, now, effects| match (machine.is_claimed(), machine.hold().cloned()) {
-        (true, Some(hold)) => {
-            machine.lose(&hold, Loss::TakenAway, now, effects);
-            true
-        }
-        _ => false,
-    })
+    let mut lost = false;
+    for key in engine.registry.find_all(&key) {
+        lost |=
+            engine.act(&key, |machine, now, effects| match (machine.is_claimed(), machine.hold().cloned()) {
+                (true, Some(hold)) => {
+                    machine.lose(&hold, Loss::TakenAway, now, effects);
+                    true
+                }
+                _ => false,
+            });
+    }
+    lost
 }
 
 /// What a manager still has: all zero when nothing is held, wanted or under way.

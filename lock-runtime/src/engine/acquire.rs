@@ -11,14 +11,15 @@ use super::Engine;
 use super::caller::Caller;
 use super::hold::{Lease, MaxHold, drift_margin};
 use super::machine::{Enqueued, Entry, Patience, Polled, Wish};
-use super::registry::Key;
+use super::registry::{Key, Lane, Spec};
 use crate::begun;
 use crate::clock::Tick;
 use crate::error::{AcquireError, ExtendError};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
-use crate::scope::Scope;
+use crate::scope::{Scope, Scoped};
+use crate::store::{Kind, LONGEST_WAIT};
 use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
@@ -47,6 +48,7 @@ impl Wait {
 pub(crate) struct Request {
     pub(crate) engine: Arc<Engine>,
     pub(crate) key: LockKey,
+    pub(crate) spec: Spec,
     pub(crate) wait: Wait,
     pub(crate) lease: Lease,
     pub(crate) max_hold: Option<Duration>,
@@ -56,7 +58,7 @@ pub(crate) struct Request {
     pub(crate) asked: Option<Tick>,
 }
 
-/// Waits for a lock; made by [`Mutex::acquire`](crate::Mutex::acquire).
+/// Waits for a lock; made by [`Lock::acquire`](crate::Lock::acquire).
 ///
 /// Nothing happens before the first poll.
 ///
@@ -73,6 +75,8 @@ enum State {
     Refused(AcquireError),
     New(Box<Request>),
     Waiting(Box<Waiting>),
+    /// A lock of several keys, of which enclosing calls hold some.
+    Several(Several),
     /// The call is inside an own fixed lease that ends too early: one store call makes it longer.
     Extending(Box<Extending>),
     Done,
@@ -92,6 +96,8 @@ struct Waiting {
     /// Made when the wait turns out to be one.
     timer: Option<Pin<Box<Timer>>>,
     queued: bool,
+    /// Counted among those who wait for the key in lanes of their own.
+    own: bool,
     span: tracing::Span,
 }
 
@@ -111,7 +117,7 @@ impl fmt::Debug for Acquire {
         let state = match &self.state {
             State::Refused(_) => "refused",
             State::New(_) => "new",
-            State::Waiting(_) => "waiting",
+            State::Waiting(_) | State::Several(_) => "waiting",
             State::Extending(_) => "extending",
             State::Done => "done",
         };
@@ -136,6 +142,7 @@ impl Acquire {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
                 State::New(request) => match start(*request) {
+                    Ok(Started::Several(several)) => self.state = State::Several(several),
                     Ok(Started::Waiting(waiting)) => self.state = State::Waiting(waiting),
                     Ok(Started::Entered(Entered::Guard(guard))) => return Poll::Ready(Ok(guard)),
                     Ok(Started::Entered(Entered::Extending(extending))) => {
@@ -144,13 +151,21 @@ impl Acquire {
                     Err(error) => return Poll::Ready(Err(error)),
                 },
                 State::Waiting(mut waiting) => match waiting.poll(cx) {
-                    Poll::Ready(Ok(entry)) => match waiting.enter(entry) {
+                    Poll::Ready(Ok(Some(entry))) => match waiting.enter(entry) {
                         Entered::Guard(guard) => return Poll::Ready(Ok(guard)),
                         Entered::Extending(extending) => self.state = State::Extending(extending),
                     },
+                    Poll::Ready(Ok(None)) => self.state = State::New(Box::new(waiting.request.clone())),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
                         self.state = State::Waiting(waiting);
+                        return Poll::Pending;
+                    }
+                },
+                State::Several(mut several) => match several.as_mut().poll(cx) {
+                    Poll::Ready(result) => return Poll::Ready(result),
+                    Poll::Pending => {
+                        self.state = State::Several(several);
                         return Poll::Pending;
                     }
                 },
@@ -187,7 +202,10 @@ impl Acquire {
     }
 }
 
+type Several = Pin<Box<dyn Future<Output = Result<LockGuard, AcquireError>> + Send>>;
+
 enum Started {
+    Several(Several),
     Entered(Entered),
     Waiting(Box<Waiting>),
 }
@@ -200,6 +218,13 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
         }
         return Err(AcquireError::misconfigured(reason));
     }
+    if !request.spec.more.is_empty() {
+        let (held, free) = split(&request)?;
+        if !held.is_empty() {
+            request.asked.get_or_insert(engine.clock.now());
+            return Ok(Started::Several(Box::pin(several(request, held, free))));
+        }
+    }
     let span = tracing::debug_span!(
         "lock_acquire",
         key = %request.key,
@@ -209,20 +234,35 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
     );
     let waiting_now = engine.waiting.fetch_add(1, Ordering::Relaxed);
     let wish = Wish {
+        kind: request.spec.kind,
         lease: request.lease,
         max_hold: request.max_hold.map(|duration| MaxHold { duration, job: engine.new_id() }),
         min_hold: request.min_hold,
         patience: if request.wait == Wait::No { Patience::Try } else { Patience::Wait },
+        wait: match request.wait {
+            Wait::For(wait) => wait,
+            Wait::No | Wait::Forever => LONGEST_WAIT,
+        },
+        guest: false,
+        part: None,
         scope: Scope::current(),
         task: Caller::current(),
     };
     // Whoever enters again does not wait, so the caps are no matter of theirs.
     let full = waiting_now >= engine.config.max_waiters;
     let cap = if full { 0 } else { engine.config.max_waiters_per_key };
-    let (key, (enqueued, now)) = engine
-        .with_key(&request.key, |machine, now, effects| (machine.enqueue(wish, now, cap, effects), now));
+    let (key, own, enqueued, now) = match enter(&request, &wish, cap) {
+        Ok(place) => place,
+        Err(error) => {
+            engine.waiting.fetch_sub(1, Ordering::Relaxed);
+            let error = if full { all_full(error, waiting_now) } else { error };
+            let started = request.asked.unwrap_or_else(|| engine.clock.now());
+            record(&request, &span, started, Err(&error));
+            return Err(error);
+        }
+    };
     let started = *request.asked.get_or_insert(now);
-    let mut waiting = Waiting { request, key, id: 0, started, timer: None, queued: false, span };
+    let mut waiting = Waiting { request, key, id: 0, started, timer: None, queued: false, own, span };
     if let Ok(Enqueued::Waiting { id, .. }) = &enqueued {
         waiting.id = *id;
         waiting.queued = true;
@@ -231,6 +271,8 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
     metrics::waiters(1.0);
     match enqueued {
         Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
+        // `enter` has looked for another place already.
+        Ok(Enqueued::Elsewhere) => Err(AcquireError::ShutDown { key: waiting.request.key.clone() }),
         Ok(Enqueued::Waiting { own_task, .. }) => {
             if own_task {
                 tracing::warn!(
@@ -242,16 +284,129 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
             Ok(Started::Waiting(Box::new(waiting)))
         }
         Err(error) => {
-            let error = match error {
-                AcquireError::TooManyWaiters { key, .. } if full => {
-                    AcquireError::TooManyWaiters { key, waiting: waiting_now, cap: "max_waiters" }
-                }
-                error => error,
-            };
+            let error = if full { all_full(error, waiting_now) } else { error };
             waiting.record(Err(&error));
             Err(error)
         }
     }
+}
+
+type Keys = Vec<(LockKey, Kind)>;
+
+/// The keys of a lock of several that enclosing calls hold, and the others.
+fn split(request: &Request) -> Result<(Keys, Keys), AcquireError> {
+    let scope = Scope::current();
+    let keys = std::iter::once((&request.key, request.spec.kind))
+        .chain(request.spec.more.iter().map(|(key, kind)| (key, *kind)));
+    let (mut held, mut free) = (Vec::new(), Vec::new());
+    for (key, kind) in keys {
+        let hosted = !scope.is_empty() && request.engine.host(key, kind, &scope)?.is_some();
+        if hosted { &mut held } else { &mut free }.push((key.clone(), kind));
+    }
+    Ok((held, free))
+}
+
+/// Enters again what enclosing calls hold, one after the other in the order of the keys, then takes the others together.
+async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, AcquireError> {
+    let of = |key: LockKey, kind, more: Keys| {
+        let spec = Spec { kind, more: more.into() };
+        Acquire::new(Ok(Request { key, spec, ..request.clone() }))
+    };
+    let mut guards = Vec::with_capacity(held.len() + 1);
+    let mut scope = Scope::current();
+    for (key, kind) in held {
+        // Each inside the ones before: two of the keys may belong to one grant.
+        let guard = Scoped::new(scope.clone(), of(key, kind, Vec::new())).await?;
+        scope = guard.inside_of(scope);
+        guards.push(guard);
+    }
+    let mut free = free.into_iter();
+    if let Some((key, kind)) = free.next() {
+        guards.push(Scoped::new(scope, of(key, kind, free.collect())).await?);
+    }
+    match guards.pop().map(|guard| guard.and(guards)) {
+        // What was entered first may be over: the call stands in line like everybody else.
+        Some(guard) if guard.is_lost() => {
+            drop(guard);
+            Box::pin(Acquire::new(Ok(request))).await
+        }
+        Some(guard) => Ok(guard),
+        None => Err(AcquireError::misconfigured("a lock of no keys")),
+    }
+}
+
+/// The cap that was reached is that of all keys together.
+fn all_full(error: AcquireError, waiting: usize) -> AcquireError {
+    match error {
+        AcquireError::TooManyWaiters { key, .. } => {
+            AcquireError::TooManyWaiters { key, waiting, cap: "max_waiters" }
+        }
+        error => error,
+    }
+}
+
+type Place = (Arc<Key>, bool, Result<Enqueued, AcquireError>, Tick);
+
+/// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
+/// others, or in one of its own, which is told by the flag.
+fn enter(request: &Request, wish: &Wish, cap: usize) -> Result<Place, AcquireError> {
+    let (engine, name, kind) = (&request.engine, &request.key, request.spec.kind);
+    if !wish.scope.is_empty()
+        && let Some(host) = engine.host(name, kind, &wish.scope)?
+    {
+        let guest = Wish { guest: host.guest, part: host.part, ..wish.clone() };
+        let entered = engine
+            .with_host(&host.key, |machine, now, effects| (machine.enqueue(guest, now, cap, effects), now));
+        match entered {
+            None | Some((Ok(Enqueued::Elsewhere), _)) => {}
+            Some((enqueued, now)) => return Ok((host.key, false, enqueued, now)),
+        }
+    }
+    let shares_reads = request.lease.is_renewed() && request.max_hold.is_none() && request.min_hold.is_zero();
+    let lane = match kind {
+        _ if !request.spec.more.is_empty() => Lane::Own,
+        Kind::Mutex => Lane::Mutex,
+        Kind::Write => Lane::Write,
+        Kind::Read if shares_reads => Lane::Read,
+        Kind::Read | Kind::Fair => Lane::Own,
+    };
+    if lane == Lane::Read && wish.patience == Patience::Try {
+        // A shared hold that takes nobody any more is no obstacle to a reader.
+        let joined = engine.registry.find(name, lane).and_then(|key| {
+            let entered =
+                engine.with_host(&key, |machine, now, _| Some((machine.join(wish, now)?, now)))??;
+            Some((key, entered))
+        });
+        if let Some((key, (entry, now))) = joined {
+            return Ok((key, false, Ok(Enqueued::Entered(entry)), now));
+        }
+        return enter_own(request, wish, cap);
+    }
+    if lane == Lane::Own {
+        return enter_own(request, wish, cap);
+    }
+    loop {
+        let wish = wish.clone();
+        let (key, (enqueued, now)) = engine.with_key(name, lane, &request.spec, |machine, now, effects| {
+            (machine.enqueue(wish, now, cap, effects), now)
+        });
+        if !matches!(enqueued, Ok(Enqueued::Elsewhere)) {
+            return Ok((key, false, enqueued, now));
+        }
+        // It takes nobody any more, so the next one is another.
+        engine.registry.detach(&key);
+    }
+}
+
+fn enter_own(request: &Request, wish: &Wish, cap: usize) -> Result<Place, AcquireError> {
+    let (engine, name) = (&request.engine, &request.key);
+    if let Err(waiting) = engine.registry.wait_in_own(name, cap) {
+        return Err(AcquireError::TooManyWaiters { key: name.clone(), waiting, cap: "max_waiters_per_key" });
+    }
+    let (key, (enqueued, now)) = engine.with_key(name, Lane::Own, &request.spec, |machine, now, effects| {
+        (machine.enqueue(wish.clone(), now, 1, effects), now)
+    });
+    Ok((key, true, enqueued, now))
 }
 
 enum Entered {
@@ -260,7 +415,8 @@ enum Entered {
 }
 
 impl Waiting {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Entry, AcquireError>> {
+    /// `None`: it has to ask again, in another lane.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, AcquireError>> {
         let id = self.id;
         let (polled, now) = self
             .request
@@ -269,7 +425,11 @@ impl Waiting {
         let woken_soon = match polled {
             Polled::Granted(entry) => {
                 self.queued = false;
-                return Poll::Ready(Ok(entry));
+                return Poll::Ready(Ok(Some(entry)));
+            }
+            Polled::Elsewhere => {
+                self.queued = false;
+                return Poll::Ready(Ok(None));
             }
             Polled::Failed(error) => {
                 self.queued = false;
@@ -328,33 +488,7 @@ impl Waiting {
     }
 
     fn record(&self, outcome: Result<&Entry, &AcquireError>) {
-        let outcome = match outcome {
-            Ok(entry) => {
-                self.span.record("token", entry.grant.token.get());
-                if entry.handed_on {
-                    "handed_on"
-                } else if entry.reentrant {
-                    "reentered"
-                } else {
-                    "granted"
-                }
-            }
-            Err(AcquireError::Busy { .. }) => "busy",
-            Err(AcquireError::TimedOut { .. }) => "timed_out",
-            Err(AcquireError::TooManyWaiters { .. }) => "too_many_waiters",
-            Err(AcquireError::Unavailable { .. }) => "unavailable",
-            Err(AcquireError::ShutDown { .. }) => "shut_down",
-            Err(AcquireError::Misconfigured { .. } | AcquireError::InvalidKey(_)) => "misconfigured",
-        };
-        self.span.record("outcome", outcome);
-        let _entered = self.span.enter();
-        // Read only by who listens: the clock costs as much as a local hand-off.
-        let took = || self.request.engine.clock.now().since(self.started);
-        tracing::debug!(outcome, took = ?took(), "acquire");
-        metrics::acquired(&self.request.label, outcome, took);
-        if outcome == "handed_on" {
-            metrics::handed_on();
-        }
+        record(&self.request, &self.span, self.started, outcome);
     }
 
     /// Makes the guard; a longer fixed lease inside a shorter one takes one store call first.
@@ -394,10 +528,47 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.request.engine.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.own {
+            self.request.engine.registry.stop_waiting_in_own(&self.request.key);
+        }
         if self.queued {
             let id = self.id;
             self.request.engine.act(&self.key, |machine, now, effects| machine.leave(id, now, effects));
         }
         shielded(|| metrics::waiters(-1.0));
+    }
+}
+
+fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Result<&Entry, &AcquireError>) {
+    let outcome = match outcome {
+        Ok(entry) => {
+            span.record("token", entry.first().1.get());
+            if entry.handed_on {
+                "handed_on"
+            } else if entry.reentrant {
+                "reentered"
+            } else {
+                "granted"
+            }
+        }
+        Err(AcquireError::Busy { .. }) => "busy",
+        Err(AcquireError::TimedOut { .. }) => "timed_out",
+        Err(AcquireError::TooManyWaiters { .. }) => "too_many_waiters",
+        Err(AcquireError::Unavailable { .. }) => "unavailable",
+        Err(AcquireError::ShutDown { .. }) => "shut_down",
+        Err(
+            AcquireError::Misconfigured { .. }
+            | AcquireError::InvalidKey(_)
+            | AcquireError::KindConflict { .. },
+        ) => "misconfigured",
+    };
+    span.record("outcome", outcome);
+    let _entered = span.enter();
+    // Read only by who listens: the clock costs as much as a local hand-off.
+    let took = || request.engine.clock.now().since(started);
+    tracing::debug!(outcome, took = ?took(), "acquire");
+    metrics::acquired(&request.label, outcome, took);
+    if outcome == "handed_on" {
+        metrics::handed_on();
     }
 }

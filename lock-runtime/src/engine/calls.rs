@@ -11,11 +11,14 @@ use tokio::sync::oneshot;
 
 use super::Engine;
 use super::hold::Hold;
+use super::keeper::all_kept;
+use super::machine::Report;
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::error::{AcquireError, ExtendError, LockError, Loss};
+use crate::error::{AcquireError, ExtendError, LockError, Loss, ReleaseError};
 use crate::key::LockKey;
 use crate::store::{BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
+use crate::sync::lock;
 use crate::time;
 
 /// A call to a store.
@@ -128,10 +131,10 @@ impl Engine {
         let mut backoff = Backoff::new();
         while hold.is_valid(self.clock.now()) {
             let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
-            let items = vec![KeepItem::hold(hold.item.clone(), lease)];
+            let items = hold.keep_items(lease).collect();
             let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
             match self.bounded(|store| store.keep(request)).await {
-                Ok(kept) if kept.first() == Some(&Kept::Gone) => {
+                Ok(kept) if kept.contains(&Kept::Gone) => {
                     return self.lose(&hold, Loss::TakenAway);
                 }
                 Ok(_) => return,
@@ -161,10 +164,9 @@ impl Engine {
         let key = hold.item.key.clone();
         let mut backoff = Backoff::new();
         loop {
-            let items = vec![KeepItem::hold(hold.item.clone(), lease)];
-            let error = match self.keep(items).await {
+            let error = match self.keep(hold.keep_items(lease).collect()).await {
                 (sent, Ok(kept)) => {
-                    let kept = kept.first().copied().unwrap_or(Kept::Gone);
+                    let kept = all_kept(kept.into_iter());
                     return self.kept(hold, kept, sent, lease).map_err(|why| ExtendError::Lost { key, why });
                 }
                 (_, Err(error)) => error,
@@ -175,6 +177,49 @@ impl Engine {
                 return Err(ExtendError::Unavailable { key, cause: Arc::new(error) });
             }
             tokio::time::sleep(next.since(now)).await;
+        }
+    }
+}
+
+impl Engine {
+    /// Makes a hold for writing one for reading, until the store has answered or the lease is over. It is the stronger
+    /// one meanwhile.
+    pub(super) async fn downgrade(self: Arc<Self>, hold: Arc<Hold>, report: Report) {
+        let mut backoff = Backoff::new();
+        let mut report = Some(report);
+        let mut tell = |outcome| {
+            if let Some(report) = report.take() {
+                let _ = report.send(outcome);
+            }
+        };
+        let key = || hold.item.key.clone();
+        loop {
+            // It was released meanwhile, or lost.
+            let valid = hold.is_valid(self.clock.now());
+            if !valid || !hold.key().is_some_and(|key| lock(&key.machine).has(&hold)) {
+                let why = Loss::LeaseOver;
+                return tell(if valid { Ok(()) } else { Err(ReleaseError::Lost { key: key(), why }) });
+            }
+            let sent = self.clock.now();
+            let lease = match hold.is_renewing() {
+                true => hold.renewal_lease(),
+                false => hold.deadline().since(sent).max(Duration::from_millis(1)),
+            };
+            let items = vec![KeepItem::hold(hold.item.clone(), lease)];
+            let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
+            match self.bounded(|store| store.downgrade(request)).await {
+                Ok(kept) => {
+                    let kept = all_kept(kept.into_iter());
+                    let kept = self.kept(&hold, kept, sent, lease);
+                    return tell(kept.map_err(|why| ReleaseError::Lost { key: key(), why }));
+                }
+                Err(error) => {
+                    tracing::debug!(key = %hold.item.key, %error, "downgrade failed");
+                    let cause = Arc::new(error);
+                    tell(Err(ReleaseError::Unavailable { key: key(), cause }));
+                    tokio::time::sleep(backoff.next()).await;
+                }
+            }
         }
     }
 }

@@ -10,15 +10,17 @@ use super::Engine;
 use super::hold::{Hold, Lease};
 use super::keeper;
 use super::machine::{Again, Effects, Order, Rivals, Step};
-use super::registry::Key;
+use super::registry::{Key, Queued};
 use super::release::{self, Sent};
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::error::AcquireError;
 use crate::store::{
-    AcquireRequest, Acquired, Granted, StoreError, StoreErrorKind, Takeover, TokenRange, Watch,
+    AcquireRequest, Acquired, DIRECT_LEASE, Granted, Notice, ServerTime, StoreError, StoreErrorKind,
+    Takeover, TokenRange, Watch,
 };
 use crate::sync::lock;
+use crate::token::FencingToken;
 
 /// A subscription that was refused is asked for again after this.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
@@ -36,6 +38,11 @@ impl Drop for Alive {
             return;
         }
         let key = self.key.name.clone();
+        if let Some(queued) = lock(&self.key.queued).take()
+            && !self.engine.runtime_is_gone()
+        {
+            self.engine.reap(queued.request);
+        }
         self.engine.act(&self.key, |machine, _, effects| {
             machine.on_driver_gone(effects);
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
@@ -52,12 +59,13 @@ impl Drop for Alive {
 pub(crate) async fn run(engine: Arc<Engine>, key: Arc<Key>) {
     let mut alive = Alive { engine: Arc::clone(&engine), key: Arc::clone(&key), done: false };
     let watch = lock(&key.watch).take();
-    let mut driver = Driver { watch, engine, key, subscribe_after: Tick::default() };
+    let mut driver =
+        Driver { watch, engine, key, subscribe_after: Tick::default(), queued: None, unanswered: false };
     loop {
         let step = driver.act(|machine, now, _| machine.next_step(now));
         match step {
             Step::Exit => break,
-            Step::Acquire { lease, tokens } => driver.acquire(lease, tokens).await,
+            Step::Acquire { lease, tokens, wait } => driver.acquire(lease, tokens, wait).await,
             Step::Release { hold, order, then } => driver.release(hold, order, then).await,
             Step::Linger { hold, rest, pending } => {
                 release::linger(&driver.engine, &hold, rest).await;
@@ -67,9 +75,10 @@ pub(crate) async fn run(engine: Arc<Engine>, key: Arc<Key>) {
         }
     }
     alive.done = true;
+    driver.leave_queue();
     let machine = lock(&driver.key.machine);
     // Under the machine's mutex, so that it is not kept after the last waiter has left, nor beside a new driver's.
-    if machine.waiting() > 0 && !machine.has_driver() {
+    if machine.waiting() > 0 && !machine.has_driver() && !driver.key.has_a_queue() {
         *lock(&driver.key.watch) = driver.watch.take();
     }
     drop(machine);
@@ -80,6 +89,11 @@ struct Driver {
     key: Arc<Key>,
     watch: Option<Watch>,
     subscribe_after: Tick,
+    /// The request for which the store may have a place in a queue, or an intent: it is sent again, under the same owner,
+    /// until it is granted or withdrawn.
+    queued: Option<Arc<AcquireRequest>>,
+    /// A copy of it was not answered.
+    unanswered: bool,
 }
 
 impl Driver {
@@ -87,17 +101,61 @@ impl Driver {
         self.engine.act(&self.key, f)
     }
 
-    fn request(&self, lease: Lease, tokens: u32) -> Arc<AcquireRequest> {
-        let items = vec![self.engine.item(&self.key.name)];
+    fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
+        let items = self.key.items(self.engine.owners.next());
         let timeout = self.engine.config.call_timeout;
-        Arc::new(AcquireRequest::new(items, lease.duration(), timeout).tokens(tokens))
+        AcquireRequest::new(items, lease.duration(), timeout).tokens(tokens)
     }
 
-    async fn acquire(&mut self, lease: Lease, tokens: u32) {
+    /// The request that waits at the store, or a new one.
+    fn next_request(&mut self, lease: Lease, tokens: u32, wait: Option<Duration>) -> Arc<AcquireRequest> {
+        let Some(wait) = wait.filter(|_| self.key.waits_at_the_store()) else {
+            self.leave_queue();
+            return Arc::new(self.request(lease, tokens));
+        };
+        if let Some(queued) = self.queued.as_ref().filter(|queued| queued.lease == lease.duration()) {
+            return Arc::clone(queued);
+        }
+        self.leave_queue();
+        let request = Arc::new(self.request(lease, tokens).queued(wait));
+        self.queued = Some(Arc::clone(&request));
+        request
+    }
+
+    /// Nobody wants the request any more that waits at the store.
+    fn leave_queue(&mut self) {
+        if let Some(request) = self.stop_queueing() {
+            self.engine.reap(request);
+        }
+        self.unanswered = false;
+    }
+
+    /// Its place is not kept any more.
+    fn stop_queueing(&mut self) -> Option<Arc<AcquireRequest>> {
+        let request = self.queued.take()?;
+        lock(&self.key.queued).take();
+        self.engine.timers.remove(self.key.second_id);
+        if self.key.has_a_queue() {
+            // What it hears is for one owner.
+            self.watch = None;
+        }
+        Some(request)
+    }
+
+    /// The store has taken note that the request, sent at `since`, waits.
+    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick) {
+        if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
+            *lock(&self.key.queued) = Some(Queued { request: Arc::clone(request), since });
+            keeper::keep_place(&self.engine, &self.key);
+        }
+    }
+
+    async fn acquire(&mut self, lease: Lease, tokens: u32, wait: Option<Duration>) {
         let engine = Arc::clone(&self.engine);
-        // Whatever was published before the request is sent says nothing about what it will find.
+        // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
+        // by the request itself.
         while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
-        let request = self.request(lease, tokens);
+        let request = self.next_request(lease, tokens, wait);
         let sent = engine.clock.now();
         match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
             Ok(Acquired::Granted(granted)) => {
@@ -113,11 +171,17 @@ impl Driver {
                 self.act(|machine, now, effects| {
                     machine.on_busy(now, busy.remaining, listening, longest, random, effects);
                 });
+                self.keep_place(&request, sent);
                 self.subscribe(request).await;
             }
             Err(error) => {
                 if error.outcome_unknown() {
-                    engine.reap(request);
+                    if self.queued.is_some() {
+                        // It is sent again under the same owner, so as not to lose its place.
+                        self.unanswered = true;
+                    } else {
+                        engine.reap(request);
+                    }
                 }
                 self.failed(error);
             }
@@ -132,25 +196,66 @@ impl Driver {
     }
 
     /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
-    fn granted(&self, request: &Arc<AcquireRequest>, lease: Lease, sent: Tick, now: Tick, granted: &Granted) {
+    fn granted(
+        &mut self,
+        request: &Arc<AcquireRequest>,
+        lease: Lease,
+        sent: Tick,
+        now: Tick,
+        granted: &Granted,
+    ) {
+        self.stop_queueing();
+        let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(request));
         let engine = &self.engine;
+        let items = request.items.iter().zip(&granted.tokens);
+        let more = items.skip(1).map(|(item, range)| (item.clone(), FencingToken::new(range.last)));
         let (Some(item), Some(&tokens)) = (request.items.first(), granted.tokens.first()) else {
             self.failed(engine.overdue());
             return;
         };
-        let runtime = engine.runtime.clone();
-        let hold = Arc::new(Hold::new(engine.new_id(), item.clone(), lease, sent, runtime));
+        let hold = Hold::new(engine.new_id(), item.clone(), lease, sent, engine.runtime.clone());
+        let hold = Arc::new(hold.of(&self.key).and(more).with_unanswered(unanswered));
         if !hold.is_valid(now) {
             engine.reap(Arc::clone(request));
             self.failed(engine.overdue());
             return;
         }
-        self.hold_granted(&hold, tokens, granted);
+        self.hold_granted(&hold, tokens, granted.server_time);
     }
 
-    fn hold_granted(&self, hold: &Arc<Hold>, tokens: TokenRange, granted: &Granted) {
+    /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
+    /// wait.
+    fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime) {
+        let since = lock(&self.key.queued).as_ref().map(|queued| queued.since);
+        let (Some(request), Some(since)) = (self.stop_queueing(), since) else { return };
+        let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(&request));
+        let Some(lease) = lock(&self.key.machine).wanted_lease() else {
+            // Nobody waits any more.
+            self.engine.reap(request);
+            return;
+        };
+        let Some(item) = request.items.first().cloned() else { return };
+        let engine = &self.engine;
+        let direct = DIRECT_LEASE.min(lease.duration());
+        let hold = Hold::new(engine.new_id(), item, lease, since, engine.runtime.clone());
+        let hold = hold.of(&self.key).until(since, direct).with_unanswered(unanswered);
+        let hold = Arc::new(hold);
+        if !hold.is_valid(engine.clock.now()) {
+            // It is asked for again, under the same owner: the hold may still be there.
+            self.queued = Some(request);
+            self.act(|machine, now, _| machine.pace.now(now));
+            return;
+        }
+        let tokens = TokenRange { first: token.get(), last: token.get() };
+        self.hold_granted(&hold, tokens, server_time);
+        if matches!(lease, Lease::Fixed(_)) && direct < lease.duration() {
+            // Goes on by itself; the hold's deadline tells how it went.
+            drop(engine.extend(&hold, lease.duration(), hold.deadline()));
+        }
+    }
+
+    fn hold_granted(&self, hold: &Arc<Hold>, tokens: TokenRange, server_time: ServerTime) {
         let window = self.engine.window(hold.lease);
-        let server_time = granted.server_time;
         self.act(|machine, now, effects| {
             machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
         });
@@ -161,10 +266,11 @@ impl Driver {
         let engine = Arc::clone(&self.engine);
         let _pending = order.pending.unwrap_or_else(|| engine.pending_releases.count());
         let takeover = then.map(|again| Takeover {
-            request: self.request(again.lease, again.tokens),
+            request: Arc::new(self.request(again.lease, again.tokens)),
             listeners: again.listeners,
         });
-        let sent = release::send(&engine, &hold, takeover.clone(), order.report, |error| {
+        let watches = u32::from(self.watch.is_some());
+        let sent = release::send(&engine, &hold, takeover.clone(), watches, order.report, |error| {
             let random = jitter();
             self.act(|machine, now, effects| machine.note_error(error, now, random, effects));
         })
@@ -221,6 +327,10 @@ impl Driver {
                 () = key.changed.notified() => return,
                 notice = next_notice(self.watch.as_mut()) => {
                     tracing::trace!(key = %key.name, ?notice, "notice");
+                    if let Notice::Granted { token, server_time } = notice {
+                        self.granted_directly(token, server_time);
+                        return;
+                    }
                     if self.act(|machine, now, _| machine.on_message(now)) {
                         return;
                     }
@@ -231,7 +341,7 @@ impl Driver {
     }
 }
 
-async fn next_notice(watch: Option<&mut Watch>) -> crate::store::Notice {
+async fn next_notice(watch: Option<&mut Watch>) -> Notice {
     match watch {
         Some(watch) => watch.notice().await,
         None => std::future::pending().await,

@@ -88,13 +88,14 @@ impl Engine {
     }
 
     async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
-        let before = self.registry.find(name).and_then(|key| lock(&key.machine).hold().cloned());
+        let keys = self.registry.find_all(name);
+        let before: Vec<_> = keys.iter().filter_map(|key| lock(&key.machine).hold().cloned()).collect();
         let freed = self.admin(name, |store| store.force_release(name.clone())).await;
-        if let (Ok(_), Some(hold)) = (&freed, &before) {
-            self.lose(hold, Loss::TakenAway);
+        if freed.is_ok() {
+            before.iter().for_each(|hold| self.lose(hold, Loss::TakenAway));
         }
         // What was granted meanwhile was freed, or came after it; after an error nothing is known. The store is asked.
-        if let Some(key) = self.registry.find(name) {
+        for key in self.registry.find_all(name) {
             self.act(&key, Machine::verify);
         }
         freed

@@ -1,17 +1,19 @@
 //! [`Hold`] and [`Grant`]: what this process has at the store, and which local generation may use it.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use super::registry::Key;
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
-use crate::store::Item;
+use crate::key::LockKey;
+use crate::store::{AcquireRequest, Item, KeepItem, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Mutex, lock};
 use crate::time;
 use crate::token::FencingToken;
 
@@ -41,12 +43,22 @@ impl Lease {
     }
 }
 
-/// One remote hold: (key, owner) at the store, with the time until which it is certain.
+/// One remote hold: (key, owner) at the store, with the time until which it is certain. It may be of several keys, which
+/// are taken, renewed, lost and released together.
 ///
 /// The deadline only grows, and once the hold is lost it stays lost: a late renewal does not revive it.
 pub(crate) struct Hold {
     pub(crate) id: u64,
+    /// The key, or the first of several. Its kind is the one that was asked for, see [`Hold::kind`].
     pub(crate) item: Item,
+    /// The other keys, with their tokens.
+    more: Box<[(Item, FencingToken)]>,
+    /// Whose machine has it.
+    key: Weak<Key>,
+    /// A hold for writing that has become one for reading, or is about to.
+    reads: AtomicBool,
+    /// An earlier copy of its request was not answered; it is withdrawn when the hold has been released.
+    unanswered: Option<Arc<AcquireRequest>>,
     /// As it was asked for.
     pub(crate) lease: Lease,
     /// The manager's, for timers.
@@ -68,6 +80,10 @@ impl Hold {
         Self {
             id,
             item,
+            more: Box::default(),
+            key: Weak::new(),
+            reads: AtomicBool::new(false),
+            unanswered: None,
             lease,
             runtime,
             deadline: AtomicU64::new(deadline.as_nanos()),
@@ -76,6 +92,84 @@ impl Hold {
             renewal_lease: AtomicU64::new(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
             failures: AtomicU64::new(0),
         }
+    }
+
+    /// A hold in the machine of `key`.
+    pub(crate) fn of(mut self, key: &Arc<Key>) -> Self {
+        self.key = Arc::downgrade(key);
+        self
+    }
+
+    /// A hold of other keys too.
+    pub(crate) fn and(mut self, more: impl IntoIterator<Item = (Item, FencingToken)>) -> Self {
+        self.more = more.into_iter().collect();
+        self
+    }
+
+    /// A hold of which a copy of its own request may be executed after its end, if that is not withdrawn.
+    pub(crate) fn with_unanswered(mut self, request: Option<Arc<AcquireRequest>>) -> Self {
+        self.unanswered = request;
+        self
+    }
+
+    /// A hold that the store has granted for less than was asked for, at some time after `since`.
+    pub(crate) fn until(mut self, since: Tick, lease: Duration) -> Self {
+        let deadline = (since + lease).saturating_sub(drift_margin(lease));
+        self.deadline = AtomicU64::new(deadline.as_nanos());
+        self
+    }
+
+    pub(crate) fn unanswered(&self) -> Option<&Arc<AcquireRequest>> {
+        self.unanswered.as_ref()
+    }
+
+    /// Whose machine has it, if that is still there.
+    pub(crate) fn key(&self) -> Option<Arc<Key>> {
+        self.key.upgrade()
+    }
+
+    /// Its (first) key's kind.
+    pub(crate) fn kind(&self) -> Kind {
+        if self.reads.load(Ordering::Acquire) { Kind::Read } else { self.item.kind }
+    }
+
+    /// From now on it is one for reading; `false` when it was that already.
+    pub(crate) fn read_only(&self) -> bool {
+        !self.reads.swap(true, Ordering::AcqRel)
+    }
+
+    /// All its keys, as they are held.
+    pub(crate) fn items(&self) -> Vec<Item> {
+        let first = Item { kind: self.kind(), ..self.item.clone() };
+        std::iter::once(first).chain(self.more.iter().map(|(item, _)| item.clone())).collect()
+    }
+
+    /// What a renewal of all its keys asks for.
+    pub(crate) fn keep_items(&self, lease: Duration) -> impl Iterator<Item = KeepItem> {
+        self.items().into_iter().map(move |item| KeepItem::hold(item, lease))
+    }
+
+    /// How many keys it has.
+    pub(crate) fn width(&self) -> usize {
+        1 + self.more.len()
+    }
+
+    pub(crate) fn is_single(&self) -> bool {
+        self.more.is_empty()
+    }
+
+    /// The other keys and their tokens.
+    pub(crate) fn more(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
+        self.more.iter().map(|(item, token)| (&item.key, *token))
+    }
+
+    /// How it holds `key`, if it does, and which of its keys that is.
+    pub(crate) fn find(&self, key: &LockKey) -> Option<(Kind, usize)> {
+        if self.item.key == *key {
+            return Some((self.kind(), 0));
+        }
+        let at = self.more.iter().position(|(item, _)| item.key == *key)?;
+        self.more.get(at).map(|(item, _)| (item.kind, at + 1))
     }
 
     /// Until when the hold is certain.
@@ -181,6 +275,8 @@ pub(crate) struct Grant {
     pub(crate) max_hold_job: u64,
     pub(crate) granted_at: Tick,
     lost: CancellationToken,
+    /// Cancelled with it: tokens of guards of several grants.
+    followers: Mutex<Vec<CancellationToken>>,
     /// Why it was lost, once somebody has been told.
     told: OnceLock<Loss>,
     /// [`LOST`] and [`ENDED`]. Lost is never taken back, and not added after the end.
@@ -203,6 +299,7 @@ impl Grant {
             max_hold_job: max_hold.map_or(0, |max_hold| max_hold.job),
             granted_at: now,
             lost: CancellationToken::new(),
+            followers: Mutex::default(),
             told: OnceLock::new(),
             state: AtomicU8::new(0),
         }
@@ -276,16 +373,34 @@ impl Grant {
     /// Fires the lost signal; `true` for the first time that somebody is told so.
     pub(crate) fn signal_lost(&self) -> bool {
         self.note_lost();
-        self.lost.cancel();
+        self.fire();
         self.told.set(self.loss()).is_ok()
+    }
+
+    fn fire(&self) {
+        self.lost.cancel();
+        let followers = std::mem::take(&mut *lock(&self.followers));
+        followers.iter().for_each(CancellationToken::cancel);
     }
 
     /// Cancelled when the lock is lost.
     pub(crate) fn cancellation_token(&self) -> CancellationToken {
         if self.is_lost() {
-            self.lost.cancel();
+            self.fire();
         }
         self.lost.child_token()
+    }
+
+    /// Cancels `token` when the lock is lost.
+    pub(crate) fn cancel_with_it(&self, token: &CancellationToken) {
+        let mut followers = lock(&self.followers);
+        followers.retain(|follower| !follower.is_cancelled());
+        followers.push(token.clone());
+        drop(followers);
+        // Looked at after it is there, so that one of the two sees the other.
+        if self.is_lost() {
+            self.fire();
+        }
     }
 
     /// Time for which the grant is certain, if nothing is renewed.
@@ -303,7 +418,7 @@ impl Grant {
         loop {
             if self.is_lost() {
                 // Whoever learns it first tells the others.
-                self.lost.cancel();
+                self.fire();
                 return;
             }
             if self.has_ended() {
@@ -335,8 +450,6 @@ impl fmt::Debug for Grant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::LockKey;
-    use crate::store::Kind;
     use crate::token::OwnerId;
 
     fn hold(clock: Clock, lease: Lease) -> Arc<Hold> {

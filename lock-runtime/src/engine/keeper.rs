@@ -6,15 +6,20 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
+use super::machine::Machine;
+use super::registry::Key;
 use super::timers::{Job, Timers};
 use super::{Engine, WeakEngine};
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
-use crate::store::KeepItem;
-use crate::sync::shielded;
+use crate::metrics;
+use crate::store::{AcquireRequest, INTENT_LIFE, KeepItem, Kept, Standing, WAITER_LIFE};
+use crate::sync::{lock, shielded};
 
 /// Most holds renewed by one store call.
 const BATCH: usize = 100;
+/// Added to times that the store has rounded down.
+const MARGIN: Duration = Duration::from_millis(1);
 /// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 
@@ -81,17 +86,26 @@ fn next_retry(hold: &Hold, now: Tick, failures: u64) -> Tick {
 impl Engine {
     fn carry_out(self: &Arc<Self>, jobs: Vec<Job>) {
         let now = self.clock.now();
-        let mut renew = Vec::new();
+        let (mut renew, mut waiting) = (Vec::new(), Vec::new());
         for job in jobs {
             // A panic must not take the timekeeper with it, and so every lock.
-            shielded(|| self.carry_out_one(job, now, &mut renew));
+            shielded(|| self.carry_out_one(job, now, &mut renew, &mut waiting));
         }
         for batch in renew.chunks(BATCH) {
             self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));
         }
+        for batch in waiting.chunks(BATCH) {
+            self.spawn(keep_places(Arc::clone(self), batch.to_vec()));
+        }
     }
 
-    fn carry_out_one(self: &Arc<Self>, job: Job, now: Tick, renew: &mut Vec<Arc<Hold>>) {
+    fn carry_out_one(
+        self: &Arc<Self>,
+        job: Job,
+        now: Tick,
+        renew: &mut Vec<Arc<Hold>>,
+        waiting: &mut Vec<Arc<Key>>,
+    ) {
         match job {
             Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold, Loss::LeaseOver),
             Job::Hold(hold) => {
@@ -103,16 +117,22 @@ impl Engine {
             }
             Job::MaxHold(grant) => {
                 if let Some(grant) = grant.upgrade()
-                    && let Some(key) = self.registry.find(&grant.hold.item.key)
+                    && let Some(key) = grant.hold.key()
                 {
                     self.act(&key, |machine, now, effects| machine.end_max_hold(&grant, now, effects));
                 }
             }
             Job::Sweep(key) => {
                 if let Some(key) = key.upgrade() {
-                    self.act(&key, super::machine::Machine::sweep);
+                    self.act(&key, Machine::sweep);
                 }
             }
+            Job::LetGo(key) => {
+                if let Some(key) = key.upgrade() {
+                    self.act(&key, Machine::let_go);
+                }
+            }
+            Job::Waiting(key) => waiting.extend(key.upgrade()),
         }
     }
 }
@@ -124,13 +144,14 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
     if holds.is_empty() {
         return;
     }
-    let items: Vec<KeepItem> =
-        holds.iter().map(|hold| KeepItem::hold(hold.item.clone(), hold.renewal_lease())).collect();
-    let leases: Vec<Duration> = items.iter().map(|item| item.lease).collect();
+    let leases: Vec<Duration> = holds.iter().map(|hold| hold.renewal_lease()).collect();
+    let items = holds.iter().zip(&leases).flat_map(|(hold, lease)| hold.keep_items(*lease)).collect();
     let (sent, result) = engine.keep(items).await;
     match result {
         Ok(kept) => {
-            for ((hold, lease), kept) in holds.iter().zip(leases).zip(kept) {
+            let mut kept = kept.into_iter();
+            for (hold, lease) in holds.iter().zip(leases) {
+                let kept = all_kept(kept.by_ref().take(hold.width()));
                 // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
                 let _ = engine.kept(hold, kept, sent, lease);
             }
@@ -144,4 +165,77 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
             }
         }
     }
+}
+
+/// What became of a hold of several keys: it is lost when one of them is.
+pub(super) fn all_kept(mut each: impl Iterator<Item = Kept>) -> Kept {
+    // None at all is no answer.
+    let first = each.next().unwrap_or(Kept::Gone);
+    each.fold(first, |all, one| if one == Kept::Renewed { all } else { Kept::Gone })
+}
+
+/// Sets the job that keeps the place of the key's request in the store's queues.
+pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>) {
+    let pause = if key.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE / 3 };
+    // All together, so that they share calls.
+    let grain = u64::try_from((pause / 4).as_nanos()).unwrap_or(u64::MAX);
+    let due = Tick::from_nanos((engine.clock.now() + pause).as_nanos() / grain * grain);
+    // Under the mutex, so that it is not set again after the request has gone.
+    let queued = lock(&key.queued);
+    if queued.is_some() {
+        engine.timers.set(key.second_id, due, Job::Waiting(Arc::downgrade(key)));
+    }
+}
+
+/// One call that keeps the places of waiters, and tells those that have lost theirs, or were granted what they wait for.
+async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
+    let mut queued = Vec::with_capacity(keys.len());
+    keys.retain(|key| {
+        let waits = lock(&key.queued).clone();
+        queued.extend(waits.clone());
+        waits.is_some()
+    });
+    if keys.is_empty() {
+        return;
+    }
+    let wait = |request: &AcquireRequest| {
+        let (items, lease) = (request.items.clone(), request.lease);
+        items.into_iter().map(move |item| KeepItem { item, lease, standing: Standing::Waiter })
+    };
+    let items = queued.iter().flat_map(|queued| wait(&queued.request)).collect();
+    let (sent, result) = engine.keep(items).await;
+    if let Err(error) = &result {
+        tracing::debug!(%error, waiters = keys.len(), "places in queues not kept");
+    }
+    let mut kept = result.unwrap_or_default().into_iter();
+    for (key, queued) in keys.iter().zip(queued) {
+        let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
+        if let Some(look) = look_again(&each) {
+            if each.contains(&Kept::Gone) {
+                metrics::requeued();
+                tracing::debug!(key = %key.name, "lost its place in the queue");
+            }
+            engine.act(key, |machine, now, effects| machine.look_again(now + look + MARGIN, effects));
+        }
+        if !each.is_empty()
+            && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
+            && let Some(waits) = lock(&key.queued).as_mut()
+            && Arc::ptr_eq(&waits.request, &queued.request)
+        {
+            waits.since = waits.since.max(sent);
+        }
+        keep_place(&engine, key);
+    }
+}
+
+/// After which time the request of these items is to be sent again.
+fn look_again(each: &[Kept]) -> Option<Duration> {
+    let longest = |kept: &Kept| match kept {
+        Kept::Waiting(left) => *left,
+        Kept::Renewed | Kept::Gone => Duration::ZERO,
+    };
+    // A request of several is granted when the last of them is free.
+    let all = each.iter().map(longest).max()?;
+    let lost = each.contains(&Kept::Gone) || each.len() == 1 && each.contains(&Kept::Renewed);
+    Some(if lost { Duration::ZERO } else { all })
 }

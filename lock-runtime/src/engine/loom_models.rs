@@ -222,7 +222,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
         let name = LockKey::new("k").unwrap();
         let passer_by = spawn({
             let (engine, name) = (Arc::clone(&engine), name.clone());
-            move || drop(engine.with_key(&name, |_, _, _| ()))
+            move || drop(engine.with_key(&name, Lane::Mutex, &Spec::one(Kind::Mutex), |_, _, _| ()))
         });
         let waiter = spawn({
             let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
@@ -230,7 +230,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
         });
         let waiter = waiter.join().unwrap().unwrap();
         passer_by.join().unwrap();
-        let key = engine.registry.find(&name).expect("somebody waits for it");
+        let key = engine.registry.find(&name, Lane::Mutex).expect("somebody waits for it");
         assert_eq!(lock(&key.machine).waiting(), 1);
         spawn(move || drop(waiter)).join().unwrap();
     });

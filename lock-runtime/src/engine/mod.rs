@@ -37,16 +37,17 @@ use self::health::Health;
 use self::hold::{Grant, Hold, Lease};
 use self::machine::{Effects, Ended, Entry, Machine};
 use self::pending::PendingReleases;
-use self::registry::{Key, Registry};
+use self::registry::{Key, Lane, Registry, Spec};
 use self::rtt::RoundTrip;
 use self::timers::{Job, Timers};
 use crate::begun;
 use crate::clock::{Clock, Tick};
 use crate::config::{Config, TokenRetention};
-use crate::error::Loss;
+use crate::error::{AcquireError, Loss};
 use crate::key::LockKey;
 use crate::metrics;
-use crate::store::{Item, LockStore};
+use crate::scope::Scope;
+use crate::store::{Kind, LockStore};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Apart, MutexGuard, lock, shielded};
 use crate::token::Owners;
@@ -61,11 +62,16 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The longest window of local hand-offs, whatever the settings say.
 const LONGEST_WINDOW: Duration = Duration::from_millis(250);
 
+/// Engines made so far.
+static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
 /// Everything that belongs to one manager. Guards keep it alive. Aligned, so that their count is not beside what all
 /// threads read.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Engine {
+    /// Among all engines of the process.
+    id: u64,
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn LockStore>,
@@ -106,6 +112,7 @@ impl Engine {
         let (pending_releases, pending_withdrawals) = (pending(), pending());
         let ended = CancellationToken::new();
         let engine = Arc::new(Self {
+            id: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             config,
             clock,
             store,
@@ -151,18 +158,16 @@ impl Engine {
 
     // ---- keys --------------------------------------------------------------------------------------------------
 
-    /// Runs `f` on the key's machine, made if need be, and carries out what follows.
+    /// Runs `f` on the machine of a lane, made if need be, and carries out what follows.
     pub(crate) fn with_key<R>(
         self: &Arc<Self>,
         name: &LockKey,
+        lane: Lane,
+        spec: &Spec,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> (Arc<Key>, R) {
         loop {
-            let key = self.registry.get(name, || {
-                // Read under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
-                let shut_down = self.shut_down.load(Ordering::Acquire);
-                Key::new(self.new_id(), Machine::new(name.clone(), self.clock, shut_down))
-            });
+            let key = self.registry.get(name, lane, || self.make_key(name, lane, spec));
             let machine = lock(&key.machine);
             if machine.removed {
                 continue;
@@ -170,6 +175,53 @@ impl Engine {
             let result = self.run(&key, machine, Start::Here, f);
             return (key, result);
         }
+    }
+
+    /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
+    fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Key {
+        let shut_down = self.shut_down.load(Ordering::Acquire);
+        let machine = Machine::new(name.clone(), self.clock, shut_down).of(
+            spec.kind,
+            lane == Lane::Read,
+            !spec.more.is_empty(),
+        );
+        let second_id = if lane == Lane::Mutex { 0 } else { self.new_id() };
+        Key::new(self.id, (self.new_id(), second_id), lane, spec.clone(), machine)
+    }
+
+    /// Where a call that wants `name` enters again, if it is inside a hold of it.
+    ///
+    /// # Errors
+    ///
+    /// When the enclosing call has the key in a kind that has no room for the one wanted.
+    pub(crate) fn host(
+        &self,
+        name: &LockKey,
+        kind: Kind,
+        scope: &Scope,
+    ) -> Result<Option<Host>, AcquireError> {
+        let find = |grant: &Arc<Grant>, entry| {
+            let (held, at) = grant.hold.find(name)?;
+            let host = grant.hold.key().filter(|host| host.engine == self.id)?;
+            let inside = grant.is_live() && lock(&host.machine).has_entry(grant, entry);
+            inside.then_some((held, (!grant.hold.is_single()).then_some(at), host))
+        };
+        let Some((held, part, key)) = scope.innermost(find) else { return Ok(None) };
+        if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
+            return Err(AcquireError::KindConflict { key: name.clone(), held, wanted: kind });
+        }
+        let guest = key.spec.kind != kind || part.is_some();
+        Ok(Some(Host { key, guest, part }))
+    }
+
+    /// Runs `f` on the machine of a key that is in use, as the caller of a lock, unless it has been forgotten.
+    pub(crate) fn with_host<R>(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> Option<R> {
+        let machine = lock(&key.machine);
+        (!machine.removed).then(|| self.run(key, machine, Start::Here, f))
     }
 
     /// Runs `f` on the machine of a key that is in use, and carries out what follows.
@@ -210,8 +262,17 @@ impl Engine {
             // Goes on by itself; the guard's deadline tells how it went.
             drop(self.extend(&hold, lease, hold.deadline()));
         }
+        if let Some((hold, report)) = effects.downgrade {
+            self.spawn(Arc::clone(self).downgrade(hold, report));
+        }
         if let Some(due) = effects.sweep {
             self.timers.set(key.id, due, Job::Sweep(Arc::downgrade(key)));
+        }
+        if let Some(due) = effects.let_go {
+            self.timers.set(key.second_id, due, Job::LetGo(Arc::downgrade(key)));
+        }
+        if effects.detach {
+            self.registry.detach(key);
         }
         let mut left_to_lease = effects.left_to_lease;
         if let Some((hold, rest)) = effects.abandon {
@@ -229,6 +290,9 @@ impl Engine {
         }
         if idle && self.registry.remove_idle(key) {
             self.timers.remove(key.id);
+            if key.second_id > 0 {
+                self.timers.remove(key.second_id);
+            }
         }
         for waker in effects.wake.into_iter().chain(effects.wake_more) {
             shielded(|| waker.wake());
@@ -298,7 +362,7 @@ impl Engine {
 
     /// The hold is not ours any more, or not certain.
     pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, why: Loss) {
-        match self.registry.find(&hold.item.key) {
+        match hold.key() {
             Some(key) => self.act(&key, |machine, now, effects| machine.lose(hold, why, now, effects)),
             None => {
                 hold.mark_lost(why);
@@ -325,7 +389,7 @@ impl Engine {
 
     /// Sets the hold's job, unless the hold has ended.
     fn watch_at(&self, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
-        if let Some(key) = self.registry.find(&hold.item.key) {
+        if let Some(key) = hold.key() {
             self.watch_of(&key, hold, due);
         }
     }
@@ -364,10 +428,6 @@ impl Engine {
         }
     }
 
-    fn item(&self, key: &LockKey) -> Item {
-        Item { key: key.clone(), kind: crate::store::Kind::Mutex, owner: self.owners.next() }
-    }
-
     /// For how long a hold may be handed on inside the process.
     fn window(&self, lease: Lease) -> Duration {
         (self.rtt.lowest() * 8)
@@ -387,6 +447,15 @@ impl Engine {
             waiters: self.waiting.load(Ordering::Relaxed),
         }
     }
+}
+
+/// Where a call enters again.
+pub(crate) struct Host {
+    pub(crate) key: Arc<Key>,
+    /// Once the host's grant has ended, it has to ask elsewhere.
+    pub(crate) guest: bool,
+    /// Which of the host's keys it wants, if they are several.
+    pub(crate) part: Option<usize>,
 }
 
 /// Where a driver that has to be started is polled first.

@@ -57,6 +57,15 @@ impl Pace {
         self.step_back = None;
     }
 
+    /// Tries at `at`, unless an earlier attempt is due; whether that is a change.
+    pub(crate) fn no_later(&mut self, at: Tick) -> bool {
+        let earlier = at < self.not_before;
+        if earlier {
+            self.not_before = at;
+        }
+        earlier
+    }
+
     /// Somebody else holds the key for `remaining` more, unless they renew it.
     ///
     /// `random` is uniform in 0..1 and spreads the polls of many processes.

@@ -7,48 +7,155 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::machine::Machine;
+use crate::clock::Tick;
 use crate::key::LockKey;
-use crate::store::Watch;
+use crate::store::{AcquireRequest, Item, Kind, Watch};
 use crate::sync::{Mutex, MutexGuard, lock};
+use crate::token::OwnerId;
 
-/// One key: its state machine, and what its driver needs.
+/// Who shares one machine: its queue, its contender, its hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// All callers of a key's mutex.
+    Mutex,
+    /// All writers of a key.
+    Write,
+    /// The readers of a key that share one hold.
+    Read,
+    /// One caller. The number is that of the [`Key`].
+    Own,
+}
+
+/// What is locked in a lane, besides its name.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    pub(crate) kind: Kind,
+    /// The other keys of a lock of several.
+    pub(crate) more: Box<[(LockKey, Kind)]>,
+}
+
+impl Spec {
+    pub(crate) fn one(kind: Kind) -> Self {
+        Self { kind, more: Box::default() }
+    }
+
+    fn any(&self, test: impl Fn(Kind) -> bool) -> bool {
+        test(self.kind) || self.more.iter().any(|(_, kind)| test(*kind))
+    }
+}
+
+/// One lane of one key: its state machine, and what its driver needs.
 pub(crate) struct Key {
     pub(crate) name: LockKey,
-    /// Number of its sweep job.
+    pub(crate) lane: Lane,
+    pub(crate) spec: Spec,
+    /// Whose it is.
+    pub(crate) engine: u64,
+    /// Number of its sweep job, and of itself.
     pub(crate) id: u64,
+    /// Number of the job that keeps its place in the store's queues, or lets readers go elsewhere.
+    pub(crate) second_id: u64,
     pub(crate) machine: Mutex<Machine>,
     /// Wakes the parked driver.
     pub(crate) changed: Notify,
     /// Kept between drivers while somebody waits.
     pub(crate) watch: Mutex<Option<Watch>>,
+    /// What waits at the store, and has to be kept there.
+    pub(crate) queued: Mutex<Option<Queued>>,
+}
+
+/// A request that the store has taken note of as waiting.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    pub(crate) request: Arc<AcquireRequest>,
+    /// When the last answered call was sent that found it waiting.
+    pub(crate) since: Tick,
 }
 
 impl Key {
-    pub(crate) fn new(id: u64, machine: Machine) -> Self {
+    pub(crate) fn new(engine: u64, ids: (u64, u64), lane: Lane, spec: Spec, machine: Machine) -> Self {
         Self {
             name: machine.key().clone(),
-            id,
+            lane,
+            spec,
+            engine,
+            id: ids.0,
+            second_id: ids.1,
             machine: Mutex::new(machine),
             changed: Notify::new(),
             watch: Mutex::new(None),
+            queued: Mutex::new(None),
         }
+    }
+
+    /// What its driver asks the store for.
+    pub(crate) fn items(&self, owner: OwnerId) -> Vec<Item> {
+        let item = |key: &LockKey, kind, owner| Item { key: key.clone(), kind, owner };
+        let more = self.spec.more.iter().map(|(key, kind)| item(key, *kind, owner.clone()));
+        let mut items: Vec<_> = more.collect();
+        items.insert(0, item(&self.name, self.spec.kind, owner));
+        items
+    }
+
+    /// Whether the store has a queue, or an intent, for somebody who waits here.
+    pub(crate) fn waits_at_the_store(&self) -> bool {
+        self.spec.any(|kind| matches!(kind, Kind::Fair | Kind::Write))
+    }
+
+    /// Whether the store has a queue in which somebody who waits here has a place, and grants it the key by a notice.
+    pub(crate) fn has_a_queue(&self) -> bool {
+        self.spec.any(|kind| kind == Kind::Fair)
+    }
+
+    /// Whether an intent has to be kept, which is short-lived.
+    pub(crate) fn has_an_intent(&self) -> bool {
+        self.spec.any(|kind| kind == Kind::Write)
+    }
+
+    fn is_of(&self, name: &LockKey) -> bool {
+        self.name == *name || self.spec.more.iter().any(|(key, _)| key == name)
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Key").field("name", &self.name).field("lane", &self.lane).finish_non_exhaustive()
     }
 }
 
-/// Keys by name. Lock order: the map, then a machine.
+type Keys = Mutex<HashMap<LockKey, Arc<Key>>>;
+
+/// Keys by lane and name. Lock order: one of the maps, then a machine.
 #[derive(Debug, Default)]
-pub(crate) struct Registry(Mutex<HashMap<LockKey, Arc<Key>>>);
+pub(crate) struct Registry {
+    mutexes: Keys,
+    writers: Keys,
+    readers: Keys,
+    /// By number.
+    own: Mutex<HashMap<u64, Arc<Key>>>,
+    /// How many callers wait in lanes of their own, by the (first) key's name.
+    waiting: Mutex<HashMap<LockKey, usize>>,
+}
 
 impl Registry {
-    /// The key's entry, made when it is not there.
-    pub(crate) fn get(&self, name: &LockKey, make: impl FnOnce() -> Key) -> Arc<Key> {
-        let mut keys = lock(&self.0);
+    fn keys(&self, lane: Lane) -> Option<&Keys> {
+        match lane {
+            Lane::Mutex => Some(&self.mutexes),
+            Lane::Write => Some(&self.writers),
+            Lane::Read => Some(&self.readers),
+            Lane::Own => None,
+        }
+    }
+
+    /// The lane's entry, made when it is not there. One of its own is always made.
+    pub(crate) fn get(&self, name: &LockKey, lane: Lane, make: impl FnOnce() -> Key) -> Arc<Key> {
+        let Some(keys) = self.keys(lane) else {
+            let mut own = lock(&self.own);
+            let key = Arc::new(make());
+            own.insert(key.id, Arc::clone(&key));
+            return key;
+        };
+        let mut keys = lock(keys);
         if let Some(key) = keys.get(name) {
             return Arc::clone(key);
         }
@@ -57,34 +164,102 @@ impl Registry {
         key
     }
 
-    pub(crate) fn find(&self, name: &LockKey) -> Option<Arc<Key>> {
-        lock(&self.0).get(name).cloned()
+    /// The lane's entry, if it is one that callers share.
+    pub(crate) fn find(&self, name: &LockKey, lane: Lane) -> Option<Arc<Key>> {
+        lock(self.keys(lane)?).get(name).cloned()
+    }
+
+    /// Every lane that has to do with `name`. Looks at all lanes that callers have to themselves.
+    pub(crate) fn find_all(&self, name: &LockKey) -> Vec<Arc<Key>> {
+        let shared = [Lane::Mutex, Lane::Write, Lane::Read].into_iter();
+        let mut found: Vec<_> = shared.filter_map(|lane| self.find(name, lane)).collect();
+        found.extend(lock(&self.own).values().filter(|key| key.is_of(name)).cloned());
+        found
+    }
+
+    /// Whoever asks for the lane from now on gets a fresh one.
+    pub(crate) fn detach(&self, key: &Arc<Key>) {
+        let Some(keys) = self.keys(key.lane) else { return };
+        let mut keys = lock(keys);
+        if keys.get(&key.name).is_some_and(|current| Arc::ptr_eq(current, key)) {
+            keys.remove(&key.name);
+            // Never in neither: a shutdown looks at all keys.
+            lock(&self.own).insert(key.id, Arc::clone(key));
+        }
     }
 
     /// Forgets the key if nothing of it is left.
     pub(crate) fn remove_idle(&self, key: &Arc<Key>) -> bool {
-        let mut keys = lock(&self.0);
-        let mut machine: MutexGuard<'_, Machine> = lock(&key.machine);
-        let gone = machine.is_idle() && !machine.removed;
-        if gone {
-            machine.removed = true;
-            keys.remove(&key.name);
+        let mut gone = false;
+        if let Some(keys) = self.keys(key.lane) {
+            let mut keys = lock(keys);
+            if keys.get(&key.name).is_some_and(|current| Arc::ptr_eq(current, key)) {
+                gone = set_removed(key);
+                if gone {
+                    keys.remove(&key.name);
+                }
+                return gone;
+            }
+        }
+        let mut own = lock(&self.own);
+        if own.contains_key(&key.id) {
+            gone = set_removed(key);
+            if gone {
+                own.remove(&key.id);
+            }
         }
         gone
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Key>> {
-        lock(&self.0).values().cloned().collect()
+        let mut all = Vec::new();
+        for keys in [&self.mutexes, &self.writers, &self.readers] {
+            all.extend(lock(keys).values().cloned());
+        }
+        all.extend(lock(&self.own).values().cloned());
+        all
     }
 
     /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many keys.
     pub(crate) fn any(&self, test: impl Fn(&Machine) -> bool) -> bool {
-        lock(&self.0).values().any(|key| test(&lock(&key.machine)))
+        let test = |key: &Arc<Key>| test(&lock(&key.machine));
+        [&self.mutexes, &self.writers, &self.readers].iter().any(|keys| lock(keys).values().any(test))
+            || lock(&self.own).values().any(test)
+    }
+
+    /// One more caller waits for `name` in a lane of its own, unless `cap` do so already: how many then.
+    pub(crate) fn wait_in_own(&self, name: &LockKey, cap: usize) -> Result<(), usize> {
+        let mut waiting = lock(&self.waiting);
+        let now = waiting.get(name).copied().unwrap_or(0);
+        if now >= cap {
+            return Err(now);
+        }
+        waiting.insert(name.clone(), now + 1);
+        Ok(())
+    }
+
+    /// One caller less waits so.
+    pub(crate) fn stop_waiting_in_own(&self, name: &LockKey) {
+        let mut waiting = lock(&self.waiting);
+        if let Some(now) = waiting.get_mut(name) {
+            *now -= 1;
+            if *now == 0 {
+                waiting.remove(name);
+            }
+        }
     }
 
     /// Keys in use, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
-        lock(&self.0).len()
+        self.all().len() + lock(&self.waiting).len()
     }
+}
+
+/// Under the mutex of its map.
+fn set_removed(key: &Key) -> bool {
+    let mut machine: MutexGuard<'_, Machine> = lock(&key.machine);
+    let gone = machine.is_idle() && !machine.removed;
+    machine.removed |= gone;
+    gone
 }

@@ -23,18 +23,25 @@ pub(crate) enum Sent {
     GivenUp,
 }
 
-fn request(engine: &Engine, hold: &Hold, linger: Duration, then: Option<Takeover>) -> Arc<ReleaseRequest> {
+fn request(
+    engine: &Engine,
+    hold: &Hold,
+    linger: Duration,
+    then: Option<Takeover>,
+    own_watches: u32,
+) -> Arc<ReleaseRequest> {
     let timeout = engine.config.call_timeout;
-    Arc::new(ReleaseRequest { items: vec![hold.item.clone()], linger, then, own_watches: 0, timeout })
+    Arc::new(ReleaseRequest { items: hold.items(), linger, then, own_watches, timeout })
 }
 
 /// Releases `hold`, re-sending on failure until the store must have dropped it by itself.
 ///
-/// `report` hears the first outcome: a failure is told at once, although the release goes on being re-sent.
+/// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although the release goes on being re-sent.
 pub(crate) async fn send(
     engine: &Arc<Engine>,
     hold: &Arc<Hold>,
     mut then: Option<Takeover>,
+    watches: u32,
     mut report: Option<Report>,
     on_error: impl Fn(&Arc<StoreError>),
 ) -> Sent {
@@ -44,11 +51,11 @@ pub(crate) async fn send(
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
-        let request = request(engine, hold, Duration::ZERO, then.clone());
+        let request = request(engine, hold, Duration::ZERO, then.clone(), watches);
         let error = match engine.bounded(|store| store.release(request)).await {
             Ok(released) => {
                 engine.rtt.record(sent, engine.clock.now());
-                let held = released.held.first().copied().unwrap_or(false);
+                let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
                 // An earlier copy whose answer never came may have released it, while it was certainly ours.
                 let outcome = if held || (unanswered && engine.clock.now() < hold.deadline()) {
                     Ok(())
@@ -59,6 +66,9 @@ pub(crate) async fn send(
                     let _ = report.send(outcome);
                 }
                 unconfirmed.disarm();
+                if let Some(request) = hold.unanswered() {
+                    engine.reap(Arc::clone(request));
+                }
                 return Sent::Answered { sent, released };
             }
             Err(error) => Arc::new(error),
@@ -126,7 +136,7 @@ pub(crate) fn abandon(
     async move {
         unconfirmed.disarm();
         if rest.is_zero() {
-            send(&engine, &hold, None, None, |_| ()).await;
+            send(&engine, &hold, None, 0, None, |_| ()).await;
         } else {
             linger(&engine, &hold, rest).await;
         }
@@ -139,9 +149,9 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
     // An inner call may have asked for a longer `min_hold` than the hold's lease.
     if hold.deadline() < engine.clock.now() + rest {
         let lease = rest + LINGER_SLACK;
-        let _ = engine.keep(vec![crate::store::KeepItem::hold(hold.item.clone(), lease)]).await;
+        let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
-    let request = request(engine, hold, rest + LINGER_SLACK, None);
+    let request = request(engine, hold, rest + LINGER_SLACK, None, 0);
     if let Err(error) = engine.bounded(|store| store.release(request)).await {
         // The hold ends with its lease, which is at least `min_hold` long.
         tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened");

@@ -29,7 +29,7 @@ async fn a_body_keeps_no_subscription_that_its_wait_needed() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     held.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    let key = engine.registry.find(&LockKey::new("k").unwrap()).unwrap();
+    let key = engine.registry.find(&LockKey::new("k").unwrap(), Lane::Mutex).unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(lock(&key.watch).is_none());
     drop(guard);
@@ -40,8 +40,8 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     let (engine, locks) = engine();
     let name = LockKey::new("k").unwrap();
     // Thread A: an act that leaves the machine idle, stopped between unlocking and what follows.
-    let make = || Key::new(engine.new_id(), Machine::new(name.clone(), engine.clock, false));
-    let key = engine.registry.get(&name, make);
+    let make = || engine.make_key(&name, Lane::Mutex, &Spec::one(Kind::Mutex));
+    let key = engine.registry.get(&name, Lane::Mutex, make);
     assert!(lock(&key.machine).is_idle());
     // Thread B: a caller that is not polled again gets an offer, its sweep is set.
     let held = locks.mutex("k").acquire().await.unwrap();
@@ -60,7 +60,7 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
 async fn a_late_deadline_does_not_take_the_place_of_a_renewal() {
     let (engine, locks) = engine();
     let outer = locks.mutex("k").lease(Duration::from_secs(10)).acquire().await.unwrap();
-    let key = engine.registry.find(&LockKey::new("k").unwrap()).unwrap();
+    let key = engine.registry.find(&LockKey::new("k").unwrap(), Lane::Mutex).unwrap();
     let hold = lock(&key.machine).hold().cloned().unwrap();
     // Thread A, `watch_again` of the driver: is stopped before the machine's mutex. Thread B: a renewed call inside.
     let inner = outer.scope(locks.mutex("k").acquire()).await.unwrap();

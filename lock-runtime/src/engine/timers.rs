@@ -19,6 +19,10 @@ pub(crate) enum Job {
     MaxHold(Weak<Grant>),
     /// Take back an unclaimed offer.
     Sweep(Weak<Key>),
+    /// Readers have had their time to leave a shared hold.
+    LetGo(Weak<Key>),
+    /// Keep the place in the store's queues.
+    Waiting(Weak<Key>),
 }
 
 /// Jobs in the order in which they are due; each has a number by which it is moved or removed.

@@ -1,5 +1,8 @@
 //! The kinds of locks: thin builders that make requests for the engine.
 
-mod mutex;
+mod lock;
+mod multi;
 
-pub use mutex::Mutex;
+pub use lock::{Lock, Mutex};
+pub use multi::MultiKey;
+pub(crate) use multi::sorted;

@@ -14,6 +14,7 @@ use crate::clock::Tick;
 use crate::engine::caller::Caller;
 use crate::engine::hold::Grant;
 use crate::error::{AcquireError, Loss};
+use crate::store::Kind;
 
 impl Machine {
     /// Somebody wants the key.
@@ -29,6 +30,12 @@ impl Machine {
         }
         if self.shut_down {
             return Err(AcquireError::ShutDown { key: self.key.clone() });
+        }
+        if let Some(entry) = self.join(&wish, now) {
+            return Ok(Enqueued::Entered(entry));
+        }
+        if self.is_closed_for(&wish, now, effects) {
+            return Ok(Enqueued::Elsewhere);
         }
         if wish.patience == Patience::Try && self.is_busy_for_a_try() {
             return Err(AcquireError::Busy { key: self.key.clone() });
@@ -72,6 +79,10 @@ impl Machine {
                     return Polled::Granted(entry);
                 }
             }
+            WaiterState::Moved => {
+                self.take_waiter(id, effects);
+                return Polled::Elsewhere;
+            }
             WaiterState::Active => {}
             WaiterState::Stale => {
                 waiter.state = WaiterState::Active;
@@ -79,12 +90,17 @@ impl Machine {
             }
         }
         if let Some(waiter) = self.waiters.get(&id)
-            && !waiter.wish.scope.is_empty()
+            && (!waiter.wish.scope.is_empty() || self.shared)
         {
             let wish = waiter.wish.clone();
-            if let Some(entry) = self.reenter(&wish, now, effects) {
+            let entry = self.reenter(&wish, now, effects).or_else(|| self.join(&wish, now));
+            if let Some(entry) = entry {
                 self.take_waiter(id, effects);
                 return Polled::Granted(entry);
+            }
+            if self.is_closed_for(&wish, now, effects) {
+                self.take_waiter(id, effects);
+                return Polled::Elsewhere;
             }
         }
         // Only for one that is alone, or an answer would wake a whole queue for nothing.
@@ -126,15 +142,23 @@ impl Machine {
     }
 
     /// One more entry inside the grant of a guard, which proves that the caller may.
-    pub(crate) fn reenter_guard(&mut self, grant: &Arc<Grant>, entry: u64, now: Tick) -> Option<Entry> {
+    pub(crate) fn reenter_guard(
+        &mut self,
+        grant: &Arc<Grant>,
+        entry: u64,
+        kind: Option<Kind>,
+        part: Option<usize>,
+        now: Tick,
+    ) -> Option<Entry> {
         let id = self.new_id();
         let live = self.live_of(grant)?;
         if !grant.hold.is_valid(now) || !grant.is_live() {
             return None;
         }
-        let (renewed, until) = live.entries.iter().find(|e| e.id == entry).map(|e| (e.renewed, e.until))?;
-        live.entries.push(LiveEntry { id, renewed, until, task: Caller::current() });
-        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
+        let outer = live.entries.iter().find(|e| e.id == entry)?;
+        let (kind, renewed, until) = (kind.unwrap_or(outer.kind), outer.renewed, outer.until);
+        live.entries.push(LiveEntry { id, kind, renewed, until, task: Caller::current() });
+        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false, part })
     }
 
     /// A guard is released or dropped. When `reserve` has no place for its release, the hold is left to its lease.
@@ -161,8 +185,18 @@ impl Machine {
                     effects.lengthen = Some((Arc::clone(&entry.grant.hold), until.since(now)));
                 }
             }
+            let only_readers = live.entries.iter().all(|e| e.kind == Kind::Read);
             self.wake_reentrants(effects);
-            return if was_lost { Ended::Lost } else { Ended::Nested };
+            if was_lost {
+                return Ended::Lost;
+            }
+            let hold = &entry.grant.hold;
+            if only_readers && hold.kind() == Kind::Write && hold.is_single() && hold.read_only() {
+                let (report, outcome) = oneshot::channel();
+                effects.downgrade = Some((Arc::clone(hold), report));
+                return Ended::Releasing(outcome);
+            }
+            return Ended::Nested;
         }
         let min_hold_end = live.min_hold_end;
         if entry.grant.end(now) {
@@ -173,8 +207,11 @@ impl Machine {
             self.lose(&hold, Loss::LeaseOver, now, effects);
             return Ended::Lost;
         }
-        self.end_live();
-        let ended = if now >= min_hold_end
+        self.end_live(effects);
+        let ended = if self.is_offered() {
+            // Other readers are about to enter.
+            Ended::HandedOn
+        } else if now >= min_hold_end
             && let Some(next) = self.next_holder(None, now)
         {
             self.offer(next, now, effects);
@@ -183,7 +220,7 @@ impl Machine {
             if now < min_hold_end {
                 stop_watching(&hold, effects);
                 let step = Lingering::Untold(pending);
-                self.end_hold(Phase::Lingering { hold, until: min_hold_end, step });
+                self.end_hold(Phase::Lingering { hold, until: min_hold_end, step }, effects);
                 self.kick(now, effects);
                 Ended::Lingering
             } else {

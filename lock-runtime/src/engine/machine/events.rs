@@ -29,7 +29,7 @@ impl Machine {
             _ => return,
         };
         effects.abandon = Some((Arc::clone(hold), min_hold_end.since(now)));
-        if let Some(held) = self.end_hold(Phase::Free) {
+        if let Some(held) = self.end_hold(Phase::Free, effects) {
             if let Some(live) = held.live {
                 effects.signal = Some(live.grant);
             }
@@ -121,9 +121,10 @@ impl Machine {
                     return Step::Park { until };
                 }
                 let lease = waiter.wish.lease;
+                let wait = (waiter.wish.patience == Patience::Wait).then_some(waiter.wish.wait);
                 self.calls += 1;
                 self.asking = true;
-                Step::Acquire { lease, tokens: self.wanted_tokens() }
+                Step::Acquire { lease, tokens: self.wanted_tokens(), wait }
             }
         }
     }
@@ -131,6 +132,13 @@ impl Machine {
     /// The driver heard a message about the key; `true` if it should look for the next step at once.
     pub(crate) fn on_message(&mut self, now: Tick) -> bool {
         matches!(self.phase, Phase::Free) && self.pace.message(now)
+    }
+
+    /// The store says when an attempt is worth while.
+    pub(crate) fn look_again(&mut self, at: Tick, effects: &mut Effects) {
+        if matches!(self.phase, Phase::Free) && self.pace.no_later(at) {
+            effects.notify |= self.parked;
+        }
     }
 
     fn answered(&mut self) {

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
-use crate::engine::hold::{Grant, Hold};
+use crate::engine::hold::{Grant, Hold, Lease};
 use crate::error::{AcquireError, Loss};
-use crate::store::{ListenerPolicy, MAX_TOKENS};
+use crate::store::{Kind, ListenerPolicy, MAX_TOKENS};
 
 /// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
 pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
@@ -28,10 +28,12 @@ impl Machine {
     }
 
     pub(super) fn first_active(&self) -> Option<(u64, &Waiter)> {
-        self.waiters
-            .iter()
-            .find(|(_, waiter)| matches!(waiter.state, WaiterState::Active))
-            .map(|(&id, waiter)| (id, &**waiter))
+        self.waiters.iter().find(|(_, waiter)| waiter.is_active()).map(|(&id, waiter)| (id, &**waiter))
+    }
+
+    /// The lease that the next caller wants.
+    pub(crate) fn wanted_lease(&self) -> Option<Lease> {
+        self.first_active().map(|(_, waiter)| waiter.wish.lease)
     }
 
     pub(super) fn live_of(&mut self, grant: &Arc<Grant>) -> Option<&mut Live> {
@@ -62,16 +64,28 @@ impl Machine {
         Some(waiter)
     }
 
-    pub(super) fn end_live(&mut self) {
+    pub(super) fn end_live(&mut self, effects: &mut Effects) {
         if let Phase::Held(held) = &mut self.phase {
             held.live = None;
         }
+        self.send_guests_away(effects);
     }
 
-    pub(super) fn end_hold(&mut self, phase: Phase) -> Option<Held> {
+    pub(super) fn end_hold(&mut self, phase: Phase, effects: &mut Effects) -> Option<Held> {
         let Phase::Held(held) = std::mem::replace(&mut self.phase, phase) else { return None };
         self.used_tokens = held.used.max(1);
+        self.send_guests_away(effects);
         Some(held)
+    }
+
+    /// Those who could only enter the grant that has ended ask elsewhere.
+    fn send_guests_away(&mut self, effects: &mut Effects) {
+        for waiter in self.waiters.values_mut() {
+            if waiter.wish.guest && matches!(waiter.state, WaiterState::Active) {
+                waiter.state = WaiterState::Moved;
+                effects.wake_more.extend(waiter.waker.take());
+            }
+        }
     }
 
     /// The innermost live entry is an ancestor of the asker: one more entry, no store call.
@@ -81,9 +95,14 @@ impl Machine {
         }
         let id = self.new_id();
         let Phase::Held(Held { live: Some(live), .. }) = &mut self.phase else { return None };
-        let innermost = live.entries.last()?;
         let grant = &live.grant;
-        if !wish.scope.contains(grant, innermost.id) || !grant.hold.is_valid(now) || !grant.is_live() {
+        // Readers do not exclude each other, so any of the enclosing calls will do.
+        let inside = if self.kind == Kind::Read {
+            live.entries.iter().any(|entry| wish.scope.contains(grant, entry.id))
+        } else {
+            wish.scope.contains(grant, live.entries.last()?.id)
+        };
+        if !inside || !grant.hold.is_valid(now) || !grant.is_live() {
             return None;
         }
         let longer = !grant.hold.is_renewing() || grant.hold.renewal_lease() < wish.lease.duration();
@@ -93,7 +112,7 @@ impl Machine {
         }
         live.entries.push(LiveEntry::new(id, wish, now));
         live.min_hold_end = live.min_hold_end.max(now + wish.min_hold);
-        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false })
+        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false, part: wish.part })
     }
 
     pub(super) fn wake_reentrants(&self, effects: &mut Effects) {
@@ -110,9 +129,7 @@ impl Machine {
     pub(super) fn claim(&mut self, id: u64, now: Tick, effects: &mut Effects) -> Option<Entry> {
         let entry_id = self.new_id();
         let (clock, valid) = match &self.phase {
-            Phase::Held(held) if held.offer.is_some() => {
-                (self.clock, !held.tokens.is_empty() && held.hold.is_valid(now))
-            }
+            Phase::Held(held) if held.offer.is_some() => (self.clock, self.has_room(held, now)),
             _ => {
                 if let Some(waiter) = self.waiters.get_mut(&id) {
                     waiter.state = WaiterState::Active;
@@ -129,6 +146,9 @@ impl Machine {
         }
         let waiter = self.take_waiter(id, effects)?;
         self.unclaimed = 0;
+        if self.shared {
+            return self.claim_shared(entry_id, &waiter.wish, now);
+        }
         let Phase::Held(held) = &mut self.phase else { return None };
         let offer = held.offer.take();
         let token = held.tokens.take()?;
@@ -145,14 +165,14 @@ impl Machine {
             let busy = AcquireError::Busy { key: self.key.clone() };
             self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &busy, effects);
         }
-        Some(Entry { grant, id: entry_id, reentrant: false, handed_on })
+        Some(Entry { grant, id: entry_id, reentrant: false, handed_on, part: None })
     }
 
     /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one behind `after`, if
     /// the hold is still good for what it asked for.
     pub(super) fn next_holder(&self, after: Option<u64>, now: Tick) -> Option<u64> {
         let Phase::Held(held) = &self.phase else { return None };
-        let active = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active);
+        let active = Waiter::is_active;
         let behind = after.and_then(|after| {
             self.waiters
                 .range(after + 1..)
@@ -162,6 +182,8 @@ impl Machine {
         let (id, next) = behind.or_else(|| self.first_active())?;
         let lease = held.hold.lease;
         let good = !self.shut_down
+            && matches!(held.hold.kind(), Kind::Mutex | Kind::Write)
+            && !self.wide
             && lease.is_renewed()
             && next.wish.lease == lease
             && next.wish.min_hold.is_zero()
@@ -184,6 +206,11 @@ impl Machine {
 
     /// An offer came back: to those behind `from`, or to the store.
     pub(super) fn pass_on(&mut self, from: u64, now: Tick, effects: &mut Effects) {
+        if let Phase::Held(Held { live: Some(_), offer, .. }) = &mut self.phase {
+            // Other readers are in; who let it pass joins them when it is polled.
+            *offer = None;
+            return;
+        }
         match self.next_holder(Some(from), now) {
             Some(next) => self.offer(next, now, effects),
             None => self.begin_release(Order::default(), now, effects),
@@ -203,12 +230,12 @@ impl Machine {
     /// Offers the hold to a waiter, and to others behind it that want the same when offers have not been claimed.
     pub(super) fn offer(&mut self, first: u64, now: Tick, effects: &mut Effects) {
         let Phase::Held(held) = &mut self.phase else { return };
-        let most = 1 << self.unclaimed.min(MOST_DOUBLINGS);
+        let most = if self.shared { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
         let (lease, fresh) = (held.hold.lease, held.used == 0);
         let mut offer = Offer { since: now, open: 0, last: first };
         for (&id, waiter) in self.waiters.range_mut(first..) {
             let fits = waiter.wish.lease == lease && (fresh || waiter.wish.min_hold.is_zero());
-            if !matches!(waiter.state, WaiterState::Active) || !fits {
+            if !waiter.is_active() || !fits {
                 continue;
             }
             waiter.state = WaiterState::Offered;
@@ -233,7 +260,7 @@ impl Machine {
         let Phase::Held(held) = &self.phase else { return };
         let hold = Arc::clone(&held.hold);
         stop_watching(&hold, effects);
-        self.end_hold(Phase::Ending { hold, order });
+        self.end_hold(Phase::Ending { hold, order }, effects);
         self.kick(now, effects);
     }
 
@@ -243,7 +270,7 @@ impl Machine {
             stop_watching(&held.hold, effects);
         }
         effects.left_to_lease = true;
-        self.end_hold(Phase::Free);
+        self.end_hold(Phase::Free, effects);
         self.pace.now(now);
         self.kick(now, effects);
     }
@@ -251,7 +278,11 @@ impl Machine {
     /// What may be acquired together with the release that is about to be sent.
     pub(super) fn takeover(&self, now: Tick) -> Option<Again> {
         let (_, head) = self.first_active()?;
-        if self.shut_down || self.windows_without_release >= WINDOWS_WITHOUT_RELEASE {
+        if self.kind != Kind::Mutex
+            || self.wide
+            || self.shut_down
+            || self.windows_without_release >= WINDOWS_WITHOUT_RELEASE
+        {
             return None;
         }
         let phantoms = self.pace.listeners_are_phantoms(now);
@@ -260,7 +291,8 @@ impl Machine {
     }
 
     pub(super) fn wanted_tokens(&self) -> u32 {
-        if self.waiters.len() <= 1 || self.counter_ahead {
+        let handed_on = matches!(self.kind, Kind::Mutex | Kind::Write) && !self.wide;
+        if self.waiters.len() <= 1 || self.counter_ahead || !handed_on {
             1
         } else {
             self.used_tokens.saturating_mul(2).clamp(1, MAX_TOKENS)
@@ -274,7 +306,7 @@ impl Machine {
         effects: &mut Effects,
     ) {
         for waiter in self.waiters.values_mut() {
-            if !matches!(waiter.state, WaiterState::Failed(_)) && which(waiter) {
+            if !matches!(waiter.state, WaiterState::Failed(_) | WaiterState::Moved) && which(waiter) {
                 waiter.state = WaiterState::Failed(error.clone());
                 effects.wake_more.extend(waiter.waker.take());
             }

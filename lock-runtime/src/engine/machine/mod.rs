@@ -5,6 +5,7 @@
 mod callers;
 mod events;
 mod inside;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,8 @@ use crate::clock::{Clock, Tick};
 use crate::error::{AcquireError, ReleaseError};
 use crate::key::LockKey;
 use crate::scope::Scope;
-use crate::store::{ListenerPolicy, TokenRange};
+use crate::store::{Kind, ListenerPolicy, TokenRange};
+use crate::token::FencingToken;
 
 /// An offer that is not claimed for so long goes to the next waiter.
 pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
@@ -38,10 +40,18 @@ const COUNTER_AHEAD: u64 = 1_000_000;
 /// What a caller wants of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
+    /// Differs from the machine's for a reader inside an own write.
+    pub(crate) kind: Kind,
     pub(crate) lease: Lease,
     pub(crate) max_hold: Option<MaxHold>,
     pub(crate) min_hold: Duration,
     pub(crate) patience: Patience,
+    /// How long it waits, as far as a queue at the store has to know.
+    pub(crate) wait: Duration,
+    /// It may enter a grant of an enclosing call here, and is not to be granted anything else.
+    pub(crate) guest: bool,
+    /// Which of the keys of that grant it wants, if they are several.
+    pub(crate) part: Option<usize>,
     /// The enclosing locked calls.
     pub(crate) scope: Scope,
     pub(crate) task: Option<Caller>,
@@ -65,6 +75,23 @@ pub(crate) struct Entry {
     pub(crate) reentrant: bool,
     /// The grant came from a local hand-off.
     pub(crate) handed_on: bool,
+    /// It is only of this one of the grant's several keys.
+    pub(crate) part: Option<usize>,
+}
+
+impl Entry {
+    /// Its (first) key and token.
+    pub(crate) fn first(&self) -> (&LockKey, FencingToken) {
+        let hold = &self.grant.hold;
+        let part = self.part.and_then(|part| hold.more().nth(part.checked_sub(1)?));
+        part.unwrap_or((&hold.item.key, self.grant.token))
+    }
+
+    /// All its keys and tokens.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
+        let more = self.part.is_none().then(|| self.grant.hold.more());
+        std::iter::once(self.first()).chain(more.into_iter().flatten())
+    }
 }
 
 /// The answer to a new wish.
@@ -74,6 +101,8 @@ pub(crate) enum Enqueued {
     Entered(Entry),
     /// Waits under this number. `own_task`: the same task holds the key already, in a way that re-entry cannot see.
     Waiting { id: u64, own_task: bool },
+    /// Not here: the lane takes nobody any more, or was never for this caller.
+    Elsewhere,
 }
 
 /// The answer to a poll of a waiter.
@@ -85,6 +114,8 @@ pub(crate) enum Polled {
     },
     Granted(Entry),
     Failed(AcquireError),
+    /// It has to ask again, in another lane.
+    Elsewhere,
 }
 
 /// What has to be done after unlocking.
@@ -114,6 +145,12 @@ pub(crate) struct Effects {
     pub(crate) lengthen: Option<(Arc<Hold>, Duration)>,
     /// The store is asked whether the hold is still there.
     pub(crate) verify: Option<Arc<Hold>>,
+    /// The last writer has gone, and readers are left: the hold becomes one for reading.
+    pub(crate) downgrade: Option<(Arc<Hold>, Report)>,
+    /// Callers find a fresh lane from now on.
+    pub(crate) detach: bool,
+    /// Call [`Machine::let_go`] at this time.
+    pub(crate) let_go: Option<Tick>,
     /// The grant's lost signal fires.
     pub(crate) signal: Option<Arc<Grant>>,
     /// The hold is lost; its owner-checked release is still sent, if releases may be.
@@ -144,8 +181,8 @@ pub(crate) enum Ended {
 pub(crate) enum Step {
     /// Nothing: the driver ends.
     Exit,
-    /// Ask the store for the key.
-    Acquire { lease: Lease, tokens: u32 },
+    /// Ask the store for the key; for somebody who waits for so long, if at all.
+    Acquire { lease: Lease, tokens: u32, wait: Option<Duration> },
     /// Give the hold back, and take the key again in the same step if allowed.
     Release { hold: Arc<Hold>, order: Order, then: Option<Again> },
     /// Keep the key taken for this long, then let it expire.
@@ -231,6 +268,7 @@ struct Live {
 #[derive(Debug)]
 struct LiveEntry {
     id: u64,
+    kind: Kind,
     renewed: bool,
     /// The end of its fixed lease, if it asked for one.
     until: Tick,
@@ -240,7 +278,7 @@ struct LiveEntry {
 impl LiveEntry {
     fn new(id: u64, wish: &Wish, now: Tick) -> Self {
         let until = if wish.lease.is_renewed() { Tick::default() } else { now + wish.lease.duration() };
-        Self { id, renewed: wish.lease.is_renewed(), until, task: wish.task }
+        Self { id, kind: wish.kind, renewed: wish.lease.is_renewed(), until, task: wish.task }
     }
 }
 
@@ -256,6 +294,13 @@ struct Waiter {
     late: bool,
 }
 
+impl Waiter {
+    /// Waits for its turn, and would take it.
+    fn is_active(&self) -> bool {
+        matches!(self.state, WaiterState::Active) && !self.wish.guest
+    }
+}
+
 #[derive(Clone, Debug)]
 enum WaiterState {
     Active,
@@ -263,12 +308,22 @@ enum WaiterState {
     /// Let an offer pass; keeps its place, is not counted on until it is polled again.
     Stale,
     Failed(AcquireError),
+    /// Has to ask again, in another lane.
+    Moved,
 }
 
 /// All that is known about one key in this process.
 #[derive(Debug)]
 pub(crate) struct Machine {
     key: LockKey,
+    kind: Kind,
+    /// Its hold is of several keys.
+    wide: bool,
+    /// Its grants are shared by all callers that fit.
+    shared: bool,
+    /// Takes nobody any more.
+    closed: bool,
+    letting_go: bool,
     clock: Clock,
     phase: Phase,
     /// Boxed: the smallest map has a node for eleven.
@@ -302,6 +357,11 @@ impl Machine {
     pub(crate) fn new(key: LockKey, clock: Clock, shut_down: bool) -> Self {
         Self {
             key,
+            kind: Kind::Mutex,
+            wide: false,
+            shared: false,
+            closed: false,
+            letting_go: false,
             clock,
             phase: Phase::Free,
             waiters: BTreeMap::new(),
@@ -322,6 +382,12 @@ impl Machine {
             shut_down,
             removed: false,
         }
+    }
+
+    /// A machine for a lane of this kind: `shared` by readers, or of `wide` holds.
+    pub(crate) fn of(mut self, kind: Kind, shared: bool, wide: bool) -> Self {
+        (self.kind, self.shared, self.wide) = (kind, shared, wide);
+        self
     }
 
     pub(crate) fn key(&self) -> &LockKey {
@@ -349,6 +415,21 @@ impl Machine {
     /// Whether a guard of the grant is in somebody's hands.
     pub(crate) fn is_granted(&self, grant: &Arc<Grant>) -> bool {
         matches!(&self.phase, Phase::Held(Held { live: Some(live), .. }) if Arc::ptr_eq(&live.grant, grant))
+    }
+
+    /// Whether a guard of the hold may be in somebody's hands.
+    pub(crate) fn has(&self, hold: &Arc<Hold>) -> bool {
+        matches!(&self.phase, Phase::Held(held) if Arc::ptr_eq(&held.hold, hold))
+    }
+
+    /// Whether the entry is one of the grant's that has not been released.
+    pub(crate) fn has_entry(&self, grant: &Arc<Grant>, entry: u64) -> bool {
+        match &self.phase {
+            Phase::Held(Held { live: Some(live), .. }) => {
+                Arc::ptr_eq(&live.grant, grant) && live.entries.iter().any(|e| e.id == entry)
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn has_driver(&self) -> bool {

@@ -197,6 +197,7 @@ impl World {
             Polled::Failed(_) => {
                 self.waiting.remove(&id);
             }
+            Polled::Elsewhere => panic!("a mutex has one lane"),
         }
     }
 
@@ -206,8 +207,20 @@ impl World {
                 let lease = if fixed { Lease::Fixed(LEASE) } else { Lease::Watchdog(LEASE) };
                 let scope = self.scope_of(inside);
                 let min_hold = if kept { MIN_HOLD } else { Duration::ZERO };
-                let wish = Wish { lease, max_hold: None, min_hold, patience, scope, task: None };
+                let wish = Wish {
+                    kind: Kind::Mutex,
+                    lease,
+                    max_hold: None,
+                    min_hold,
+                    patience,
+                    wait: Duration::MAX,
+                    guest: false,
+                    part: None,
+                    scope,
+                    task: None,
+                };
                 match self.act(|machine, now, effects| machine.enqueue(wish, now, 100, effects)) {
+                    Ok(Enqueued::Elsewhere) => panic!("a mutex has one lane"),
                     Ok(Enqueued::Entered(entry)) => self.granted(entry, min_hold),
                     Ok(Enqueued::Waiting { id, .. }) => {
                         let waiting = Waiting { flag: Arc::default(), polled: false, min_hold };
@@ -244,8 +257,9 @@ impl World {
             }
             Op::Reenter(n) => {
                 if let Some(guard) = Self::nth(self.guards.iter().cloned(), n) {
-                    let entry =
-                        self.act(|machine, now, _| machine.reenter_guard(&guard.grant, guard.id, now));
+                    let entry = self.act(|machine, now, _| {
+                        machine.reenter_guard(&guard.grant, guard.id, None, None, now)
+                    });
                     assert_eq!(entry.is_some(), guard.grant.is_live());
                     self.guards.extend(entry);
                 }
@@ -308,7 +322,7 @@ impl World {
             (Step::Acquire { .. }, Some(error)) => {
                 self.act(|machine, now, effects| machine.on_error(&error, now, 0.5, effects));
             }
-            (Step::Acquire { lease, tokens }, None) => {
+            (Step::Acquire { lease, tokens, .. }, None) => {
                 if self.store == Owner::Nobody {
                     self.grant(lease, tokens);
                 } else {

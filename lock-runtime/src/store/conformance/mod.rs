@@ -22,6 +22,7 @@ pub(crate) mod keep;
 pub(crate) mod kinds;
 pub(crate) mod read_write;
 pub(crate) mod release;
+pub(crate) mod scan;
 pub(crate) mod several;
 mod stall;
 pub(crate) mod status;

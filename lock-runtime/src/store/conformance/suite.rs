@@ -178,11 +178,20 @@ macro_rules! conformance {
             status {
                 status_of_an_unknown_key_is_free
                 status_shows_holder_lease_and_token
+                status_shows_the_kind
+                status_counts_who_listens
                 status_remembers_the_token_of_a_free_key
                 force_release_frees_whoever_holds
                 force_release_keeps_the_counter
                 force_release_of_a_free_key_says_so
                 a_holder_after_force_release_is_a_stranger
+            }
+            scan {
+                scan_finds_locks_of_every_kind
+                scan_finds_nothing_that_is_free
+                scan_takes_its_prefix_literally
+                scan_goes_through_many_locks
+                a_lock_that_stays_is_found_while_others_come_and_go
             }
         }
     };

@@ -16,6 +16,8 @@ use crate::token::OwnerId;
 /// What is kept for one key.
 pub(super) struct Entry {
     pub(super) name: Arc<str>,
+    /// Its place among all entries that were ever made.
+    pub(super) made: u64,
     /// The holder of a mutex or a fair lock: the two differ in who is next, not in how they are held.
     pub(super) sole: Option<Hold>,
     pub(super) queue: Queue,
@@ -91,9 +93,10 @@ impl Channel {
 }
 
 impl Entry {
-    pub(super) fn new(name: Arc<str>) -> Self {
+    pub(super) fn new(name: Arc<str>, made: u64) -> Self {
         Self {
             name,
+            made,
             sole: None,
             queue: Queue::default(),
             read_write: ReadWrite::default(),

@@ -155,4 +155,9 @@ impl ReadWrite {
             self.readers = Vec::new();
         }
     }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.readers.len()
+    }
 }

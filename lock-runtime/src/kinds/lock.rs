@@ -1,4 +1,4 @@
-//! [`Mutex`]: one holder at a time.
+//! [`Lock`]: a request for a lock of any kind.
 
 use std::fmt;
 use std::ops::AsyncFnOnce;
@@ -9,31 +9,30 @@ use crate::body::{OnLost, Run};
 use crate::engine::Engine;
 use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
+use crate::engine::registry::Spec;
 use crate::error::{AcquireError, LockError};
 use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
 
-/// A lock with one holder at a time; made by [`LockManager::mutex`](crate::LockManager::mutex).
+/// A lock of any kind; made by [`LockManager::mutex`](crate::LockManager::mutex),
+/// [`fair`](crate::LockManager::fair), [`read`](crate::LockManager::read), [`write`](crate::LockManager::write) and
+/// [`multi`](crate::LockManager::multi), which say what each kind is.
 ///
 /// A value of this type is a request that has not been made yet: name the wait and the lease, then
 /// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`with`](Self::with).
-///
-/// # Fairness
-///
-/// Callers of one process get the lock in the order in which they were first polled; one that is not polled when its
-/// turn comes lets others pass. Between processes, who is next is a race. A process hands the lock on inside for a
-/// short window (at most 250 ms) and then lets the others have it.
 ///
 /// # Re-entrancy
 ///
 /// A call inside a locked body that asks for the body's own key enters at once and shares the fencing token. This
 /// goes by lexical nesting ([`with`](Self::with), [`LockGuard::scope`], `#[distributed_lock]`), not by thread or
-/// task: two calls side by side exclude each other.
+/// task: two calls side by side exclude each other, readers excepted. A read inside an own write enters too; any other
+/// mix of kinds is [`KindConflict`](AcquireError::KindConflict) at once.
 #[must_use = "a lock is not taken before `acquire`, `try_acquire` or `with`"]
 #[derive(Clone)]
-pub struct Mutex {
+pub struct Lock {
     engine: Result<Arc<Engine>, AcquireError>,
-    key: Result<LockKey, AcquireError>,
+    /// The (first) key, its kind, and further ones.
+    keys: Result<(LockKey, Spec), AcquireError>,
     wait: Option<Wait>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
@@ -41,10 +40,16 @@ pub struct Mutex {
     label: crate::metrics::Label,
 }
 
-impl Mutex {
-    pub(crate) fn new(engine: Result<Arc<Engine>, AcquireError>, key: Result<LockKey, AcquireError>) -> Self {
+/// A lock of the kind [`mutex`](crate::LockManager::mutex). All kinds have the same builder.
+pub type Mutex = Lock;
+
+impl Lock {
+    pub(crate) fn new(
+        engine: Result<Arc<Engine>, AcquireError>,
+        keys: Result<(LockKey, Spec), AcquireError>,
+    ) -> Self {
         let label = crate::metrics::Label::Borrowed("");
-        Self { engine, key, wait: None, lease: None, max_hold: None, min_hold: Duration::ZERO, label }
+        Self { engine, keys, wait: None, lease: None, max_hold: None, min_hold: Duration::ZERO, label }
     }
 
     /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds.
@@ -170,7 +175,7 @@ impl Mutex {
 
     fn request(self, wait: Option<Wait>) -> Result<Request, AcquireError> {
         let engine = self.engine?;
-        let key = self.key?;
+        let (key, spec) = self.keys?;
         let config = &engine.config;
         let lease = match self.lease {
             Some(lease) => Lease::Fixed(lease),
@@ -182,6 +187,7 @@ impl Mutex {
         Ok(Request {
             wait: wait.unwrap_or_else(|| Wait::at_most(config.default_wait)),
             key,
+            spec,
             lease,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
@@ -205,10 +211,10 @@ fn refuse(key: &LockKey, lease: Lease, max_hold: Option<Duration>, min_hold: Dur
     None
 }
 
-impl fmt::Debug for Mutex {
+impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex")
-            .field("key", &self.key)
+        f.debug_struct("Lock")
+            .field("keys", &self.keys)
             .field("wait", &self.wait)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)

@@ -1,0 +1,139 @@
+//! The readers of one process that share one hold, and callers who have come to the wrong lane.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Effects, Entry, Held, Live, LiveEntry, Machine, Phase, Wish};
+use crate::clock::Tick;
+use crate::engine::hold::Grant;
+use crate::token::FencingToken;
+
+/// A reader that finds the window of a shared hold over waits so long for its readers to leave, so that others have
+/// their turn; then it takes a hold of its own.
+const DRAIN_TIME: Duration = Duration::from_millis(10);
+
+impl Machine {
+    /// Enters a shared hold beside the readers that are in it, if its window is open.
+    pub(crate) fn join(&mut self, wish: &Wish, now: Tick) -> Option<Entry> {
+        if !self.is_open(wish, now) {
+            return None;
+        }
+        let id = self.new_id();
+        self.enter_shared(id, wish, now)
+    }
+
+    fn is_open(&self, wish: &Wish, now: Tick) -> bool {
+        let Phase::Held(held) = &self.phase else { return false };
+        let lease = held.hold.lease;
+        self.shared
+            && !wish.guest
+            && !self.closed
+            && !self.shut_down
+            && (held.live.is_some() || held.offer.is_some())
+            && wish.lease == lease
+            && now < held.window_end
+            && held.hold.is_renewing()
+            && !held.hold.is_doubtful()
+            && self.has_room(held, now)
+            && held.hold.deadline().since(now) >= lease.duration() / 2
+    }
+
+    /// Whether one more caller may enter the hold, as far as its validity goes.
+    pub(super) fn has_room(&self, held: &Held, now: Tick) -> bool {
+        let lost = held.live.as_ref().is_some_and(|live| live.grant.is_lost_at(now));
+        (self.shared || !held.tokens.is_empty()) && held.hold.is_valid(now) && !lost
+    }
+
+    /// A waiter to whom the shared hold was offered enters it.
+    pub(super) fn claim_shared(&mut self, entry: u64, wish: &Wish, now: Tick) -> Option<Entry> {
+        if let Phase::Held(Held { offer, .. }) = &mut self.phase
+            && let Some(open) = offer.as_mut()
+        {
+            open.open = open.open.saturating_sub(1);
+            if open.open == 0 {
+                *offer = None;
+            }
+        }
+        self.enter_shared(entry, wish, now)
+    }
+
+    fn enter_shared(&mut self, entry: u64, wish: &Wish, now: Tick) -> Option<Entry> {
+        let Phase::Held(held) = &mut self.phase else { return None };
+        let handed_on = held.used > 0;
+        held.used += 1;
+        let live = held.live.get_or_insert_with(|| Live {
+            // All readers of the hold have its one token.
+            grant: Arc::new(Grant::new(
+                Arc::clone(&held.hold),
+                FencingToken::new(held.tokens.last),
+                self.clock,
+                now,
+                None,
+            )),
+            entries: Vec::new(),
+            min_hold_end: now,
+        });
+        live.entries.push(LiveEntry::new(entry, wish, now));
+        Some(Entry { grant: Arc::clone(&live.grant), id: entry, reentrant: false, handed_on, part: None })
+    }
+
+    /// Whether a hold that was granted here is still offered to somebody.
+    pub(super) fn is_offered(&self) -> bool {
+        matches!(&self.phase, Phase::Held(Held { offer: Some(_), .. }))
+    }
+
+    /// Whether the caller has to ask in another lane: it is a guest and its host has gone, or it would have to wait for
+    /// readers to leave, who are no obstacle to it.
+    pub(super) fn is_closed_for(&mut self, wish: &Wish, now: Tick, effects: &mut Effects) -> bool {
+        if wish.guest {
+            return !matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }));
+        }
+        if !self.shared {
+            return false;
+        }
+        if self.closed {
+            return true;
+        }
+        let Phase::Held(held) = &self.phase else { return false };
+        if held.live.is_none() {
+            return false;
+        }
+        let until = held.window_end + DRAIN_TIME;
+        if now >= until || !held.hold.is_valid(now) || held.hold.is_doubtful() {
+            self.close(effects);
+            return true;
+        }
+        if !self.letting_go {
+            self.letting_go = true;
+            effects.let_go = Some(until);
+        }
+        false
+    }
+
+    /// The readers in a shared hold have had their time to leave: those who wait go elsewhere.
+    pub(crate) fn let_go(&mut self, now: Tick, effects: &mut Effects) {
+        self.letting_go = false;
+        let Phase::Held(held) = &self.phase else { return };
+        if held.live.is_none() || self.first_active().is_none() {
+            return;
+        }
+        let until = held.window_end + DRAIN_TIME;
+        if now < until {
+            self.letting_go = true;
+            effects.let_go = Some(until);
+        } else {
+            self.close(effects);
+        }
+    }
+
+    fn close(&mut self, effects: &mut Effects) {
+        self.closed = true;
+        effects.detach = true;
+        for waiter in self.waiters.values_mut() {
+            if waiter.is_active() {
+                waiter.state = super::WaiterState::Moved;
+                effects.wake_more.extend(waiter.waker.take());
+            }
+        }
+    }
+}

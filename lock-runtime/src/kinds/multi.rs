@@ -1,0 +1,75 @@
+//! The keys of a lock of several.
+
+use crate::engine::registry::Spec;
+use crate::error::AcquireError;
+use crate::key::{IntoLockKey, InvalidKey, LockKey};
+use crate::store::Kind;
+
+/// One key of a lock of several, see [`LockManager::multi`](crate::LockManager::multi). A bare key is a mutex.
+#[derive(Clone, Debug)]
+pub struct MultiKey {
+    key: Result<LockKey, InvalidKey>,
+    kind: Kind,
+}
+
+impl MultiKey {
+    fn new(key: impl IntoLockKey, kind: Kind) -> Self {
+        Self { key: key.into_lock_key(), kind }
+    }
+
+    /// As [`LockManager::mutex`](crate::LockManager::mutex).
+    #[must_use]
+    pub fn mutex(key: impl IntoLockKey) -> Self {
+        Self::new(key, Kind::Mutex)
+    }
+
+    /// As [`LockManager::fair`](crate::LockManager::fair).
+    #[must_use]
+    pub fn fair(key: impl IntoLockKey) -> Self {
+        Self::new(key, Kind::Fair)
+    }
+
+    /// As [`LockManager::read`](crate::LockManager::read).
+    #[must_use]
+    pub fn read(key: impl IntoLockKey) -> Self {
+        Self::new(key, Kind::Read)
+    }
+
+    /// As [`LockManager::write`](crate::LockManager::write).
+    #[must_use]
+    pub fn write(key: impl IntoLockKey) -> Self {
+        Self::new(key, Kind::Write)
+    }
+}
+
+impl<K: IntoLockKey> From<K> for MultiKey {
+    fn from(key: K) -> Self {
+        Self::mutex(key)
+    }
+}
+
+/// The keys in their order, each once.
+pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKey, Spec), AcquireError> {
+    let mut sorted = Vec::new();
+    for MultiKey { key, kind } in keys {
+        sorted.push((key?, kind));
+    }
+    sorted.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
+    sorted.dedup();
+    let twice = sorted.windows(2).find_map(|pair| match pair {
+        [(a, _), (b, _)] if a == b => Some(a),
+        _ => None,
+    });
+    match twice {
+        Some(key) => Err(AcquireError::misconfigured(format!(
+            "lock {key} is named twice, in two kinds; name it once, in the stronger one"
+        ))),
+        None => {
+            let mut keys = sorted.into_iter();
+            let first = keys.next();
+            let (key, kind) =
+                first.ok_or_else(|| AcquireError::misconfigured("a lock of no keys; name one at least"))?;
+            Ok((key, Spec { kind, more: keys.collect() }))
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! [`LockList`]: the locks of a prefix, page by page.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::key::LockKey;
+use crate::store::{LockStatus, ScanRequest, StoreError};
+
+/// The locks that are held and whose keys begin with a prefix, for operators; made by
+/// [`LockManager::list`](crate::LockManager::list).
+#[derive(Debug)]
+#[must_use = "nothing is asked before `next_page`"]
+pub struct LockList {
+    engine: Arc<Engine>,
+    prefix: String,
+    /// `None`: the last page was read.
+    cursor: Option<u64>,
+}
+
+impl LockList {
+    pub(crate) fn new(engine: Arc<Engine>, prefix: String) -> Self {
+        Self { engine, prefix, cursor: Some(0) }
+    }
+
+    /// The next page, in no order; `None` after the last. A page may be empty although others follow, and a lock may be
+    /// in more than one. One that is held from the first page to the last is in one at least.
+    ///
+    /// # Errors
+    ///
+    /// What the store says; the same page may be asked for again.
+    ///
+    /// # Cancel safety
+    ///
+    /// The next call asks for the same page.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<(LockKey, LockStatus)>>, StoreError> {
+        let Some(cursor) = self.cursor else { return Ok(None) };
+        let timeout = self.engine.config.call_timeout;
+        let request = ScanRequest { prefix: self.prefix.clone(), cursor, timeout };
+        let page = self.engine.bounded(|store| store.scan(request)).await?;
+        self.cursor = page.next;
+        Ok(Some(page.locks))
+    }
+}
