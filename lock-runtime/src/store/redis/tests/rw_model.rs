@@ -87,7 +87,11 @@ async fn answer(store: &dyn LockStore, op: &Op) -> String {
             let request = ReleaseRequest { linger: HOUR / 2, ..release_request(items) };
             format!("{:?}", store.release(Arc::new(request)).await.unwrap().held)
         }
-        Op::Keep(items, standing) => kept(store.keep(keep_request(items, HOUR, *standing)).await.unwrap()),
+        Op::Keep(items, standing) => {
+            // Whether a waiter that has the key is renewed too is no matter: it is told to acquire once more.
+            let lease = if *standing == Standing::Waiter { Duration::from_secs(1) } else { HOUR };
+            kept(store.keep(keep_request(items, lease, *standing)).await.unwrap())
+        }
         Op::Downgrade(items) => {
             kept(store.downgrade(keep_request(items, HOUR, Standing::Holder)).await.unwrap())
         }
