@@ -49,7 +49,7 @@ fn judge(what: &str, mut times: Vec<Duration>) {
     assert!(median <= ms(100), "{what}: {times:?}");
 }
 
-lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
+lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Write]
     async fn a_java_holder_keeps_rust_out_until_it_unlocks(kind: Kind) {
         let server = RedisServer::start();
         let (locks, java) = with_defaults(&server).await;
@@ -276,7 +276,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
         let lease = format!("lease={}", LEASE.as_millis());
         let mut holder = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [server.url(), lease]);
         assert_eq!(holder.line(SLACK * 2), "ready");
-        assert!(holder.ask("acquire k").starts_with("acquired"));
+        assert!(holder.ask(&format!("acquire k kind={}", kind.holder())).starts_with("acquired"));
         // The holder has the default prefix, which is a part of the name as Java sees it.
         let lock = kind.on(&java, "a", "lock:k");
         let waiting = lock.lock();
@@ -291,7 +291,10 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced]
 
     async fn a_killed_waiter_of_one_side_takes_nothing_with_it(kind: Kind) {
         let server = RedisServer::start();
-        let (locks, mut java) = with_short_lease(&server).await;
+        let locks = connect(&server, |builder| builder.lease(LEASE)).await;
+        // In a fair queue the dead keep their places until Redisson's wait for them is over, 5 minutes by default.
+        let mut java =
+            Java::start_with(&server, Settings::default().watchdog(LEASE).fair_wait(LEASE)).await;
         let other = connect(&server, |builder| builder).await;
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let _never = kind.on(&java, "a", "k").lock();

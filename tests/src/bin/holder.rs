@@ -4,8 +4,8 @@
 //! line; `failed <error>` where an operation fails, `!…` where a command is not understood:
 //!
 //! ```text
-//! acquire <key> [wait=<ms>] [lease=<ms>]   acquired <token>
-//! start <key> [wait=<ms>] [lease=<ms>]     started, later on its own line: acquired <token>
+//! acquire <key> [kind=<kind>] [wait=<ms>] [lease=<ms>]   acquired <token>
+//! start <key> [kind=<kind>] [wait=<ms>] [lease=<ms>]     started, later on its own line: acquired <token>
 //! release <key>                            released
 //! drop <key>                               dropped
 //! state <key>                              lost | held <remaining ms>
@@ -14,7 +14,7 @@
 //!                                          awaits; in the end `outcome done` or `outcome lost`
 //! ```
 //!
-//! It ends, without releasing anything in an orderly way, when its input ends.
+//! Kinds are `mutex` (the default), `fair`, `read` and `write`. It ends, without releasing anything in an orderly way, when its input ends.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::collections::HashMap;
@@ -108,14 +108,20 @@ async fn main() {
 }
 
 async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<LockGuard, AcquireError> {
-    let mut mutex = locks.mutex(key);
+    let mut lock = match options.kind.as_deref() {
+        None | Some("mutex") => locks.mutex(key),
+        Some("fair") => locks.fair(key),
+        Some("read") => locks.read(key),
+        Some("write") => locks.write(key),
+        Some(kind) => panic!("unknown kind {kind:?}"),
+    };
     if let Some(wait) = options.wait {
-        mutex = mutex.wait(wait);
+        lock = lock.wait(wait);
     }
     if let Some(lease) = options.lease {
-        mutex = mutex.lease(lease);
+        lock = lock.lease(lease);
     }
-    mutex.acquire().await
+    lock.acquire().await
 }
 
 /// A locked body that is between two awaits when it is told to go on.
@@ -150,6 +156,7 @@ fn next_line() -> Option<String> {
 
 #[derive(Debug, Default)]
 struct Options {
+    kind: Option<String>,
     wait: Option<Duration>,
     lease: Option<Duration>,
     call_timeout: Option<Duration>,
@@ -159,7 +166,11 @@ impl Options {
     fn parse(text: &str) -> Self {
         let mut options = Self::default();
         for word in text.split_whitespace() {
-            let (name, value) = word.split_once('=').expect("options are name=milliseconds");
+            let (name, value) = word.split_once('=').expect("options are name=value");
+            if name == "kind" {
+                options.kind = Some(value.to_owned());
+                continue;
+            }
             let value = Some(Duration::from_millis(value.parse().expect("milliseconds")));
             match name {
                 "wait" => options.wait = value,

@@ -15,6 +15,10 @@ pub enum Kind {
     Lock,
     /// `RFencedLock` and a mutex.
     Fenced,
+    /// `RFairLock` and a fair lock.
+    Fair,
+    /// The write locks of `RReadWriteLock` and of ours.
+    Write,
 }
 
 impl Kind {
@@ -24,6 +28,8 @@ impl Kind {
         match self {
             Self::Lock => "lock",
             Self::Fenced => "fenced",
+            Self::Fair => "fair",
+            Self::Write => "write",
         }
     }
 
@@ -36,6 +42,8 @@ impl Kind {
     fn request(self, locks: &LockManager, name: &str) -> Lock {
         match self {
             Self::Lock | Self::Fenced => locks.mutex(name),
+            Self::Fair => locks.fair(name),
+            Self::Write => locks.write(name),
         }
     }
 
@@ -85,7 +93,18 @@ impl Kind {
         self.request(locks, name).try_acquire().await.expect("the store answers")
     }
 
-    /// How many clients wait for the lock, as far as the servers know: those that listen for its release.
+    /// What the helper program `holder` calls it.
+    #[must_use]
+    pub fn holder(self) -> &'static str {
+        match self {
+            Self::Lock | Self::Fenced => "mutex",
+            Self::Fair => "fair",
+            Self::Write => "write",
+        }
+    }
+
+    /// How many clients wait for the lock, as far as the servers know: those that listen for its release, or the entries
+    /// of its queue, each of which is one thread or task.
     ///
     /// # Panics
     ///
@@ -94,6 +113,11 @@ impl Kind {
     pub fn waiting_clients(self, servers: &impl Servers, name: &str) -> usize {
         let channel = match self {
             Self::Lock | Self::Fenced => redis_name("redisson_lock__channel", name),
+            Self::Write => redis_name("redisson_rwlock", name),
+            Self::Fair => {
+                let answer = servers.ask(name, &["LLEN", &redis_name("redisson_lock_queue", name)]);
+                return answer.parse().unwrap_or_else(|_| panic!("{answer:?}"));
+            }
         };
         let answer = servers.ask(name, &["PUBSUB", "NUMSUB", &channel]);
         answer.lines().last().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
@@ -101,7 +125,8 @@ impl Kind {
 }
 
 /// Redisson's rule for names that go with `name`.
-fn redis_name(prefix: &str, name: &str) -> String {
+#[must_use]
+pub fn redis_name(prefix: &str, name: &str) -> String {
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 

@@ -17,7 +17,7 @@ pub use build::Program;
 #[cfg(feature = "interop")]
 pub use client::{Answer, Call, Exception, Java, Settings};
 #[cfg(feature = "interop")]
-pub use kind::Kind;
+pub use kind::{Kind, redis_name};
 #[cfg(feature = "interop")]
 pub use lock::{JavaLock, Status};
 #[cfg(feature = "interop")]
