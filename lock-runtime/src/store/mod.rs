@@ -12,8 +12,7 @@
 //!   calls after it has given its own mutexes back: to wake a call may be to drop it, when its runtime has ended.
 //! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
 //!   tokens. It only lengthens a lease.
-//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds. A reader whose lease has just
-//!   ended may be renewed while others read: nobody can have written since.
+//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.
 //! - An owner that has a key for writing may have it for reading since a [`downgrade`](LockStore::downgrade) whose
 //!   answer was lost: `release`, `keep` and `withdraw` of items of the kinds [`Kind::Write`] and [`Kind::Read`] go by
 //!   what the owner has. Of an owner that has both, nothing is promised but that releasing each gives back all.
