@@ -51,6 +51,7 @@ macro_rules! conformance {
                 takeover_follows_a_release
                 takeover_happens_only_when_nobody_else_listens
                 takeover_is_not_stopped_by_our_own_watch
+                takeover_is_stopped_by_another_watch_of_ours
                 takeover_ignores_phantoms_when_told
                 takeover_of_two_items
                 takeover_needs_a_release_that_freed_something
@@ -174,6 +175,7 @@ macro_rules! conformance {
                 watch_does_not_hear_other_keys
                 all_watches_of_a_key_hear
                 listeners_are_counted_without_our_own
+                readers_and_writers_listen_to_each_other
             }
             status {
                 status_of_an_unknown_key_is_free

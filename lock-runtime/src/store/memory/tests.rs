@@ -341,7 +341,9 @@ async fn nobody_is_woken_for_a_key_that_was_taken_over() {
     let store = MemoryStore::new("", RETENTION);
     let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
     assert!(granted(&store, &["a"], "a").await);
-    let released = store.release(giving_back(&["a"], "a", Some(request(&["a"], "b")))).await.unwrap();
+    let request = giving_back(&["a"], "a", Some(request(&["a"], "b")));
+    let request = ReleaseRequest { own_watches: 1, ..(*request).clone() };
+    let released = store.release(Arc::new(request)).await.unwrap();
     assert!(released.then.is_some() && !released.echo);
     assert_eq!(watch.try_notice(), None);
 }

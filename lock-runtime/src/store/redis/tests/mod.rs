@@ -30,6 +30,7 @@ mod locks;
 mod mixed;
 mod registry;
 mod rw;
+mod rw_model;
 mod rw_rivals;
 mod rw_states;
 mod server;
