@@ -5,12 +5,12 @@ use super::wire::{Subscription, monitored};
 use super::*;
 use crate::store::{Kept, Notice, Standing, StoreErrorKind, Withdrawn};
 
-fn owners(items: &[&Item]) -> Vec<String> {
+pub(super) fn owners(items: &[&Item]) -> Vec<String> {
     items.iter().map(|item| item.owner.as_str().to_owned()).collect()
 }
 
 /// The lock is held, and these wait for it.
-async fn with_waiters<const N: usize>(rig: &Rig) -> (Item, [Item; N]) {
+pub(super) async fn with_waiters<const N: usize>(rig: &Rig) -> (Item, [Item; N]) {
     let holder = fair();
     rig.get(&holder).await;
     let waiters = std::array::from_fn(|_| fair());

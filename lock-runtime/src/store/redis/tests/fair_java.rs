@@ -3,7 +3,7 @@
 use super::fair_rig::{ALIVE, CHANNEL, FIVE, Java, LOCK, QUEUE, Rig, TIMEOUTS, fair};
 use super::wire::Subscription;
 use super::*;
-use crate::store::{Kept, StoreErrorKind};
+use crate::store::Kept;
 
 const ENOUGH: Duration = Duration::from_secs(300);
 
@@ -287,63 +287,4 @@ async fn a_lock_with_a_mode_is_busy() {
     let _: u64 = rig.run(&["PEXPIRE", LOCK, "30000"]).await;
     let refused = busy(&rig.store, &[mine]).await;
     assert!(refused.remaining > FIVE);
-}
-
-/// What is not a lock is left alone, and so is a queue that is none; a release stands in any case.
-#[tokio::test]
-async fn what_is_no_lock_is_left_alone() {
-    let rig = Rig::start().await;
-    for make in [
-        &["HSET", LOCK, "other:1", "1"][..],
-        &[
-            "EVAL",
-            "redis.call('HSET', KEYS[1], 'name', 'ann') redis.call('PEXPIRE', KEYS[1], 60000)",
-            "1",
-            LOCK,
-        ],
-        &["SET", LOCK, "data", "PX", "60000"],
-        &["SET", QUEUE, "data"],
-    ] {
-        let _: redis::Value = rig.run(make).await;
-        let before: Vec<String> = rig.server.keys().await;
-        for wish in [request(&[fair()]), request(&[fair()]).queued(FIVE)] {
-            let error = rig.store.acquire(Arc::new(wish)).await.unwrap_err();
-            assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{make:?} {error}");
-        }
-        assert_eq!(rig.server.keys().await, before);
-        let _: () = rig.run(&["FLUSHALL"]).await;
-    }
-    let mine = fair();
-    rig.get(&mine).await;
-    let _: () = rig.run(&["SET", QUEUE, "data"]).await;
-    assert_eq!(rig.stay(&fair()).await, Kept::Gone);
-    assert_eq!(rig.release(&mine).await.held, [true]);
-    rig.withdraw(&mine).await;
-    assert_eq!(rig.holder().await, None);
-}
-
-/// Full memory refuses newcomers; whoever is in the queue is kept, granted and released.
-#[tokio::test]
-async fn full_memory_keeps_the_queue_going() {
-    let rig = Rig::start().await;
-    let (holder, one, two, three) = (fair(), fair(), fair(), fair());
-    rig.get(&holder).await;
-    for waiter in [&one, &two, &three] {
-        rig.queue_up(waiter, FIVE).await;
-    }
-    let java = Java::new(2, FIVE);
-    rig.java_lock(&java, rig.now().await).await;
-    let _: () = rig.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let error = rig.store.acquire(Arc::new(request(&[fair()]).queued(FIVE))).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
-    assert_eq!(rig.queue().await.len(), 4);
-    assert!(matches!(rig.stay(&one).await, Kept::Waiting(_)));
-    rig.release(&holder).await;
-    assert_eq!(rig.holder().await.as_deref(), Some(one.owner.as_str()));
-    assert_eq!(rig.stay(&one).await, Kept::Renewed);
-    rig.withdraw(&two).await;
-    assert!(rig.store.force_release(key("a")).await.unwrap());
-    assert_eq!(rig.holder().await.as_deref(), Some(three.owner.as_str()));
-    assert_eq!(rig.release(&three).await.held, [true]);
-    assert_eq!(rig.queue().await, [java.owner]);
 }
