@@ -105,7 +105,7 @@ async fn abandoned_waiters_give_way() {
     rig.die(&two).await;
     let last = fair();
     until("the last has the lock", async || {
-        matches!(rig.ask(request(&[last.clone()]).queued(FIVE)).await, Acquired::Granted(_))
+        matches!(rig.ask(request(std::slice::from_ref(&last)).queued(FIVE)).await, Acquired::Granted(_))
     })
     .await;
     assert!(rig.now().await > ends);
@@ -165,7 +165,7 @@ async fn a_mixed_queue_keeps_its_order() {
     assert_eq!(rig.java_lock(&java_two, rig.now().await).await, None);
     // Behind a dead one of theirs, which has its time.
     rig.java_unlock(&java_two, rig.now().await).await;
-    busy(&rig.store, &[two.clone()]).await;
+    busy(&rig.store, std::slice::from_ref(&two)).await;
     let over = rig.now().await - 1;
     let _: u64 = rig.run(&["ZADD", TIMEOUTS, &over.to_string(), &java_dead.owner]).await;
     rig.get(&two).await;
@@ -227,7 +227,7 @@ async fn a_purged_waiter_joins_again() {
     rig.java_lock(&java, rig.now().await).await;
     let far_ahead = rig.now().await + 50_000;
     assert!(!rig.java_try(&Java::new(3, FIVE), far_ahead).await);
-    assert_eq!(rig.queue().await, [java.owner.clone()]);
+    assert_eq!(rig.queue().await, std::slice::from_ref(&java.owner));
     assert_eq!(rig.stay(&mine).await, Kept::Gone);
     assert_eq!(rig.run::<u64>(&["EXISTS", ALIVE]).await, 0);
     rig.queue_up(&mine, FIVE).await;
