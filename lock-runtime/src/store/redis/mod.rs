@@ -2,9 +2,8 @@
 //!
 //! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
 //!   `scripts/*.lua`. [`reply`]: what they answer.
-//! - [`steps`]: one method for each of the trait's. [`singles`]: those for single mutexes, which travel in groups, see
-//!   [`group`]. [`kinds`]: those for requests that are not for mutexes alone; [`fair`]: what a
-//!   fair lock's waiter hears. [`admin`]: those of operators.
+//! - [`steps`], [`release`], [`admin`]: the methods of the trait. [`singles`]: the steps for single mutexes, which travel in
+//!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
 //! - [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
@@ -35,6 +34,7 @@ mod group;
 mod kinds;
 mod names;
 mod registry;
+mod release;
 mod reply;
 mod runtime;
 mod script;

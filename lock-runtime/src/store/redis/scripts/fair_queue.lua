@@ -55,6 +55,14 @@ local function note(f, id, record)
   call('HSET', f.alive, id, table.concat(text, ' '))
 end
 
+-- A waiter of ours lives.
+local function live(f, id, record)
+  -- It removes nothing: it is a write that full memory does not refuse, so that it does not refuse the next either.
+  call('HDEL', f.alive, '')
+  record.by = f.ms + WAITER_LIFE
+  note(f, id, record)
+end
+
 -- Sets the times to live of the queue's keys, at the end of every change.
 local function expire(f)
   local count = call('LLEN', f.queue)
@@ -83,10 +91,11 @@ end
 
 -- Reads the whole queue. Takes `minus` off the deadlines of all behind the first `from`. Then a live waiter of ours gets a
 -- later deadline when the clock or Redisson's waiters before it may come nearer than `margin` to it.
--- Finds out f.java: whether there are waiters of Redisson's.
+-- Finds out f.java: whether there are waiters of Redisson's, and f.queued: those of ours that are whole.
 local function scan(f, from, minus, margin)
   local ids = call('LRANGE', f.queue, 0, -1)
   local ours, waits, before = 0, 0, nil
+  f.queued = {}
   for first = 1, #ids, 1000 do
     local last = math.min(first + 999, #ids)
     local texts = call('HMGET', f.alive, unpack(ids, first, last))
@@ -99,6 +108,7 @@ local function scan(f, from, minus, margin)
       end
       if text then
         ours = ours + 1
+        f.queued[ids[i]] = score
         local raised = string.sub(text, -1) == '1'
         if score and score < f.ms + margin + waits then
           local record = record_of(text)

@@ -23,6 +23,7 @@ mod fair;
 mod fair_java;
 mod fair_model;
 mod fair_rig;
+mod fair_states;
 mod faults;
 mod group;
 mod locks;

@@ -70,7 +70,7 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
     }
 }
 
-/// The scripts for all kinds have more, behind a first write; see the tests of full memory in `rw` and `fair_java`.
+/// The scripts for all kinds have more, behind a first write; see the tests of full memory in `rw` and `fair_states`.
 #[test]
 fn scripts_that_free_or_renew_use_only_commands_that_full_memory_allows() {
     // Those without the flag `denyoom`.
