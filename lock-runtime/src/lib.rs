@@ -184,4 +184,7 @@ mod documents {
     struct Errors;
     #[doc = include_str!("../../docs/guarantees.md")]
     struct Guarantees;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../../docs/interop.md")]
+    struct Interop;
 }

@@ -79,6 +79,15 @@ struct Channel {
     left_again: bool,
 }
 
+/// Our part in a channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    /// The server counts us among its subscribers.
+    pub(super) subscribed: bool,
+    /// So many listen here.
+    pub(super) watches: u64,
+}
+
 /// Whether a watcher's channel is confirmed: known now, or to be waited for.
 pub(super) enum Readiness {
     Known(bool),
@@ -159,10 +168,11 @@ impl Registry {
         true
     }
 
-    /// Whether the server counts us among the subscribers of `name`, and whether somebody here listens.
-    pub(super) fn own(&self, name: &str) -> (bool, bool) {
-        self.channels.get(name).map_or((false, false), |channel| {
-            (channel.state == State::Confirmed, !channel.watchers.is_empty())
+    /// What of the subscribers of `name` is us.
+    pub(super) fn own(&self, name: &str) -> Own {
+        self.channels.get(name).map_or_else(Own::default, |channel| Own {
+            subscribed: channel.state == State::Confirmed,
+            watches: channel.watchers.len() as u64,
         })
     }
 
@@ -282,12 +292,13 @@ impl Registry {
         self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
     }
 
-    /// A message came.
-    pub(super) fn message(&mut self, generation: u64, name: &str) {
+    /// A message came, which means this.
+    pub(super) fn message(&mut self, generation: u64, name: &str, notice: Notice) {
         if generation == self.generation
             && let Some(channel) = self.channels.get(name)
         {
-            self.rings.extend(channel.watchers.iter().map(Watcher::retry));
+            let rings = channel.watchers.iter().map(|watcher| Ring::Notice(watcher.notices.clone(), notice));
+            self.rings.extend(rings);
         }
     }
 

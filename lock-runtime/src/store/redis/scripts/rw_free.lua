@@ -1,0 +1,109 @@
+-- How readers and writers give back, stop waiting, renew and linger; see kinds.lua and rw_names.lua.
+--
+-- What Redisson sees: its own releases and renewals. A write release publishes `1`, also when read holds of that owner
+-- stay; a read release publishes `0` when no living hold is left, else nothing, and never shortens a write hold.
+--
+-- When memory is full a server refuses commands that may take more only as the first write of a script: a function that
+-- needs one begins with another.
+
+local function free_rw(lock, owner, kind)
+  local had, mode, failed = has(lock, owner, kind)
+  if failed then return failed end
+  if not had then return -1 end
+  if had == 'w' then
+    local done = try('HDEL', lock, owner .. ':write')
+    if done ~= 1 then return done end
+    if call('HLEN', lock) == 1 then call('DEL', lock) else call('HSET', lock, 'mode', 'read') end
+    return tell(rw_channel(lock), '1')
+  end
+  local done = try('HDEL', lock, owner)
+  if done ~= 1 then return done end
+  -- Without its hold key it was over already, and only the field was left.
+  local lived = call('DEL', hold_of(lock, owner, 1)) == 1
+  if mode ~= 'read' or alive(lock) then return lived and -3 or -1 end
+  call('DEL', lock)
+  local told = tell(rw_channel(lock), '0')
+  return lived and told or -1
+end
+
+function kinds.r.free(lock, owner) return free_rw(lock, owner, 'r') end
+function kinds.w.free(lock, owner) return free_rw(lock, owner, 'w') end
+
+function kinds.w.leave(lock, owner)
+  local intent = intent_of(lock)
+  if try('GET', intent) ~= owner then return end
+  call('DEL', intent)
+  tell(rw_channel(lock), '1')
+end
+
+local function keep_rw(lock, owner, lease, kind)
+  local had, _, failed = has(lock, owner, kind)
+  if failed then return failed end
+  if not had then return 0 end
+  if had == 'r' then
+    -- The hash may outlive a reader, as long as others read; what counts is the reader's own lease.
+    local hold = hold_of(lock, owner, 1)
+    local own = call('PTTL', hold)
+    if own == -2 then return 0 end
+    if own < lease then call('PEXPIRE', hold, lease) end
+  end
+  if call('PTTL', lock) < lease then call('PEXPIRE', lock, lease) end
+  return 1
+end
+
+function kinds.r.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'r') end
+function kinds.w.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'w') end
+
+-- A reader has nothing to keep while it waits.
+function kinds.r.stay(lock, owner, lease)
+  local had, mode, failed = has(lock, owner, 'r')
+  if failed then return failed end
+  if had and keep_rw(lock, owner, lease, 'r') == 1 then return 1 end
+  local left = call('PTTL', lock)
+  if left == -2 or mode == 'read' then left = call('PTTL', intent_of(lock)) end
+  -- Without an end it is not from us; a look now and then is enough.
+  if left == -1 then return -1000 end
+  return -math.max(left, 1)
+end
+
+function kinds.w.stay(lock, owner, lease)
+  local had, mode, failed = has(lock, owner, 'w')
+  if failed then return failed end
+  if had and keep_rw(lock, owner, lease, 'w') == 1 then return 1 end
+  if mode == 'read' then
+    local intent = intent_of(lock)
+    local writer = try('GET', intent)
+    if writer == owner then
+      call('PEXPIRE', intent, 1000)
+    elseif not writer then
+      -- Full memory refuses this; then readers go on coming in, and the writer would not be granted either.
+      try('SET', intent, owner, 'PX', 1000)
+    end
+  end
+  return -math.max(call('PTTL', lock), 1)
+end
+
+local function linger_rw(lock, owner, ms, kind)
+  local had, mode, failed = has(lock, owner, kind)
+  if failed then return failed end
+  if not had then return 0 end
+  local hold = hold_of(lock, owner, 1)
+  local key, least = lock, ms
+  if had == 'r' then
+    key = hold
+  else
+    -- What the owner reads stays as it is.
+    least = math.max(ms, call('PTTL', hold))
+  end
+  local left = call('PTTL', key)
+  if left == -2 then return 0 end
+  if left == -1 or left > least then
+    call('PEXPIRE', key, least)
+    if had == 'r' and mode == 'read' then alive(lock) end
+    tell(rw_channel(lock), had == 'r' and '0' or '1')
+  end
+  return 1
+end
+
+function kinds.r.linger(lock, owner, ms) return linger_rw(lock, owner, ms, 'r') end
+function kinds.w.linger(lock, owner, ms) return linger_rw(lock, owner, ms, 'w') end
