@@ -13,8 +13,13 @@ pub struct MultiKey {
 }
 
 impl MultiKey {
-    fn new(key: impl IntoLockKey, kind: Kind) -> Self {
+    pub(crate) fn new(key: impl IntoLockKey, kind: Kind) -> Self {
         Self { key: key.into_lock_key(), kind }
+    }
+
+    /// With another key made of this one.
+    pub(crate) fn rename(self, rename: impl FnOnce(LockKey) -> Result<LockKey, InvalidKey>) -> Self {
+        Self { key: self.key.and_then(rename), kind: self.kind }
     }
 
     /// As [`LockManager::mutex`](crate::LockManager::mutex).
@@ -45,6 +50,12 @@ impl MultiKey {
 impl<K: IntoLockKey> From<K> for MultiKey {
     fn from(key: K) -> Self {
         Self::mutex(key)
+    }
+}
+
+impl From<&Self> for MultiKey {
+    fn from(key: &Self) -> Self {
+        key.clone()
     }
 }
 
