@@ -76,6 +76,14 @@ scripts! {
     FORCE_RELEASE = "force_release":
         "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua"
         "scripts/force_release.lua";
+    SEMAPHORE_ACQUIRE = "semaphore_acquire": "scripts/semaphore.lua" "scripts/semaphore_acquire.lua";
+    SEMAPHORE_RELEASE = "semaphore_release": "scripts/semaphore.lua" "scripts/semaphore_release.lua";
+    SEMAPHORE_KEEP = "semaphore_keep": "scripts/semaphore.lua" "scripts/semaphore_keep.lua";
+    SEMAPHORE_CHANGE = "semaphore_change": "scripts/semaphore.lua" "scripts/semaphore_change.lua";
+    LATCH_SET = "latch_set": "scripts/latch_set.lua";
+    LATCH_COUNT_DOWN = "latch_count_down": "scripts/latch_count_down.lua";
+    LATCH_COUNT = "latch_count": "scripts/latch_count.lua";
+    LATCH_DELETE = "latch_delete": "scripts/latch_delete.lua";
 }
 
 /// One call of a script.
