@@ -103,6 +103,7 @@ mod body;
 mod builder;
 mod clock;
 mod config;
+mod counting;
 mod default;
 mod engine;
 mod error;
@@ -123,6 +124,7 @@ mod token;
 
 pub use builder::LockManagerBuilder;
 pub use config::TokenRetention;
+pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
 pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};
