@@ -43,6 +43,7 @@
 //! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the number of the grant.
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
 //!   what to do about it.
+//! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
 //! - [`store`]: the trait behind it all, for stores of one's own.
 #![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]
 //!

@@ -288,17 +288,15 @@ on_every_store! {
     }
 
     async fn waiters_of_one_manager_are_served_in_order(site: Site) {
-        let (locks, _) = with_permits(&site, 4).await;
-        let first = take(&locks, 4).await;
+        let (locks, _) = with_permits(&site, 1).await;
+        let first = take(&locks, 1).await;
         let order = Arc::new(std::sync::Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
-        // The first wants the most, and is not overtaken.
-        for (number, permits) in [4, 1, 3, 2, 4, 1].into_iter().enumerate() {
+        for number in 0..10 {
             let (locks, order) = (locks.clone(), Arc::clone(&order));
             let waiter = first_poll(async move {
-                let permit = take(&locks, permits).await;
+                let permit = take(&locks, 1).await;
                 order.lock().unwrap().push(number);
-                // The next one is not asked for before this one is here.
                 permit.release().await.unwrap();
             });
             tasks.push(tokio::spawn(waiter.await));
@@ -307,10 +305,17 @@ on_every_store! {
         for task in tasks {
             task.await.unwrap();
         }
-        // Those that fit in together may speak up in any order, but none of them before one that did not fit.
-        let order = order.lock().unwrap().clone();
-        assert_eq!(order[0], 0, "{order:?}");
-        assert!(order.iter().position(|n| *n == 4) > order.iter().position(|n| *n == 2), "{order:?}");
+        assert_eq!(*order.lock().unwrap(), (0..10).collect::<Vec<_>>());
+    }
+
+    async fn who_wants_many_permits_is_not_overtaken_by_others_of_its_manager(site: Site) {
+        let (locks, other) = with_permits(&site, 3).await;
+        let permit = take(&locks, 2).await;
+        let (many, few) = (waiting(&locks, 2).await, waiting(&locks, 1).await);
+        assert_eq!(counts(&other).await, (1, 2, 3), "one would be enough for the second");
+        permit.release().await.unwrap();
+        let (many, few) = (many.await.unwrap(), few.await.unwrap());
+        assert_eq!((many.ids().len(), few.ids().len()), (2, 1));
     }
 
     async fn an_abandoned_wait_takes_no_permit(site: Site) {

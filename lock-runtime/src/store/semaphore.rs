@@ -1,12 +1,4 @@
 //! [`SemaphoreStore`]: where the permits of semaphores are kept.
-//!
-//! A semaphore is a number of permits that are left, and the permits that are held, each with an id and a lease. Whoever
-//! touches a semaphore first gives back the permits whose lease is over. The rules are those of the locks' store, see
-//! the [module above](super), with permit ids in the place of owners:
-//!
-//! - `acquire` treats ids that are held as its own, from the same request sent before, and only lengthens their lease.
-//! - `release`, `keep` and `withdraw` touch no other ids; what is not there is told, and hinders nothing else.
-//! - A semaphore that nobody has given permits has none.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -214,9 +206,15 @@ impl PermitCounts {
     }
 }
 
-/// Where the permits of semaphores are kept. See the [`SemaphoreStore`]'s rules in `store/semaphore.rs`: they are those
-/// of a [`LockStore`](super::LockStore), with permit ids in the place of owners. Every step first gives back the permits
-/// whose lease is over, and wakes whoever waits for permits if some are left afterwards.
+/// Where the permits of semaphores are kept.
+///
+/// A semaphore is a number of permits that are left, and the permits that are held, each with an id and a lease. The
+/// [rules](super) are those of a [`LockStore`](super::LockStore), with permit ids in the place of owners:
+///
+/// - Every step first gives back the permits whose lease is over, and wakes whoever waits if some are left afterwards.
+/// - `acquire` treats ids that are held as its own, from the same request sent before, and only lengthens their lease.
+/// - `release`, `keep` and `withdraw` touch no other ids; what is not there is told, and hinders nothing else.
+/// - A semaphore that nobody has given permits has none.
 pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
     /// Takes every permit of the request or none.
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>>;

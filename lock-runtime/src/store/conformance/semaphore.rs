@@ -163,6 +163,26 @@ pub(crate) async fn keep_renews_each_permit_on_its_own(subject: Subject) {
     assert_eq!(give_back(&store, "b", [1, 2]).await, [false, true]);
 }
 
+/// More than one request may ask for.
+pub(crate) async fn many_permits_are_kept_together(subject: Subject) {
+    let (store, _) = both(&subject);
+    let ids = |from: u16| {
+        let id = |number: u16| PermitId::from_bytes([number.to_be_bytes(); 8].concat().try_into().unwrap());
+        (from..from + 900).map(id).collect::<Vec<_>>()
+    };
+    change(&store, "s", Permits::TrySet(2700)).await;
+    for from in [0, 900, 1800] {
+        let wish = PermitsRequest::new(key("s"), ids(from), LONG, PATIENCE);
+        assert!(matches!(store.acquire(Arc::new(wish)).await.unwrap(), PermitsAcquired::Granted(_)));
+    }
+    assert_eq!(give_back(&store, "s", [0]).await, [true]);
+    let holds = [0, 900, 1800, 2700].map(|from| PermitsHold { key: key("s"), ids: ids(from), lease: LONG });
+    let kept = renew(&store, holds.to_vec()).await;
+    let counted: Vec<_> = kept.iter().map(|held| held.iter().filter(|held| **held).count()).collect();
+    assert_eq!(counted, [899, 900, 900, 0]);
+    assert!(!kept[0][0] && kept[0][1]);
+}
+
 pub(crate) async fn keep_of_permits_never_shortens(subject: Subject) {
     let (store, _) = both(&subject);
     change(&store, "s", Permits::TrySet(1)).await;

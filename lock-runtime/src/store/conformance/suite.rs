@@ -204,6 +204,7 @@ macro_rules! conformance {
                 waiting_as_long_as_a_busy_semaphore_says_is_enough
                 release_tells_which_permits_were_held_and_loses_none
                 keep_renews_each_permit_on_its_own
+                many_permits_are_kept_together
                 keep_of_permits_never_shortens
                 withdraw_gives_permits_back_and_settles_after_latest
                 permits_that_were_withdrawn_before_they_were_asked_for_are_not_taken

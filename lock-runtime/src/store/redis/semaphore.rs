@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::connection::Ready;
 use super::names::Names;
 use super::reply;
 use super::script::{self, Invocation};
@@ -13,8 +14,9 @@ use super::steps::millis;
 use super::{Inner, RedisStore};
 use crate::key::LockKey;
 use crate::store::{
-    BoxFuture, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsKeep,
-    PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
+    BoxFuture, MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange,
+    PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError,
+    StoreErrorKind, Watch, Withdrawn,
 };
 
 /// What a semaphore is called at the server.
@@ -135,9 +137,31 @@ impl Inner {
         Ok((now, flags.into_iter().map(|flag| flag == 1).collect()))
     }
 
+    /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
+    /// meanwhile.
     async fn keep_permits(&self, request: &PermitsKeep) -> Result<Vec<Vec<bool>>, StoreError> {
-        let holds = &request.holds;
-        let ready = self.connector.ready(request.timeout).await?;
+        let mut ready = self.connector.ready(request.timeout).await?;
+        let mut kept = Vec::with_capacity(request.holds.len());
+        let mut rest = &*request.holds;
+        while !rest.is_empty() {
+            let mut permits = 0;
+            let fits = rest.iter().take_while(|hold| {
+                permits += hold.ids.len();
+                permits <= MAX_PERMITS as usize
+            });
+            let (now, later) = rest.split_at(fits.count().max(1));
+            kept.extend(self.keep_some_permits(&ready, now).await?);
+            rest = later;
+            ready = self.connector.later(&ready);
+        }
+        Ok(kept)
+    }
+
+    async fn keep_some_permits(
+        &self,
+        ready: &Ready,
+        holds: &[PermitsHold],
+    ) -> Result<Vec<Vec<bool>>, StoreError> {
         let arguments = holds.iter().map(|hold| 3 + hold.ids.len()).sum();
         let mut invocation = Invocation::new(&script::SEMAPHORE_KEEP, 2 * holds.len(), arguments);
         let names: Result<Vec<_>, _> = holds.iter().map(|hold| self.semaphore(&hold.key)).collect();
@@ -149,7 +173,7 @@ impl Inner {
             invocation.arg(&names.channel).arg(millis(hold.lease)).arg(hold.ids.len());
             ids(&mut invocation, &hold.ids);
         }
-        let value = self.connector.run(&ready, &invocation).await?;
+        let value = self.connector.run(ready, &invocation).await?;
         let kept = reply::array(&value).filter(|answers| answers.len() == holds.len()).and_then(|answers| {
             let each = answers.iter().zip(holds).map(|(answer, hold)| reply::flags(answer, hold.ids.len()));
             each.collect::<Option<_>>()
