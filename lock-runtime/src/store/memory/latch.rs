@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Handle;
-use super::bells::Bells;
+use super::listeners::Listeners;
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
@@ -16,7 +16,7 @@ use crate::sync::{Mutex, lock};
 #[derive(Default)]
 pub(super) struct Latches {
     table: Mutex<Table>,
-    bells: Bells,
+    listeners: Listeners,
 }
 
 #[derive(Default)]
@@ -84,7 +84,7 @@ impl Handle {
         let result = work(&mut table, now, &mut tell);
         drop(table);
         if tell {
-            latches.bells.ring(name);
+            latches.listeners.ring(name);
         }
         result
     }
@@ -148,6 +148,6 @@ impl LatchStore for MemoryLatches {
     }
 
     fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call(key, |handle, name| Ok(handle.shared.latches.bells.watch(&name)))
+        self.call(key, |handle, name| Ok(handle.shared.latches.listeners.watch(&name)))
     }
 }

@@ -8,9 +8,9 @@
 //! clock, read once when the store is made, plus the time since then.
 
 mod bell;
-mod bells;
 mod entry;
 mod latch;
+mod listeners;
 #[cfg(test)]
 mod model;
 mod queue;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Handle;
-use super::bells::Bells;
+use super::listeners::Listeners;
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::{
@@ -19,7 +19,7 @@ use crate::sync::{Mutex, lock};
 #[derive(Default)]
 pub(super) struct Semaphores {
     table: Mutex<HashMap<String, Semaphore>>,
-    bells: Bells,
+    listeners: Listeners,
 }
 
 /// One that has been given permits. It stays, as it does on a server.
@@ -103,7 +103,7 @@ impl Handle {
         freed.retain(|name| table.get(name).is_some_and(|semaphore| semaphore.left > 0));
         drop(table);
         for name in freed {
-            semaphores.bells.ring(&name);
+            semaphores.listeners.ring(&name);
         }
         result
     }
@@ -241,7 +241,7 @@ impl SemaphoreStore for MemorySemaphores {
     }
 
     fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call(move |handle| Ok(handle.shared.semaphores.bells.watch(&handle.full_name(&key))))
+        self.call(move |handle| Ok(handle.shared.semaphores.listeners.watch(&handle.full_name(&key))))
     }
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
@@ -276,8 +276,8 @@ mod tests {
             PermitsRequest::new(key, vec![PermitId::from_bytes([7; 16])], Duration::MAX, Duration::MAX);
         semaphores.acquire(Arc::new(request)).await.unwrap();
         let inside = &store.handle.shared.semaphores;
-        assert_eq!((lock(&inside.table).len(), inside.bells.len()), (0, 1));
+        assert_eq!((lock(&inside.table).len(), inside.listeners.len()), (0, 1));
         drop(watch);
-        assert_eq!(inside.bells.len(), 0);
+        assert_eq!(inside.listeners.len(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! [`Bells`]: who watches the semaphores, or the latches, of a store.
+//! [`Listeners`]: who watches the semaphores, or the latches, of a store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::sync::{Mutex, lock};
 const QUEUE: usize = 2;
 
 #[derive(Default)]
-pub(super) struct Bells(Arc<Mutex<Inner>>);
+pub(super) struct Listeners(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
@@ -20,7 +20,7 @@ struct Inner {
     last: u64,
 }
 
-impl Bells {
+impl Listeners {
     /// Watches `name` until what is returned is dropped.
     pub(super) fn watch(&self, name: &str) -> Watch {
         let (notices, receiver) = mpsc::channel(QUEUE);
@@ -30,7 +30,7 @@ impl Bells {
         let id = inner.last;
         inner.watches.entry(Arc::clone(&name)).or_default().push((id, notices));
         drop(inner);
-        Watch::new(receiver, true, Box::new(Registration { bells: Arc::downgrade(&self.0), name, id }))
+        Watch::new(receiver, true, Box::new(Registration { listeners: Arc::downgrade(&self.0), name, id }))
     }
 
     /// Tells whoever watches `name`. The caller has given every mutex back: this wakes tasks.
@@ -53,15 +53,15 @@ impl Bells {
 
 /// Takes a watch out when it is dropped. Weak: a forgotten watch does not keep a store alive.
 struct Registration {
-    bells: Weak<Mutex<Inner>>,
+    listeners: Weak<Mutex<Inner>>,
     name: Arc<str>,
     id: u64,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let Some(bells) = self.bells.upgrade() else { return };
-        let mut inner = lock(&bells);
+        let Some(listeners) = self.listeners.upgrade() else { return };
+        let mut inner = lock(&listeners);
         let Some(watches) = inner.watches.get_mut(&self.name) else { return };
         let at = watches.iter().position(|(id, _)| *id == self.id);
         let gone = at.map(|at| watches.swap_remove(at));
