@@ -51,8 +51,9 @@ async fn a_count_down_that_breaks_is_sent_again_and_counts_once() {
     for_each_fault(&server, |locks, proxy, way, fault, name| {
         let direct = direct.clone();
         async move {
-            direct.latch(&name).try_set_count(3).await.unwrap();
-            assert_eq!(locks.latch(&name).count().await.unwrap(), 3);
+            direct.latch(&name).try_set_count(4).await.unwrap();
+            // The server knows the script from here on, so that the next answer is that of a call that has counted.
+            assert_eq!(locks.latch(&name).count_down().await.unwrap(), 3);
             let injection = proxy.next(1, Line::Commands, way, fault);
             assert_eq!(locks.latch(&name).count_down().await.unwrap(), 2, "{fault:?} {way:?}");
             assert_eq!(injection.hits(), 1);
@@ -79,7 +80,8 @@ async fn an_acquire_of_permits_that_breaks_is_repeated_and_leaves_nothing() {
             assert_eq!(injection.hits(), 1);
             assert_eq!(permit.ids().len(), 2);
             let acquired = async || direct.semaphore(&name).acquired_permits().await.unwrap();
-            eventually(async || acquired().await == 2, SLACK).await;
+            // Long before the lease of 30 s is over.
+            eventually(async || acquired().await == 2, Duration::from_secs(20)).await;
             permit.release().await.unwrap();
             eventually(async || acquired().await == 0, SLACK).await;
             assert_eq!(direct.semaphore(&name).available_permits().await.unwrap(), 4);
