@@ -66,6 +66,15 @@ scripts! {
 
     STATUS = "status": "kinds" "rw_names" "status";
     FORCE_RELEASE = "force_release": "kinds" "rw_names" "tokens" "fair_queue" "fair_wake" "force_release";
+
+    SEMAPHORE_ACQUIRE = "semaphore_acquire": "semaphore" "semaphore_acquire";
+    SEMAPHORE_RELEASE = "semaphore_release": "semaphore" "semaphore_release";
+    SEMAPHORE_KEEP = "semaphore_keep": "semaphore" "semaphore_keep";
+    SEMAPHORE_CHANGE = "semaphore_change": "semaphore" "semaphore_change";
+    LATCH_SET = "latch_set": "latch_set";
+    LATCH_COUNT_DOWN = "latch_count_down": "latch_count_down";
+    LATCH_COUNT = "latch_count": "latch_count";
+    LATCH_DELETE = "latch_delete": "latch_delete";
 }
 
 /// One call of a script.

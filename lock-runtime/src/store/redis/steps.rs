@@ -61,11 +61,16 @@ impl Inner {
         requests: impl IntoIterator<Item = &'a Arc<AcquireRequest>>,
         now: Tick,
     ) -> Result<ServerTime, StoreError> {
-        let estimate = self.server_clock.estimate(now).ok_or_else(|| {
-            self.address.error(StoreErrorKind::Unreachable, "the server's time is not known")
-        })?;
+        let estimate = self.server_time(now)?;
         let latest = requests.into_iter().map(|request| request.stamp(estimate)).min();
         Ok(latest.unwrap_or(estimate))
+    }
+
+    /// The server's time now, to stamp a request with that is sent.
+    pub(super) fn server_time(&self, now: Tick) -> Result<ServerTime, StoreError> {
+        self.server_clock
+            .estimate(now)
+            .ok_or_else(|| self.address.error(StoreErrorKind::Unreachable, "the server's time is not known"))
     }
 
     pub(super) fn too_late(&self, refused: Option<ServerTime>) -> StoreError {
@@ -204,12 +209,7 @@ impl Inner {
         let value = self.connector.run(&ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
         self.server_clock.observe(now, ready.now);
-        if now > latest {
-            return Ok(Withdrawn::Settled);
-        }
-        let left =
-            Duration::from_micros(latest.as_micros().saturating_sub(now.as_micros()).saturating_add(1));
-        Ok(Withdrawn::Pending(left))
+        Ok(Withdrawn::by(latest, now))
     }
 
     pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
