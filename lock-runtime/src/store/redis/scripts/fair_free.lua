@@ -45,7 +45,7 @@ local function standing(lock, owner, now)
   if not look then
     local f = fair(lock, now)
     local head, record, gone = head_of(f)
-    scan(f, 0, 0, 60000)
+    scan(f, 0, 0, KEPT_AHEAD)
     expire(f)
     local left = call('PTTL', lock)
     if head and left == -2 then

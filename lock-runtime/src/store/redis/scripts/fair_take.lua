@@ -47,7 +47,7 @@ function kinds.f.wait(item, now, wait, lease, ttl, alone)
       wait = wait, by = f.ms + WAITER_LIFE, lease = digits(math.min(lease, 5000)), direct = alone and '1' or '0',
       ttl = ttl, raised = '0'
     })
-    if call('HLEN', f.alive) < call('LLEN', f.queue) then scan(f, 0, 0, 60000) end
+    if call('HLEN', f.alive) < call('LLEN', f.queue) then scan(f, 0, 0, KEPT_AHEAD) end
   end
   expire(f)
 end

@@ -15,6 +15,7 @@
 --   undo(item)              takes back what grant wrote, whether it was all of it or not
 --   free(lock, owner)       gives a hold back. Returns what free() does, see free.lua; or -3: given back, but the lock is held
 --                           still, so nobody was told
+--   wake(lock, gone)        of fair locks: after a hold was ended in another way; see fair_wake.lua
 --   leave(lock, owner)      stops waiting: gives up the place in the queue, ends the intent, wakes whoever that concerns
 --   keep(lock, owner, lease)  renews a hold; only lengthens. Returns 1, or 0 when the owner does not hold it
 --   refresh(lock, owner, now)  a waiter lives: called for all waiters of a call before the first stay
