@@ -4,7 +4,8 @@
 //! appending, which keeps lines of several processes whole without a lock of their own. Times are on the clock that
 //! all processes share ([`now_nanos`]). A section that never left, because its process was killed, lasts as long as
 //! its lock was known to be valid; one whose lock was over when it entered, because its process was stopped in
-//! between, does not count as inside. Who has no token writes `-` for it.
+//! between, does not count as inside. Who has no token writes `-` for it, and readers add `shared`: they may be inside
+//! together, and share a token.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -32,6 +33,7 @@ pub struct Section {
     id: String,
     key: String,
     token: u64,
+    shared: bool,
 }
 
 impl Recorder {
@@ -51,9 +53,22 @@ impl Recorder {
     ///
     /// When the log can't be written, or the key has blanks.
     pub fn enter(&self, key: &str, token: u64, remaining: impl FnOnce() -> Duration) -> Section {
+        self.begin(key, token, false, remaining)
+    }
+
+    /// The same for a reader, who is inside together with other readers.
+    ///
+    /// # Panics
+    ///
+    /// As [`enter`](Self::enter).
+    pub fn enter_shared(&self, key: &str, token: u64, remaining: impl FnOnce() -> Duration) -> Section {
+        self.begin(key, token, true, remaining)
+    }
+
+    fn begin(&self, key: &str, token: u64, shared: bool, remaining: impl FnOnce() -> Duration) -> Section {
         assert!(!key.contains(char::is_whitespace), "keys of the overlap log have no blanks: {key:?}");
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let section = Section { id: format!("{}-{n}", std::process::id()), key: key.to_owned(), token };
+        let section = Section { id: format!("{}-{n}", std::process::id()), key: key.to_owned(), token, shared };
         self.write("enter", &section, remaining);
         section
     }
@@ -73,8 +88,9 @@ impl Recorder {
         let now = now_nanos();
         let remaining = u64::try_from(remaining().as_nanos()).unwrap_or(u64::MAX);
         let valid_until = now.saturating_add(remaining);
-        let Section { id, key, token } = section;
-        let line = format!("{event} {id} {key} {token} {now} {valid_until}\n");
+        let Section { id, key, token, shared } = section;
+        let shared = if *shared { " shared" } else { "" };
+        let line = format!("{event} {id} {key} {token} {now} {valid_until}{shared}\n");
         (&self.file).write_all(line.as_bytes()).expect("the overlap log can be written");
     }
 }
@@ -84,9 +100,10 @@ impl Recorder {
 pub struct Report {
     /// Sections entered, by key.
     pub sections: BTreeMap<String, usize>,
-    /// Sections of one key that were inside at the same time.
+    /// Sections of one key that were inside at the same time, and not all of them readers.
     pub overlaps: Vec<String>,
-    /// Sections whose token was not larger than every earlier one of its key.
+    /// Sections whose token was not larger than every earlier one of its key. Two readers are not compared: one that
+    /// joins a hold has the token of that, and others may have entered with a larger one meanwhile.
     pub tokens: Vec<String>,
 }
 
@@ -125,6 +142,7 @@ impl Report {
                 let interval = Interval {
                     key: event.key,
                     token: event.token,
+                    shared: event.shared,
                     from: event.at,
                     to: event.valid_until,
                     id: event.id.clone(),
@@ -158,24 +176,35 @@ impl Report {
     }
 
     fn judge(&mut self, list: &[Interval]) {
-        let Some((mut latest, rest)) = list.split_first() else { return };
-        for interval in rest {
-            if interval.from < latest.to {
-                self.overlaps.push(format!("{interval} while {latest}"));
+        // Who leaves last, of all that entered before, and of the writers among them.
+        let (mut last, mut last_writer): (Option<&Interval>, Option<&Interval>) = (None, None);
+        // The same for tokens.
+        let (mut highest, mut highest_writer): (Option<&Interval>, Option<&Interval>) = (None, None);
+        for interval in list {
+            let rival = if interval.shared { last_writer } else { last };
+            if let Some(rival) = rival.filter(|rival| interval.from < rival.to) {
+                self.overlaps.push(format!("{interval} while {rival}"));
             }
-            if interval.to > latest.to {
-                latest = interval;
+            raise(&mut last, interval, |interval| interval.to);
+            let earlier = if interval.shared { highest_writer } else { highest };
+            if let Some(earlier) =
+                earlier.filter(|earlier| interval.token.is_some() && interval.token <= earlier.token)
+            {
+                self.tokens.push(format!("{interval} after {earlier}"));
+            }
+            raise(&mut highest, interval, |interval| interval.token);
+            if !interval.shared {
+                raise(&mut last_writer, interval, |interval| interval.to);
+                raise(&mut highest_writer, interval, |interval| interval.token);
             }
         }
-        let mut with_token = list.iter().filter(|interval| interval.token.is_some());
-        let Some(mut highest) = with_token.next() else { return };
-        for interval in with_token {
-            if interval.token <= highest.token {
-                self.tokens.push(format!("{interval} after {highest}"));
-            } else {
-                highest = interval;
-            }
-        }
+    }
+}
+
+/// Replaces `most` by `other` if that has more.
+fn raise<'a, T: Ord>(most: &mut Option<&'a Interval>, other: &'a Interval, of: impl Fn(&Interval) -> T) {
+    if most.is_none_or(|most| of(other) > of(most)) {
+        *most = Some(other);
     }
 }
 
@@ -204,15 +233,18 @@ pub(crate) struct Interval {
     pub(crate) key: String,
     /// Redisson's locks have none, but for the fenced one.
     pub(crate) token: Option<u64>,
+    /// A reader.
+    pub(crate) shared: bool,
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, key, token, from, to } = self;
+        let Self { id, key, token, shared, from, to } = self;
+        let reads = if *shared { ", reading," } else { "" };
         let token = token.map_or_else(|| "no token".to_owned(), |token| format!("token {token}"));
-        write!(f, "{key} by {id} with {token} from {from} to {to} ns")
+        write!(f, "{key} by {id}{reads} with {token} from {from} to {to} ns")
     }
 }
 
@@ -221,6 +253,7 @@ struct Event {
     id: String,
     key: String,
     token: Option<u64>,
+    shared: bool,
     at: u64,
     valid_until: u64,
 }
@@ -233,8 +266,9 @@ impl Event {
             "leave" => false,
             _ => return None,
         };
-        let event = Self {
+        let mut event = Self {
             entering,
+            shared: false,
             id: words.next()?.to_owned(),
             key: words.next()?.to_owned(),
             token: match words.next()? {
@@ -244,6 +278,11 @@ impl Event {
             at: words.next()?.parse().ok()?,
             valid_until: words.next()?.parse().ok()?,
         };
+        match words.next() {
+            None => {}
+            Some("shared") => event.shared = true,
+            Some(_) => return None,
+        }
         words.next().is_none().then_some(event)
     }
 }
@@ -286,6 +325,57 @@ mod tests {
         ]);
         assert_eq!(report.overlaps.len(), 2, "{report}");
         assert!(report.tokens.is_empty());
+    }
+
+    #[test]
+    fn readers_are_inside_together_and_share_a_token() {
+        let report = report(&[
+            "enter 1-0 a 10 100 900 shared",
+            "enter 2-0 a 11 110 900 shared",
+            "enter 3-0 a 10 120 900 shared",
+            "leave 1-0 a 10 130 900 shared",
+            "leave 2-0 a 11 140 900 shared",
+            "leave 3-0 a 10 150 900 shared",
+            "enter 4-0 a 12 150 900",
+            "leave 4-0 a 12 160 900",
+            "enter 5-0 a - 160 900 shared",
+            "leave 5-0 a - 170 900 shared",
+        ]);
+        assert_eq!(report.total(), 5);
+        report.assert_clean();
+    }
+
+    #[test]
+    fn a_reader_beside_a_writer_is_found_whoever_was_there_first() {
+        let report = report(&[
+            "enter 1-0 a 10 100 900 shared",
+            "enter 1-1 a 10 105 900 shared",
+            "enter 2-0 a 11 110 900",
+            "leave 1-1 a 10 106 900 shared",
+            "leave 2-0 a 11 120 900",
+            "leave 1-0 a 10 130 900 shared",
+            "enter 3-0 b 5 100 900",
+            "enter 4-0 b 6 110 900 shared",
+            "enter 4-1 b 6 115 900 shared",
+            "leave 4-0 b 6 120 900 shared",
+            "leave 4-1 b 6 120 900 shared",
+            "leave 3-0 b 5 130 900",
+        ]);
+        assert_eq!(report.overlaps.len(), 3, "{report}");
+        assert!(report.tokens.is_empty(), "{report}");
+    }
+
+    #[test]
+    fn a_reader_with_a_writers_token_and_a_writer_with_a_readers_are_found() {
+        let report = report(&[
+            "enter 1-0 a 10 100 900",
+            "leave 1-0 a 10 110 900",
+            "enter 2-0 a 10 120 900 shared",
+            "leave 2-0 a 10 130 900 shared",
+            "enter 3-0 a 10 140 900",
+            "leave 3-0 a 10 150 900",
+        ]);
+        assert_eq!(report.tokens.len(), 2, "{report}");
     }
 
     #[test]

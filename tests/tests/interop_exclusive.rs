@@ -140,7 +140,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
             let lock = kind.on(&java, "a", &name);
             let guard = kind.acquire(&locks, &name).await.unwrap();
             let waiting = lock.lock().within(SLACK);
-            somebody_waits(kind, &server, &name).await;
+            java.is_parked("a").await;
             let released = now_nanos();
             guard.release().await.unwrap();
             let entered = waiting.await;
@@ -337,7 +337,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let next = kind.on(&java, "next", "k");
         let waiting = next.lock();
-        somebody_waits(kind, &server, "k").await;
+        java.is_parked("next").await;
         assert!(kind.on(&java, "admin", "k").force_unlock().await.is_true());
         waiting.await.done();
         // The holder hears of it at its next renewal.
@@ -357,7 +357,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let held = kind.on(&java, "a", "k");
         held.lock().await.done();
         let waiting = kind.on(&java, "b", "k").lock();
-        somebody_waits(kind, &server, "k").await;
+        java.is_parked("b").await;
         assert!(locks.force_release("k").await.unwrap());
         waiting.await.done();
         assert!(locks.force_release("k").await.unwrap());

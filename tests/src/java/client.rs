@@ -17,6 +17,7 @@ use super::build::Program;
 use super::lock::JavaLock;
 use super::servers::Servers;
 use crate::clock::nanos_ahead_of_monotonic;
+use crate::eventually;
 use crate::process::Process;
 
 /// How long an answer may take where a test says nothing else. Generous: two busy cores.
@@ -82,7 +83,9 @@ impl Java {
     ///
     /// When it can't be built or started.
     pub async fn start_with(servers: &impl Servers, settings: Settings) -> Self {
-        let program = Program::build().unwrap_or_else(|error| panic!("no Java program: {error}"));
+        // It takes a while the first time, and the test may be connecting meanwhile.
+        let built = tokio::task::spawn_blocking(Program::build).await.expect("it does not panic");
+        let program = built.unwrap_or_else(|error| panic!("no Java program: {error}"));
         let mut command = program.command();
         command.arg(servers.java_argument()).args(settings.arguments);
         // Stamps of both sides are on one clock.
@@ -135,6 +138,17 @@ impl Java {
     /// As an awaited [`Call`] does.
     pub async fn interrupt(&self, thread: &str) {
         self.call(&format!("- interrupt {thread}")).json().await;
+    }
+
+    /// Waits until the thread sleeps until a message comes. Its client listens before that, and forgets messages about
+    /// read and write locks that come between (`1`; Redisson wakes those who sleep by then).
+    ///
+    /// # Panics
+    ///
+    /// As an awaited [`Call`] does, or when it does not sleep in the end.
+    pub async fn is_parked(&self, thread: &str) {
+        let parked = async || self.call(&format!("- parked {thread}")).json().await["value"] == true;
+        eventually(parked, LIMIT).await;
     }
 
     /// From now on the wall clock that Redisson reads is this much ahead of the machine's, or behind it.

@@ -120,6 +120,7 @@ pub fn judge(history: &History, bounds: Bounds) -> Verdict {
             id: request.id.clone(),
             key: request.key.clone(),
             token: Some(grant.token),
+            shared: false,
             from: grant.at,
             to: grant.to,
         });

@@ -5,6 +5,7 @@ import static java.util.concurrent.TimeUnit.MILLISECONDS;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
@@ -287,15 +288,18 @@ final class Commands {
         return new IllegalArgumentException("unknown operation " + command.op() + " of " + command.kind());
     }
 
-    /** Writes sections as {@code tests/src/overlap.rs} reads them: one line, one write, at the end of a common file. */
+    /** Writes sections as {@code tests/src/overlap.rs} reads them: one line for each key, one write, at the end of a common file. */
     private static final class Sections implements AutoCloseable {
         private final FileOutputStream file;
-        private final String key;
+        private final List<Member> members;
         private String id;
 
         Sections(Rival.Command command) throws IOException {
             file = command.has("log") ? new FileOutputStream(command.options().get("log"), true) : null;
-            key = command.name();
+            members = command.kind().equals("multi")
+                ? Stream.of(command.name().split(",")).map(member -> member.split(":", 2))
+                    .map(parts -> new Member(parts[0], parts[1])).toList()
+                : List.of(new Member(command.kind(), command.name()));
         }
 
         void enter(long token, long now, long validUntil) throws IOException {
@@ -310,9 +314,18 @@ final class Commands {
         private void write(String event, long token, long now, long validUntil) throws IOException {
             if (file != null) {
                 String shown = token < 0 ? "-" : String.valueOf(token);
-                String line = String.join(" ", event, id, key, shown, String.valueOf(now), String.valueOf(validUntil));
-                file.write((line + "\n").getBytes(StandardCharsets.UTF_8));
+                StringBuilder lines = new StringBuilder();
+                for (int i = 0; i < members.size(); i++) {
+                    Member member = members.get(i);
+                    lines.append(String.join(" ", event, id + "-" + i, member.key(), shown, String.valueOf(now),
+                        String.valueOf(validUntil)));
+                    lines.append(member.kind().equals("read") ? " shared\n" : "\n");
+                }
+                file.write(lines.toString().getBytes(StandardCharsets.UTF_8));
             }
+        }
+
+        private record Member(String kind, String key) {
         }
 
         @Override

@@ -41,6 +41,7 @@ import org.redisson.config.Config;
  *
  * <pre>
  * ID - interrupt THREAD     interrupts what that thread does
+ * ID - parked THREAD        whether that thread sleeps until a message comes: true or false
  * ID - wall MS              sets the offset of the wall clock
  * ID - exit                 ends in good order, as does the end of the input
  * </pre>
@@ -90,6 +91,10 @@ public final class Rival {
             }
             switch (words.get(2)) {
                 case "interrupt" -> workers.get(words.get(3)).interrupt();
+                case "parked" -> {
+                    answer(Map.of("id", id, "value", workers.get(words.get(3)).isParked()));
+                    continue;
+                }
                 case "wall" -> WallClock.setOffset(Long.parseLong(words.get(3)));
                 case "exit" -> {
                     answer(Map.of("id", id));
@@ -180,6 +185,13 @@ public final class Rival {
             this.commands = commands;
             setDaemon(true);
             start();
+        }
+
+        /** Whether it sleeps in the semaphore that messages release, which is where Redisson's waiters end up. */
+        boolean isParked() {
+            boolean waits = Arrays.stream(getStackTrace())
+                .anyMatch(frame -> frame.getClassName().equals("java.util.concurrent.Semaphore"));
+            return waits && (getState() == State.WAITING || getState() == State.TIMED_WAITING);
         }
 
         @Override
