@@ -68,7 +68,8 @@ impl Recorder {
     fn begin(&self, key: &str, token: u64, shared: bool, remaining: impl FnOnce() -> Duration) -> Section {
         assert!(!key.contains(char::is_whitespace), "keys of the overlap log have no blanks: {key:?}");
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let section = Section { id: format!("{}-{n}", std::process::id()), key: key.to_owned(), token, shared };
+        let section =
+            Section { id: format!("{}-{n}", std::process::id()), key: key.to_owned(), token, shared };
         self.write("enter", &section, remaining);
         section
     }
@@ -102,8 +103,9 @@ pub struct Report {
     pub sections: BTreeMap<String, usize>,
     /// Sections of one key that were inside at the same time, and not all of them readers.
     pub overlaps: Vec<String>,
-    /// Sections whose token was not larger than every earlier one of its key. Two readers are not compared: one that
-    /// joins a hold has the token of that, and others may have entered with a larger one meanwhile.
+    /// Sections whose token was not larger than every earlier one of its key. A reader's may be that of a writer
+    /// who went on as a reader. Two readers are not compared: one that joins a hold has the token of that, and others may
+    /// have entered with a larger one meanwhile.
     pub tokens: Vec<String>,
 }
 
@@ -186,10 +188,13 @@ impl Report {
                 self.overlaps.push(format!("{interval} while {rival}"));
             }
             raise(&mut last, interval, |interval| interval.to);
-            let earlier = if interval.shared { highest_writer } else { highest };
-            if let Some(earlier) =
-                earlier.filter(|earlier| interval.token.is_some() && interval.token <= earlier.token)
-            {
+            // A reader may have the token of a writer that became a reader.
+            let (earlier, same) = if interval.shared { (highest_writer, false) } else { (highest, true) };
+            let broken = |earlier: &&Interval| {
+                interval.token.is_some()
+                    && (interval.token < earlier.token || same && interval.token == earlier.token)
+            };
+            if let Some(earlier) = earlier.filter(broken) {
                 self.tokens.push(format!("{interval} after {earlier}"));
             }
             raise(&mut highest, interval, |interval| interval.token);
@@ -366,12 +371,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_with_a_writers_token_and_a_writer_with_a_readers_are_found() {
+    fn a_reader_below_a_writer_and_a_writer_with_a_readers_token_are_found() {
         let report = report(&[
             "enter 1-0 a 10 100 900",
             "leave 1-0 a 10 110 900",
-            "enter 2-0 a 10 120 900 shared",
-            "leave 2-0 a 10 130 900 shared",
+            // A downgrade.
+            "enter 1-1 a 10 110 900 shared",
+            "leave 1-1 a 10 115 900 shared",
+            "enter 2-0 a 9 120 900 shared",
+            "leave 2-0 a 9 130 900 shared",
             "enter 3-0 a 10 140 900",
             "leave 3-0 a 10 150 900",
         ]);

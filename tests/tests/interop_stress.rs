@@ -1,0 +1,263 @@
+//! Everything at once: two Java programs and two Rust managers on eight keys, locks of all kinds, and a checker for who
+//! was inside with whom.
+//!
+//! Ten seconds; `LOCK_INTEROP_SECONDS=60 cargo xtask test interop` makes it a minute.
+#![allow(clippy::print_stdout, reason = "figures, shown with --nocapture")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lock_runtime::{AcquireError, Lock, LockGuard, LockManager, MultiKey};
+use lock_tests::RedisServer;
+use lock_tests::java::{Java, Settings, connect};
+use lock_tests::overlap::{Recorder, Report};
+use tokio::task::JoinSet;
+
+const SLACK: Duration = Duration::from_secs(10);
+/// Of both sides. What Redisson's waiters sleep at the longest when they miss a message.
+const LEASE: Duration = Duration::from_secs(5);
+/// How long a thread stays with one lock.
+const SPELL: Duration = Duration::from_millis(400);
+/// Threads of each Java program, tasks of each Rust manager.
+const THREADS: usize = 4;
+const TASKS: usize = 6;
+const HOLD: Duration = Duration::from_millis(1);
+
+/// What Java's threads lock, by Redisson's kinds. Multi locks in one order, which is not ours: Redisson does not sort
+/// them, and its threads block each other for seconds when they differ in that.
+const JAVA: [(&str, &str); 13] = [
+    ("lock", "mutex:0"),
+    ("read", "rw:0"),
+    ("fair", "fair:0"),
+    ("multi", "lock:both:1,lock:both:0"),
+    ("write", "rw:1"),
+    ("fenced", "mutex:1"),
+    ("read", "rw:1"),
+    ("fair", "fair:1"),
+    ("multi", "lock:both:1,lock:both:0"),
+    ("write", "rw:0"),
+    ("lock", "both:1"),
+    ("multi", "fair:fair:0,read:rw:0,lock:mutex:0"),
+    ("fair", "fair:0"),
+];
+
+/// What a task of ours does in one round.
+#[derive(Clone, Copy, Debug)]
+enum Rust {
+    Mutex(&'static str),
+    Fair(&'static str),
+    Read(&'static str),
+    /// With a lease and so a hold of its own.
+    ReadFor(&'static str),
+    Write(&'static str),
+    /// Writes, then reads, without letting go.
+    Downgrade(&'static str),
+    /// `both:0` and `both:1`.
+    Both,
+    /// One key of each kind.
+    Mixed,
+}
+
+const RUST: [Rust; 14] = [
+    Rust::Mutex("mutex:0"),
+    Rust::Read("rw:0"),
+    Rust::Fair("fair:0"),
+    Rust::Both,
+    Rust::Write("rw:1"),
+    Rust::Mutex("mutex:1"),
+    Rust::ReadFor("rw:1"),
+    Rust::Fair("fair:1"),
+    Rust::Downgrade("rw:0"),
+    Rust::Mutex("both:0"),
+    Rust::Mixed,
+    Rust::Read("rw:1"),
+    Rust::Write("rw:0"),
+    Rust::Downgrade("rw:1"),
+];
+
+impl Rust {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mutex(_) => "mutex",
+            Self::Fair(_) => "fair",
+            Self::Read(_) => "read",
+            Self::ReadFor(_) => "read with a lease",
+            Self::Write(_) => "write",
+            Self::Downgrade(_) => "downgrade",
+            Self::Both => "multi",
+            Self::Mixed => "multi, mixed",
+        }
+    }
+
+    fn request(self, locks: &LockManager) -> Lock {
+        match self {
+            Self::Mutex(key) => locks.mutex(key),
+            Self::Fair(key) => locks.fair(key),
+            Self::Read(key) => locks.read(key),
+            Self::ReadFor(key) => locks.read(key).lease(LEASE),
+            Self::Write(key) | Self::Downgrade(key) => locks.write(key),
+            Self::Both => locks.multi(["both:1", "both:0"]),
+            Self::Mixed => {
+                locks.multi([MultiKey::mutex("mutex:0"), MultiKey::read("rw:0"), MultiKey::fair("fair:0")])
+            }
+        }
+    }
+
+    fn reads(self, key: &str) -> bool {
+        matches!(self, Self::Read(_) | Self::ReadFor(_)) || matches!(self, Self::Mixed) && key == "rw:0"
+    }
+}
+
+/// What one kind of worker did.
+#[derive(Debug, Default)]
+struct Tally {
+    rounds: u64,
+    lost: u64,
+    longest: Duration,
+}
+
+type Tallies = BTreeMap<String, Tally>;
+
+fn add(tallies: &mut Tallies, name: String, other: &Tally) {
+    let tally = tallies.entry(name).or_default();
+    tally.rounds += other.rounds;
+    tally.lost += other.lost;
+    tally.longest = tally.longest.max(other.longest);
+}
+
+/// Is inside for a moment, and notes it for each key.
+async fn inside(recorder: &Recorder, guard: &LockGuard, reads: impl Fn(&str) -> bool) {
+    let mut sections = Vec::new();
+    for (key, token) in guard.tokens() {
+        let remaining = || guard.remaining();
+        sections.push(if reads(key.as_str()) {
+            recorder.enter_shared(key.as_str(), token.get(), remaining)
+        } else {
+            recorder.enter(key.as_str(), token.get(), remaining)
+        });
+    }
+    tokio::time::sleep(HOLD).await;
+    for section in sections {
+        recorder.leave(section, || guard.remaining());
+    }
+}
+
+async fn task(locks: LockManager, recorder: Arc<Recorder>, first: usize, end: Instant) -> Tallies {
+    let mut tallies = Tallies::new();
+    // A step that has no factor in common with the number of things to do: each task does all of them.
+    for work in (0..).map(|round| RUST[(first + round * 3) % RUST.len()]) {
+        let asked = Instant::now();
+        if asked >= end {
+            break;
+        }
+        let guard = match work.request(&locks).wait(Duration::from_secs(60)).acquire().await {
+            Ok(guard) => guard,
+            Err(error @ AcquireError::TimedOut { .. }) => panic!("{work:?}: {error}"),
+            Err(error) => panic!("{work:?} failed: {error}"),
+        };
+        let longest = asked.elapsed();
+        inside(&recorder, &guard, |key| work.reads(key)).await;
+        let guard = if matches!(work, Rust::Downgrade(_)) {
+            match guard.downgrade().await {
+                Ok(guard) => {
+                    inside(&recorder, &guard, |_| true).await;
+                    Some(guard)
+                }
+                Err(_) => None,
+            }
+        } else {
+            Some(guard)
+        };
+        let lost = match guard {
+            Some(guard) => guard.release().await.is_err(),
+            None => true,
+        };
+        add(
+            &mut tallies,
+            format!("Rust {}", work.name()),
+            &Tally { rounds: 1, lost: u64::from(lost), longest },
+        );
+        tokio::task::yield_now().await;
+    }
+    tallies
+}
+
+async fn thread(java: Arc<Java>, log: String, first: usize, end: Instant) -> Tallies {
+    let mut tallies = Tallies::new();
+    let name = format!("thread-{first}");
+    let spell = SPELL.as_millis().to_string();
+    for (kind, lock) in (0..).map(|round| JAVA[(first + round * 5) % JAVA.len()]) {
+        if Instant::now() >= end {
+            break;
+        }
+        let options =
+            [("for", spell.as_str()), ("hold_us", "1000"), ("pause_us", "500"), ("log", log.as_str())];
+        let answer = java.lock(&name, kind, lock).call("hammer", &options).within(SLACK * 12).await;
+        let number =
+            |name: &str| answer.value()[name].as_u64().unwrap_or_else(|| panic!("no {name}: {answer:?}"));
+        let longest = Duration::from_nanos(number("longest"));
+        add(&mut tallies, format!("Java {kind}"), &Tally { rounds: number("rounds"), lost: 0, longest });
+    }
+    tallies
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_kinds_of_both_sides_exclude_each_other_and_leave_nothing_behind() {
+    let seconds = std::env::var("LOCK_INTEROP_SECONDS").ok();
+    let time = Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("seconds")));
+    let server = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let recorder = Arc::new(Recorder::open(&path).unwrap());
+    let settings = |ahead| Settings::default().watchdog(LEASE).wall_clock_ahead(ahead);
+    let (left, right) =
+        tokio::join!(Java::start_with(&server, settings(2000)), Java::start_with(&server, settings(-2000)));
+    let javas = [Arc::new(left), Arc::new(right)];
+    let end = Instant::now() + time;
+    let mut workers = JoinSet::new();
+    for manager in 0..2 {
+        let locks = connect(&server, |builder| builder.lease(LEASE)).await;
+        for number in 0..TASKS {
+            workers.spawn(task(locks.clone(), recorder.clone(), manager * TASKS + number, end));
+        }
+        for number in 0..THREADS {
+            let (java, log) = (javas[manager].clone(), path.display().to_string());
+            workers.spawn(thread(java, log, manager * THREADS + number, end));
+        }
+    }
+    let mut tallies = Tallies::new();
+    while let Some(done) = workers.join_next().await {
+        for (name, tally) in done.expect("a worker ends in good order") {
+            add(&mut tallies, name, &tally);
+        }
+    }
+    let over = end.elapsed();
+    let report = Report::read(&path).unwrap();
+    println!(
+        "{time:?}, the last left {over:.2?} later; {} sections on {} keys",
+        report.total(),
+        report.sections.len()
+    );
+    for (name, Tally { rounds, lost, longest }) in &tallies {
+        println!("{name:22} {rounds:6} times, {lost} lost, longest wait {longest:.2?}");
+    }
+    report.assert_clean();
+    assert_eq!(report.sections.len(), 8, "{report}");
+    for name in ["lock", "fenced", "fair", "read", "write", "multi"] {
+        assert!(tallies.get(&format!("Java {name}")).is_some_and(|tally| tally.rounds > 0), "Java {name}");
+    }
+    for work in RUST {
+        let name = format!("Rust {}", work.name());
+        assert!(tallies.get(&name).is_some_and(|tally| tally.rounds > 0), "{name}");
+    }
+    // Nothing but the counters of fencing tokens is left.
+    let is_counter = |key: &str| key.starts_with("redisson_lock_token:");
+    let left = || server.cli(&["KEYS", "*"]);
+    let deadline = Instant::now() + SLACK;
+    while !left().lines().all(is_counter) {
+        assert!(Instant::now() < deadline, "left behind: {}", left());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(left().lines().count(), 8);
+}
