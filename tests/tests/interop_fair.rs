@@ -425,3 +425,72 @@ async fn an_unlock_after_the_lease_is_over_does_not_disturb_the_next_holder() {
     waiting.await.unwrap().release().await.unwrap();
     nothing_is_left(&server).await;
 }
+
+/// `delete()` removes the queue with the lock and tells nobody. Redisson's waiters sleep on; ours miss their places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fair_lock_that_java_deletes_is_taken_by_rust_waiters_soon() {
+    let server = RedisServer::start();
+    let (locks, java) = tokio::join!(connect(&server, |builder| builder), Java::start(&server));
+    let guard = locks.fair(NAME).acquire().await.unwrap();
+    let mut line = Line::new(&server);
+    for _ in 0..3 {
+        line.rust(&locks, None).await;
+    }
+    let start = Instant::now();
+    assert!(java.lock("admin", "fair", NAME).call("delete", &[]).await.is_true());
+    // Who is first is a race now.
+    for task in std::mem::take(&mut line.tasks) {
+        task.await.unwrap();
+    }
+    println!("three waiters within {:.2?} of the deletion", start.elapsed());
+    assert!(start.elapsed() < SLACK);
+    assert!(guard.release().await.is_err());
+    eventually(async || server.cli(&["EXISTS", NAME]) == "0" && queue(&server).is_empty(), SLACK).await;
+}
+
+/// What an operator sees of Java's holders and waiters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_shows_the_holders_and_waiters_of_both_sides() {
+    let server = RedisServer::start();
+    let (locks, java) = tokio::join!(connect(&server, |builder| builder), Java::start(&server));
+    let (holder, waiter) = (java.lock("a", "fair", "f"), java.lock("b", "fair", "f"));
+    let owner = holder.lock().await.owner;
+    holder.lock().await.done();
+    let _waits = waiter.lock();
+    eventually(async || Kind::Fair.waiting_clients(&server, "f") == 1, SLACK).await;
+    let ours = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.fair("f").wait(SLACK * 3).acquire().await.unwrap() }
+    });
+    eventually(async || Kind::Fair.waiting_clients(&server, "f") == 2, SLACK).await;
+    let status = locks.status("f").await.unwrap();
+    let holders: Vec<_> = status.holders.iter().map(|(owner, count)| (owner.to_string(), *count)).collect();
+    assert_eq!((holders, status.waiters), (vec![(owner, 2)], 2));
+    assert_eq!(status.kind, Some(lock_runtime::store::Kind::Fair));
+
+    let (writer, reader) = (java.lock("w", "write", "rw"), java.lock("w", "read", "rw"));
+    writer.lock().await.done();
+    reader.lock().await.done();
+    let status = locks.status("rw").await.unwrap();
+    assert_eq!(status.kind, Some(lock_runtime::store::Kind::Write));
+    assert_eq!(status.holders.len(), 2, "it reads too: {status:?}");
+    writer.unlock().await.done();
+    let guard = locks.read("rw").wait(SLACK).acquire().await.unwrap();
+    let status = locks.status("rw").await.unwrap();
+    assert_eq!((status.kind, status.holders.len()), (Some(lock_runtime::store::Kind::Read), 2));
+
+    let mut listed = Vec::new();
+    let mut list = locks.list("");
+    while let Some(page) = list.next_page().await.unwrap() {
+        listed.extend(page.into_iter().map(|(key, _)| key.as_str().to_owned()));
+    }
+    listed.sort();
+    listed.dedup();
+    assert_eq!(listed, ["f", "rw"]);
+    for _ in 0..2 {
+        holder.unlock().await.done();
+    }
+    waiter.unlock().await.done();
+    ours.await.unwrap().release().await.unwrap();
+    guard.release().await.unwrap();
+}

@@ -284,6 +284,25 @@ async fn a_downgrade_of_rust_lets_waiting_java_readers_in_at_once() {
     nothing_is_left(&server).await;
 }
 
+/// The same as Redisson's: a read lock inside the write lock, which is given back first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rust_read_lock_inside_a_write_lock_outlives_it_beside_java_readers() {
+    let server = RedisServer::start();
+    let (locks, java) = with_defaults(&server).await;
+    let writer = locks.write("k").acquire().await.unwrap();
+    let inside = writer.scope(async { locks.read("k").acquire().await.unwrap() }).await;
+    let reader = java.lock("a", "read", "k");
+    let waiting = reader.lock().within(SLACK);
+    java.is_parked("a").await;
+    writer.release().await.unwrap();
+    waiting.await.done();
+    assert!(!inside.is_lost());
+    assert!(!java.lock("b", "write", "k").try_lock().await.is_true());
+    reader.unlock().await.done();
+    inside.release().await.expect("held until here");
+    nothing_is_left(&server).await;
+}
+
 /// Redisson tells nobody of its downgrade; its own waiting readers sleep until the lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_of_java_lets_waiting_rust_readers_in_when_they_look_again() {
@@ -532,6 +551,42 @@ async fn a_waiting_rust_writer_keeps_rust_readers_out_and_not_those_of_java() {
     }
     b.unlock().await.done();
     writer.await.unwrap().0.release().await.unwrap();
+    nothing_is_left(&server).await;
+}
+
+/// Readers of ours that come without a pause share a hold, which takes no more of them after its window. Redisson's
+/// writers leave no sign that they wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_java_writer_has_its_share_beside_rust_readers_without_a_pause() {
+    let server = RedisServer::start();
+    let (locks, java) = with_defaults(&server).await;
+    let time = Duration::from_secs(5);
+    let end = Instant::now() + time;
+    let readers: Vec<_> = (0..8)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move {
+                let mut rounds = 0_u64;
+                while Instant::now() < end {
+                    let guard = read(&locks, "k").await;
+                    tokio::time::sleep(ms(2)).await;
+                    guard.release().await.unwrap();
+                    rounds += 1;
+                }
+                rounds
+            })
+        })
+        .collect();
+    let log = tempfile::tempdir().unwrap();
+    let (rounds, longest) =
+        java.lock("a", "write", "k").hammer(time, Duration::ZERO, &log.path().join("log")).await;
+    let mut read = 0;
+    for reader in readers {
+        read += reader.await.unwrap();
+    }
+    println!("Java wrote {rounds} times in {time:?}, longest wait {longest:.2?}; Rust read {read} times");
+    assert!(rounds >= 5 && longest < time / 2, "{rounds} times, {longest:?}");
+    assert!(read > 0);
     nothing_is_left(&server).await;
 }
 
