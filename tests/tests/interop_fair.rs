@@ -494,3 +494,24 @@ async fn status_shows_the_holders_and_waiters_of_both_sides() {
     ours.await.unwrap().release().await.unwrap();
     guard.release().await.unwrap();
 }
+
+/// A client of Java's whose clock is ahead by more than a new waiter of ours has told Redisson to count with takes it for
+/// dead. It joins again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rust_waiter_that_a_fast_java_clock_puts_out_of_the_queue_joins_again() {
+    let server = RedisServer::start();
+    let fast = Settings::default().wall_clock_ahead(60_000);
+    let (locks, java) = tokio::join!(connect(&server, |builder| builder), Java::start_with(&server, fast));
+    let holder = java.lock("a", "fair", NAME);
+    holder.lock_for(SLACK).await.done();
+    let lock = locks.fair(NAME).wait(SLACK * 2);
+    let task = tokio::spawn(async move { lock.acquire().await });
+    let joined = async || eventually(async || queue(&server).len() == 1, SLACK).await;
+    joined().await;
+    // Its first second; after that our side has moved its deadline.
+    assert!(!java.lock("b", "fair", NAME).try_lock().await.is_true());
+    joined().await;
+    holder.unlock().await.done();
+    task.await.unwrap().expect("it waits on").release().await.unwrap();
+    nothing_is_left(&server).await;
+}
