@@ -45,7 +45,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn to_json(&self) -> Value {
+    pub(crate) fn to_json(self) -> Value {
         json!([self.sent, self.queued, self.released])
     }
 

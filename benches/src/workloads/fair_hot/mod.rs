@@ -71,7 +71,7 @@ async fn in_child(options: &Options, urls: &Urls) -> Result<Report, String> {
     let journal = Journal::default();
     let backend = Backend::connect(options, urls).await?.watched_by(&journal, options).await?;
     let mut report = child::work(options, &backend, &mut parent, role).await?;
-    let places = journal.places().iter().map(Place::to_json).collect();
+    let places = journal.places().into_iter().map(Place::to_json).collect();
     report.extra.push((PLACES, Value::Array(places)));
     Ok(report)
 }
