@@ -44,6 +44,7 @@
 //! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the number of the grant.
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
 //!   what to do about it.
+//! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
 //! - [`store`]: the trait behind it all, for stores of one's own.
 #![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]
 //!
@@ -104,6 +105,7 @@ mod body;
 mod builder;
 mod clock;
 mod config;
+mod counting;
 mod default;
 mod engine;
 mod error;
@@ -124,6 +126,7 @@ mod token;
 
 pub use builder::LockManagerBuilder;
 pub use config::TokenRetention;
+pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
 pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};

@@ -80,7 +80,7 @@ pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKe
             let first = keys.next();
             let (key, kind) =
                 first.ok_or_else(|| AcquireError::misconfigured("a lock of no keys; name one at least"))?;
-            Ok((key, Spec { kind, more: keys.collect() }))
+            Ok((key, Spec { kind, more: keys.collect(), permits: 0 }))
         }
     }
 }
