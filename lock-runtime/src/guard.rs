@@ -114,7 +114,8 @@ impl LockGuard {
     /// A view that can be cloned and kept; it keeps nothing alive.
     #[must_use]
     pub fn view(&self) -> HeldLock {
-        let inside = (!self.inside().is_empty()).then(|| Arc::new(self.inside().iter().map(Self::view).collect()));
+        let inside =
+            (!self.inside().is_empty()).then(|| Arc::new(self.inside().iter().map(Self::view).collect()));
         HeldLock { entry: self.entry.clone(), inside }
     }
 
@@ -199,7 +200,8 @@ impl LockGuard {
     /// Dropped, it leaves nothing behind: the lock is released.
     pub async fn downgrade(self) -> Result<Self, LockError> {
         let hold = &self.entry.grant.hold;
-        if !hold.is_single() || !self.inside().is_empty() || !matches!(hold.kind(), Kind::Write | Kind::Read) {
+        if !hold.is_single() || !self.inside().is_empty() || !matches!(hold.kind(), Kind::Write | Kind::Read)
+        {
             let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
             return Err(LockError::Misconfigured { reason: reason.into() });
         }

@@ -118,9 +118,8 @@ async fn a_grant_whose_notice_is_late_is_not_used_after_its_end() {
         let x = manager_on(LockManager::builder(), named_memory_store(&name));
         let y = Far::new(&name, 1000 * MS).manager();
         let held = x.fair("k").acquire().await.unwrap();
-        let waiter = tokio::spawn(async move {
-            y.fair("k").lease(400 * MS).wait_forever().acquire().await.unwrap()
-        });
+        let waiter =
+            tokio::spawn(async move { y.fair("k").lease(400 * MS).wait_forever().acquire().await.unwrap() });
         sleep(5000 * MS + 50 * MS * n).await;
         held.release().await.unwrap();
         // Granted to the waiter, for 400 ms, and over.

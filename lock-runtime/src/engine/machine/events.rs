@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::inside::stop_watching;
 use super::{
-    COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Patience, Phase, Rivals,
-    Step, Waiter, WaiterState,
+    COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Patience, Phase, Rivals, Step, Waiter,
+    WaiterState,
 };
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, OWN_OFFER_TIME, Offer, Order,
-    Patience, Phase, WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
+    Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, OWN_OFFER_TIME, Offer,
+    Order, Patience, Phase, WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
@@ -231,7 +231,9 @@ impl Machine {
     /// For how long an offer stands.
     pub(super) fn offer_time(&self) -> Duration {
         match &self.phase {
-            Phase::Held(held) if self.own => OWN_OFFER_TIME.min(held.hold.lease.duration() / 4).max(OFFER_TIME),
+            Phase::Held(held) if self.own => {
+                OWN_OFFER_TIME.min(held.hold.lease.duration() / 4).max(OFFER_TIME)
+            }
             _ => OFFER_TIME,
         }
     }

@@ -54,7 +54,9 @@ pub(crate) async fn an_intent_is_kept(Subject { store, other, .. }: Subject) {
     }
 }
 
-pub(crate) async fn a_writer_that_finds_readers_later_is_told_to_ask_again(Subject { store, other, .. }: Subject) {
+pub(crate) async fn a_writer_that_finds_readers_later_is_told_to_ask_again(
+    Subject { store, other, .. }: Subject,
+) {
     // It waits for a writer, and finds readers later.
     grant(&store, wish(Kind::Write, "a", 1)).await;
     busy(&other, writer("a", 9)).await;

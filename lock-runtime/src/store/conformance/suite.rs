@@ -158,6 +158,7 @@ macro_rules! conformance {
                 nothing_is_taken_when_one_item_is_busy
                 busy_names_the_first_busy_item_of_any_kind
                 a_refused_request_joins_every_queue
+                a_request_that_lost_one_of_its_places_takes_all_anew
                 a_refused_request_that_does_not_wait_leaves_no_trace
                 a_refused_request_announces_its_writers
                 a_request_of_several_is_told_and_not_granted
