@@ -123,8 +123,13 @@ impl LockGuard {
     }
 
     pub(crate) fn inner_scope(&self) -> Scope {
+        self.inside_of(Scope::current())
+    }
+
+    /// The scope of what runs inside this lock, inside `scope`.
+    pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
         let entries = self.inside.iter().map(|guard| &guard.entry).chain([&self.entry]);
-        entries.fold(Scope::current(), |scope, entry| scope.with(Arc::clone(&entry.grant), entry.id))
+        entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant), entry.id))
     }
 
     /// The time-out of a store call, and where it is counted.

@@ -129,9 +129,9 @@ pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, Releas
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::{Lock, MultiKey, Mutex};
+pub use list::LockList;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
-pub use list::LockList;
 pub use manager::{LockManager, ShutdownError};
 pub use scope::in_current_scope;
 pub use store::{Kind, LockStatus};
@@ -172,4 +172,7 @@ mod documents {
     struct Errors;
     #[doc = include_str!("../../docs/guarantees.md")]
     struct Guarantees;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../../docs/interop.md")]
+    struct Interop;
 }

@@ -21,3 +21,12 @@ pub fn now_nanos() -> u64 {
 pub fn nanos_from_now(duration: Duration) -> u64 {
     now_nanos().saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
+
+/// By how much [`now_nanos`] is ahead of the monotonic clock, which Java's `System.nanoTime` is on Linux: for how long
+/// the machine has been suspended. 0 elsewhere.
+#[must_use]
+pub fn nanos_ahead_of_monotonic() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let monotonic = time.tv_sec * 1_000_000_000 + time.tv_nsec;
+    i64::try_from(now_nanos()).expect("less than 292 years") - monotonic
+}

@@ -4,7 +4,7 @@
 //! appending, which keeps lines of several processes whole without a lock of their own. Times are on the clock that
 //! all processes share ([`now_nanos`]). A section that never left, because its process was killed, lasts as long as
 //! its lock was known to be valid; one whose lock was over when it entered, because its process was stopped in
-//! between, does not count as inside.
+//! between, does not count as inside. Who has no token writes `-` for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -159,7 +159,6 @@ impl Report {
 
     fn judge(&mut self, list: &[Interval]) {
         let Some((mut latest, rest)) = list.split_first() else { return };
-        let mut highest = latest;
         for interval in rest {
             if interval.from < latest.to {
                 self.overlaps.push(format!("{interval} while {latest}"));
@@ -167,6 +166,10 @@ impl Report {
             if interval.to > latest.to {
                 latest = interval;
             }
+        }
+        let mut with_token = list.iter().filter(|interval| interval.token.is_some());
+        let Some(mut highest) = with_token.next() else { return };
+        for interval in with_token {
             if interval.token <= highest.token {
                 self.tokens.push(format!("{interval} after {highest}"));
             } else {
@@ -199,7 +202,8 @@ impl fmt::Display for Report {
 pub(crate) struct Interval {
     pub(crate) id: String,
     pub(crate) key: String,
-    pub(crate) token: u64,
+    /// Redisson's locks have none, but for the fenced one.
+    pub(crate) token: Option<u64>,
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
@@ -207,7 +211,8 @@ pub(crate) struct Interval {
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, key, token, from, to } = self;
-        write!(f, "{key} by {id} with token {token} from {from} to {to} ns")
+        let token = token.map_or_else(|| "no token".to_owned(), |token| format!("token {token}"));
+        write!(f, "{key} by {id} with {token} from {from} to {to} ns")
     }
 }
 
@@ -215,7 +220,7 @@ struct Event {
     entering: bool,
     id: String,
     key: String,
-    token: u64,
+    token: Option<u64>,
     at: u64,
     valid_until: u64,
 }
@@ -232,7 +237,10 @@ impl Event {
             entering,
             id: words.next()?.to_owned(),
             key: words.next()?.to_owned(),
-            token: words.next()?.parse().ok()?,
+            token: match words.next()? {
+                "-" => None,
+                token => Some(token.parse().ok()?),
+            },
             at: words.next()?.parse().ok()?,
             valid_until: words.next()?.parse().ok()?,
         };
@@ -292,6 +300,21 @@ mod tests {
         ]);
         assert!(report.overlaps.is_empty());
         assert_eq!(report.tokens.len(), 2, "{report}");
+    }
+
+    #[test]
+    fn sections_without_a_token_are_judged_by_their_times_alone() {
+        let report = report(&[
+            "enter 1-0 a 10 100 900",
+            "leave 1-0 a 10 110 900",
+            "enter 2-0 a - 120 900",
+            "leave 2-0 a - 130 900",
+            "enter 2-1 a - 125 900",
+            "leave 2-1 a - 140 900",
+            "enter 3-0 a 10 150 900",
+            "leave 3-0 a 10 160 900",
+        ]);
+        assert_eq!((report.overlaps.len(), report.tokens.len()), (1, 1), "{report}");
     }
 
     #[test]

@@ -83,6 +83,11 @@ impl Process {
         self.child.stdout.take()
     }
 
+    /// Its input, if it comes from a pipe; the first time only.
+    pub fn stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
     /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child can be asked for its status")

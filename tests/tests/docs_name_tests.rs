@@ -90,17 +90,36 @@ fn every_test_that_the_guarantees_name_exists() {
     let mut missing = Vec::new();
     for row in rows {
         let [tests, file] = row[..] else { panic!("not two cells: {row:?}") };
-        let [place] = quoted(file)[..] else { panic!("not one file: {file}") };
-        let path = match file.strip_prefix("conformance") {
-            Some(_) => format!("lock-runtime/src/store/conformance/{place}"),
-            None => place.trim_end_matches(".rs").to_owned(),
-        };
-        let source = sources.get(&path).unwrap_or_else(|| panic!("no such file: {path}.rs"));
-        let tests = quoted(tests);
-        assert!(!tests.is_empty(), "no test: {row:?}");
-        missing.extend(tests.into_iter().filter(|name| !has_test(source, name)).map(|name| (name, place)));
+        missing.extend(missing_of(&sources, tests, file));
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_test_that_the_page_about_java_names_exists() {
+    let (page, sources) = (page("interop.md"), sources());
+    let rows = rows(&page, &["kind", "direction", "test", "file"]);
+    assert!(rows.len() > 15, "{} rows", rows.len());
+    let mut missing = Vec::new();
+    for row in rows {
+        let [_, _, tests, file] = row[..] else { panic!("not four cells: {row:?}") };
+        missing.extend(missing_of(&sources, tests, file));
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Those of `tests` that are not in `file`, with it.
+fn missing_of(sources: &BTreeMap<String, String>, tests: &str, file: &str) -> Vec<String> {
+    let [place] = quoted(file)[..] else { panic!("not one file: {file}") };
+    let path = match file.strip_prefix("conformance") {
+        Some(_) => format!("lock-runtime/src/store/conformance/{place}"),
+        None => place.trim_end_matches(".rs").to_owned(),
+    };
+    let source = sources.get(&path).unwrap_or_else(|| panic!("no such file: {path}.rs"));
+    let tests = quoted(tests);
+    assert!(!tests.is_empty(), "no test in {file}");
+    let missing = tests.into_iter().filter(|name| !has_test(source, name));
+    missing.map(|name| format!("{name} in {place}")).collect()
 }
 
 #[test]

@@ -24,11 +24,12 @@ Commands:
 const HELP_TEST: &str = "\
 Checks everything that CI checks.
 
-Usage: cargo xtask test [--install] [--only <part>]...
+Usage: cargo xtask test [--install] [--only <part>]... [<part>]...
 
   --install      install what is missing with the system's package manager (as root, or with sudo);
                  without it the commands are printed and what needs them is skipped
   --only <part>  only this part; may be given several times, or as a list: --only fmt,clippy
+  <part>         the same in short: cargo xtask test interop
 
 Parts, in this order:
   fmt       cargo fmt --check
@@ -37,6 +38,8 @@ Parts, in this order:
   docs      cargo doc, warnings are errors
   test      unit, documentation, UI and integration tests (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
+  interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
+            client from its registry the first time)
   examples  quickstart and fencing, in memory and on a Redis server, two processes at once (needs redis-server)
 
 With CI=true in the environment, --install is implied and a part that is left out is a failure.
@@ -133,11 +136,12 @@ fn parse_test<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, Strin
             }
             _ => match arg.strip_prefix("--only=") {
                 Some(list) => only.extend(parts(list)?),
-                None => {
+                None if arg.starts_with('-') => {
                     return Err(format!(
                         "`cargo xtask test` knows no {arg:?}; it takes --install, --only <part>, --help"
                     ));
                 }
+                None => only.extend(parts(arg)?),
             },
         }
     }
@@ -258,6 +262,14 @@ mod tests {
     }
 
     #[test]
+    fn a_part_can_be_named_in_short() {
+        let interop = Options { install: false, parts: vec![Part::Interop] };
+        assert_eq!(parsed("test interop"), Ok(Task::Test(interop)));
+        let some = Options { install: true, parts: vec![Part::Fmt, Part::Interop] };
+        assert_eq!(parsed("test --only interop --install fmt"), Ok(Task::Test(some)));
+    }
+
+    #[test]
     fn all_workloads_run_five_rounds_unless_a_flag_says_otherwise() {
         let all = bench::Options { rounds: 5, only: Vec::new(), long: false, strict: false };
         assert_eq!(parsed("bench"), Ok(Task::Bench(all)));
@@ -301,6 +313,7 @@ mod tests {
             ("nonsense", "nonsense"),
             ("test --nonsense", "--nonsense"),
             ("test --only nonsense", "nonsense"),
+            ("test nonsense", "unknown part"),
             ("test --only", "needs a part"),
             ("bench --nonsense", "--strict"),
             ("bench --only nonsense", "pingpong"),

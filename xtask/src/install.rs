@@ -1,5 +1,6 @@
 //! Finding the programs that the parts need, and installing those that are missing.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Something a part needs besides cargo.
@@ -10,7 +11,13 @@ pub(crate) enum Tool {
     RedisServer,
     /// pkg-config and OpenSSL's headers, for the feature `tls-native`.
     OpenSsl,
+    /// A Java compiler that knows Java 17, for the Redisson client.
+    Jdk,
+    Maven,
 }
+
+/// The Java that `tests/interop` is written in.
+const JAVA: u32 = 17;
 
 impl Tool {
     pub(crate) fn name(self) -> &'static str {
@@ -19,6 +26,8 @@ impl Tool {
             Self::Clippy => "clippy",
             Self::RedisServer => "redis-server",
             Self::OpenSsl => "pkg-config with OpenSSL's headers",
+            Self::Jdk => "a JDK, 17 or newer",
+            Self::Maven => "Maven (mvn)",
         }
     }
 
@@ -32,6 +41,16 @@ impl Tool {
                 !cfg!(any(target_os = "linux", target_os = "android"))
                     || runs(Command::new("pkg-config").args(["--exists", "openssl"]))
             }
+            Self::Jdk => {
+                let output = Command::new(javac()).arg("-version").stdin(Stdio::null()).output();
+                // Old ones say it on stderr.
+                output.is_ok_and(|output| {
+                    [output.stdout, output.stderr].iter().any(|text| {
+                        java_version(&String::from_utf8_lossy(text)).is_some_and(|version| version >= JAVA)
+                    })
+                })
+            }
+            Self::Maven => runs(Command::new("mvn").arg("--version")),
         }
     }
 
@@ -40,7 +59,7 @@ impl Tool {
         let component = match self {
             Self::Rustfmt => Some("rustfmt"),
             Self::Clippy => Some("clippy"),
-            Self::RedisServer | Self::OpenSsl => None,
+            Self::RedisServer | Self::OpenSsl | Self::Jdk | Self::Maven => None,
         };
         if let Some(component) = component {
             return Ok(vec![words(&["rustup", "component", "add", component])]);
@@ -90,6 +109,12 @@ impl Manager {
             (Tool::OpenSsl, Self::Dnf) => &["pkgconf-pkg-config", "openssl-devel"],
             (Tool::OpenSsl, Self::Apk) => &["pkgconf", "openssl-dev"],
             (Tool::OpenSsl, Self::Pacman | Self::Brew) => &["pkgconf", "openssl"],
+            (Tool::Jdk, Self::AptGet) => &["default-jdk-headless"],
+            (Tool::Jdk, Self::Dnf) => &["java-devel"],
+            (Tool::Jdk, Self::Apk) => &["openjdk17"],
+            (Tool::Jdk, Self::Pacman) => &["jdk-openjdk"],
+            (Tool::Jdk, Self::Brew) => &["openjdk"],
+            (Tool::Maven, _) => &["maven"],
         }
     }
 
@@ -185,6 +210,20 @@ fn runs(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// The compiler of the Java that Maven takes.
+fn javac() -> PathBuf {
+    match std::env::var_os("JAVA_HOME") {
+        Some(home) if !home.is_empty() => Path::new(&home).join("bin").join("javac"),
+        _ => PathBuf::from("javac"),
+    }
+}
+
+/// The number in `javac 17.0.15`.
+fn java_version(text: &str) -> Option<u32> {
+    let version = text.lines().find_map(|line| line.strip_prefix("javac "))?;
+    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
@@ -213,6 +252,23 @@ mod tests {
         }
         let apt = Manager::AptGet.install(&["redis-server"]);
         assert_eq!(apt.len(), 2, "update comes before install");
+    }
+
+    #[test]
+    fn every_manager_has_a_jdk_and_maven() {
+        for manager in Manager::ALL {
+            for tool in [Tool::Jdk, Tool::Maven] {
+                assert!(!manager.packages(tool).is_empty(), "{manager:?} {tool:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_java_compiler_says_how_old_it_is() {
+        assert_eq!(java_version("javac 17.0.15\n"), Some(17));
+        assert_eq!(java_version("Picked up JAVA_TOOL_OPTIONS: -Xmx1g\njavac 25-ea"), Some(25));
+        assert_eq!(java_version("javac 1.8.0_402"), Some(1));
+        assert_eq!(java_version("no such thing"), None);
     }
 
     #[test]

@@ -20,11 +20,12 @@ pub(crate) enum Part {
     Test,
     Loom,
     Tls,
+    Interop,
     Examples,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Fmt,
         Self::Clippy,
         Self::Features,
@@ -32,6 +33,7 @@ impl Part {
         Self::Test,
         Self::Loom,
         Self::Tls,
+        Self::Interop,
         Self::Examples,
     ];
 
@@ -44,6 +46,7 @@ impl Part {
             Self::Test => "test",
             Self::Loom => "loom",
             Self::Tls => "tls",
+            Self::Interop => "interop",
             Self::Examples => "examples",
         }
     }
@@ -60,6 +63,7 @@ impl Part {
             Self::Loom => &[],
             Self::Docs => &[Tool::OpenSsl],
             Self::Test | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
+            Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Examples => &[Tool::RedisServer],
         }
     }
@@ -67,6 +71,9 @@ impl Part {
 
 /// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
 const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustls"];
+
+/// The tests that need the Java program, as cargo's `--test` takes them.
+const INTEROP: &str = "interop_*";
 
 /// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -164,7 +171,15 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
     match part {
         Part::Fmt => table.step("fmt", || cargo(&["fmt", "--all", "--check"])),
         Part::Clippy => table.step("clippy", || {
-            cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+            let start = ["clippy", "--workspace", "--all-features"];
+            // What needs a JDK is a target that must be named.
+            for targets in [&["--all-targets"][..], &["--test", INTEROP]] {
+                let outcome = cargo(&[&start, targets, &["--", "-D", "warnings"]].concat());
+                if outcome != Outcome::Ok {
+                    return outcome;
+                }
+            }
+            Outcome::Ok
         }),
         Part::Features => {
             table.step("features: none", || lint_runtime(&[]));
@@ -190,7 +205,31 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         }
         Part::Loom => table.step("loom", run_loom),
         Part::Tls => run_tls(table, server_missing),
+        Part::Interop if server_missing => {
+            table.step("interop", || Outcome::Skipped("missing: redis-server".to_owned()));
+        }
+        Part::Interop => run_interop(table),
         Part::Examples => examples::run(table, server_missing),
+    }
+}
+
+/// The real Redisson client beside ours. The Java program is built on its own, so that a registry that can't be reached
+/// is told apart from a test that fails.
+fn run_interop(table: &mut Table) {
+    let mut built = false;
+    table.step("interop: build", || match lock_tests::java::Program::build() {
+        Ok(_) => {
+            built = true;
+            Outcome::Ok
+        }
+        Err(why) => Outcome::Failed(why),
+    });
+    if built {
+        table.step("interop", || {
+            // All features, as in the part `test`: nothing is compiled twice. Figures are worth seeing.
+            let start = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", INTEROP];
+            cargo(&[&start[..], &["--", "--show-output"]].concat())
+        });
     }
 }
 

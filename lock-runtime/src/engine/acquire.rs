@@ -18,7 +18,7 @@ use crate::error::{AcquireError, ExtendError};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
-use crate::scope::Scope;
+use crate::scope::{Scope, Scoped};
 use crate::store::{Kind, LONGEST_WAIT};
 use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
@@ -313,15 +313,24 @@ async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, 
         Acquire::new(Ok(Request { key, spec, ..request.clone() }))
     };
     let mut guards = Vec::with_capacity(held.len() + 1);
+    let mut scope = Scope::current();
     for (key, kind) in held {
-        guards.push(of(key, kind, Vec::new()).await?);
+        // Each inside the ones before: two of the keys may belong to one grant.
+        let guard = Scoped::new(scope.clone(), of(key, kind, Vec::new())).await?;
+        scope = guard.inside_of(scope);
+        guards.push(guard);
     }
     let mut free = free.into_iter();
     if let Some((key, kind)) = free.next() {
-        guards.push(of(key, kind, free.collect()).await?);
+        guards.push(Scoped::new(scope, of(key, kind, free.collect())).await?);
     }
-    match guards.pop() {
-        Some(guard) => Ok(guard.and(guards)),
+    match guards.pop().map(|guard| guard.and(guards)) {
+        // What was entered first may be over: the call stands in line like everybody else.
+        Some(guard) if guard.is_lost() => {
+            drop(guard);
+            Box::pin(Acquire::new(Ok(request))).await
+        }
+        Some(guard) => Ok(guard),
         None => Err(AcquireError::misconfigured("a lock of no keys")),
     }
 }

@@ -12,7 +12,8 @@
 //!   calls after it has given its own mutexes back: to wake a call may be to drop it, when its runtime has ended.
 //! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
 //!   tokens. It only lengthens a lease.
-//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.
+//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds. A reader whose lease has just
+//!   ended may be renewed while others read: nobody can have written since.
 //! - An owner that has a key for writing may have it for reading since a [`downgrade`](LockStore::downgrade) whose
 //!   answer was lost: `release`, `keep` and `withdraw` of items of the kinds [`Kind::Write`] and [`Kind::Read`] go by
 //!   what the owner has.
@@ -300,7 +301,8 @@ pub struct Released {
     /// For each item: whether its owner still held it, in whatever kind.
     pub held: Vec<bool>,
     /// How many others listened for the release, in this process or elsewhere, a hint: only whether it is zero counts.
-    /// [`own_watches`](ReleaseRequest::own_watches) are not counted, and a lingering release may leave it at zero.
+    /// [`own_watches`](ReleaseRequest::own_watches) are not counted. A lingering release may leave it at zero, and one that
+    /// leaves other readers behind does: nobody is told of it.
     pub other_listeners: u64,
     /// Whether our own watch of these keys will see this release too, and should ignore it.
     pub echo: bool,

@@ -119,7 +119,7 @@ pub fn judge(history: &History, bounds: Bounds) -> Verdict {
         let list = grants.iter().map(|&(request, grant)| Interval {
             id: request.id.clone(),
             key: request.key.clone(),
-            token: grant.token,
+            token: Some(grant.token),
             from: grant.at,
             to: grant.to,
         });

@@ -25,7 +25,7 @@ pub(crate) async fn both_handles_see_the_same_locks(Subject { store, other, .. }
 
 pub(crate) async fn an_expired_lease_frees_the_key(Subject { store, .. }: Subject) {
     grant(&store, leased(&["a", "b"], 1, SHORT)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     assert_free(&store, "a").await;
     assert_free(&store, "b").await;
     grant(&store, request(&["b", "a"], 2)).await;
@@ -36,7 +36,7 @@ pub(crate) async fn waiting_as_long_as_busy_says_is_enough(Subject { store, .. }
     if let Acquired::Busy(busy) = acquire(&store, request(&["a"], 2)).await {
         assert!(busy.remaining <= SHORT && !busy.remaining.is_zero(), "{busy:?}");
         // The clocks of both machines may count in milliseconds.
-        tokio::time::sleep(busy.remaining + Duration::from_millis(2)).await;
+        rest(busy.remaining + Duration::from_millis(2)).await;
         grant(&store, request(&["a"], 2)).await;
     }
 }
@@ -120,7 +120,7 @@ pub(crate) async fn resent_acquire_that_is_busy_changes_nothing(Subject { store,
 
 pub(crate) async fn an_owner_whose_lease_ended_starts_again(Subject { store, .. }: Subject) {
     grant(&store, leased(&["a"], 1, SHORT)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     grant(&store, request(&["a"], 1)).await;
     assert_held_by(&store, "a", 1).await;
     assert_remaining(&store, "a", LONG).await;

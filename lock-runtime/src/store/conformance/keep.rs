@@ -44,7 +44,7 @@ pub(crate) async fn keep_renews_each_item_on_its_own(Subject { store, .. }: Subj
 pub(crate) async fn keep_does_not_revive(Subject { store, .. }: Subject) {
     grant(&store, leased(&["a"], 1, SHORT)).await;
     grant(&store, request(&["b"], 1)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     release(&store, giving_back(items(&["b"], 1))).await;
     assert_eq!(keep(&store, items(&["a", "b"], 1), LONG).await, [Kept::Gone, Kept::Gone]);
     assert_free(&store, "a").await;

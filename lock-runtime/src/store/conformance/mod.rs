@@ -8,14 +8,25 @@
 //! ```
 //!
 //! Every test gets a subject whose keys nobody else uses, so tests run side by side on one server. Time passes by
-//! `tokio::time::sleep`: at once on the memory store, whose tests run under paused time, and really on a server.
+//! [`rest`]: at once on the memory store, whose tests run under paused time, and really on a server.
 //! On a server a test may be stopped for a while at any point, so a lease that has to last is [`LONG`], and nothing
-//! is expected of a [`SHORT`] one but that it is over after [`SHORT_IS_OVER`].
+//! is expected of a [`SHORT`] one but that it is over after [`SHORT_IS_OVER`]. Lives that a test can't choose, of
+//! waiters and intents, may end while it is stopped: [`undisturbed`] runs such a test again.
 
 pub(crate) mod acquire;
+pub(crate) mod downgrade;
+pub(crate) mod fair;
+pub(crate) mod fair_turns;
+pub(crate) mod intent;
 pub(crate) mod keep;
+pub(crate) mod kinds;
+pub(crate) mod read_write;
 pub(crate) mod release;
+pub(crate) mod scan;
+pub(crate) mod several;
+mod stall;
 pub(crate) mod status;
+mod suite;
 pub(crate) mod takeover;
 pub(crate) mod tokens;
 pub(crate) mod watch;
@@ -26,11 +37,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStatus,
-    LockStore, Notice, ReleaseRequest, Released, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, Busy, Granted, INTENT_LIFE, Item, KeepItem, KeepRequest, Kept, Kind,
+    LockStatus, LockStore, Notice, ReleaseRequest, Released, Standing, StoreError, Watch, Withdrawn,
 };
 use crate::key::LockKey;
-use crate::token::OwnerId;
+use crate::token::{FencingToken, OwnerId};
+use stall::rest;
+pub(crate) use stall::undisturbed;
+pub(crate) use suite::conformance;
 
 /// A lease that does not end during a test.
 const LONG: Duration = Duration::from_secs(60);
@@ -93,6 +107,24 @@ fn items(names: &[&str], number: u32) -> Vec<Item> {
     names.iter().map(|name| item(name, number)).collect()
 }
 
+fn item_of(kind: Kind, name: &str, number: u32) -> Item {
+    Item { kind, ..item(name, number) }
+}
+
+/// A request for one key in this kind.
+fn wish(kind: Kind, name: &str, number: u32) -> AcquireRequest {
+    wish_of(vec![item_of(kind, name, number)])
+}
+
+fn wish_of(items: Vec<Item>) -> AcquireRequest {
+    AcquireRequest::new(items, LONG, PATIENCE)
+}
+
+/// The same, by somebody who waits.
+fn waiting(kind: Kind, name: &str, number: u32) -> AcquireRequest {
+    wish(kind, name, number).queued(LONG)
+}
+
 fn request(names: &[&str], number: u32) -> AcquireRequest {
     leased(names, number, LONG)
 }
@@ -132,6 +164,22 @@ async fn keep(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> 
     store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
 }
 
+/// What a waiter for this item hears when it says that it is alive.
+async fn keep_waiter(store: &Arc<dyn LockStore>, item: Item) -> Kept {
+    let items = vec![KeepItem { item, lease: LONG, standing: Standing::Waiter }];
+    store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()[0]
+}
+
+async fn downgrade(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> Vec<Kept> {
+    let items = items.into_iter().map(|item| KeepItem::hold(item, lease)).collect();
+    store.downgrade(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
+}
+
+/// Gives back what the request has got.
+async fn give_back(store: &Arc<dyn LockStore>, request: &AcquireRequest) -> Released {
+    release(store, giving_back(request.items.clone())).await
+}
+
 async fn withdraw(store: &Arc<dyn LockStore>, request: &Arc<AcquireRequest>) -> Withdrawn {
     store.withdraw(Arc::clone(request)).await.unwrap()
 }
@@ -148,6 +196,32 @@ async fn watch(store: &Arc<dyn LockStore>, names: &[&str]) -> Watch {
     let watch = store.watch(Arc::new(request(names, 99))).await.unwrap();
     assert!(watch.is_confirmed());
     watch
+}
+
+async fn watch_for(store: &Arc<dyn LockStore>, request: &Arc<AcquireRequest>) -> Watch {
+    let watch = store.watch(Arc::clone(request)).await.unwrap();
+    assert!(watch.is_confirmed());
+    watch
+}
+
+/// Does what a waiter does: asks, listens, and asks again.
+async fn wait_in_line(store: &Arc<dyn LockStore>, request: &Arc<AcquireRequest>) -> Watch {
+    busy(store, Arc::clone(request)).await;
+    let watch = watch_for(store, request).await;
+    busy(store, Arc::clone(request)).await;
+    watch
+}
+
+async fn assert_kind(store: &Arc<dyn LockStore>, name: &str, kind: Kind, holders: &[u32]) {
+    let status = status(store, name).await;
+    let mut found = status.holders.clone();
+    found.sort_unstable();
+    let holders: Vec<_> = holders.iter().map(|number| (owner(*number), 1)).collect();
+    assert_eq!((status.kind, found), (Some(kind), holders), "{name}");
+}
+
+async fn assert_waiters(store: &Arc<dyn LockStore>, name: &str, waiters: u64) {
+    assert_eq!(status(store, name).await.waiters, waiters, "waiters of {name}");
 }
 
 async fn assert_held_by(store: &Arc<dyn LockStore>, name: &str, number: u32) {
@@ -179,123 +253,28 @@ async fn assert_hears(watch: &mut Watch) {
     }
 }
 
+/// The watch hears that the key was granted to its request.
+async fn assert_hears_grant(watch: &mut Watch) -> FencingToken {
+    match tokio::time::timeout(PATIENCE, watch.notice()).await {
+        Ok(Notice::Granted { token, .. }) => token,
+        Ok(notice) => panic!("{notice:?}"),
+        Err(_) => panic!("nothing heard"),
+    }
+}
+
+/// The watch hears something, after which its request is granted.
+async fn assert_gets_its_turn(store: &Arc<dyn LockStore>, watch: &mut Watch, request: &Arc<AcquireRequest>) {
+    assert!(tokio::time::timeout(PATIENCE, watch.notice()).await.is_ok(), "nothing heard");
+    grant(store, Arc::clone(request)).await;
+}
+
 async fn assert_hears_nothing(watch: &mut Watch) {
-    tokio::time::sleep(SILENCE).await;
+    rest(SILENCE).await;
     assert_eq!(watch.try_notice(), None);
 }
 
 /// Throws away what has been heard so far.
 async fn drain(watch: &mut Watch) {
-    tokio::time::sleep(SILENCE).await;
+    rest(SILENCE).await;
     while watch.try_notice().is_some() {}
 }
-
-/// One `#[tokio::test]` per behaviour. See the [module](self).
-macro_rules! conformance {
-    ($make:ident $(, $attribute:ident = $value:expr)*) => {
-        $crate::store::conformance::conformance! { @all [$make] [$($attribute = $value),*]
-            acquire {
-                a_free_key_is_granted_and_a_held_one_is_busy
-                both_handles_see_the_same_locks
-                an_expired_lease_frees_the_key
-                waiting_as_long_as_busy_says_is_enough
-                acquire_of_two_items_is_all_or_nothing
-                busy_names_the_first_busy_item
-                two_items_may_have_two_owners
-                resent_acquire_is_the_same_grant_and_never_shortens
-                resent_acquire_takes_the_item_that_was_lost_in_between
-                resent_acquire_that_is_busy_changes_nothing
-                an_owner_whose_lease_ended_starts_again
-                a_call_that_is_never_polled_does_nothing
-                a_call_has_its_effect_when_it_is_polled_and_not_before
-                one_of_many_rivals_gets_the_key
-                one_of_many_rivals_gets_both_keys_whatever_their_order
-                late_request_is_refused
-                the_store_says_that_it_can_be_used
-            }
-            tokens {
-                tokens_grow_across_grants_releases_and_expiry
-                tokens_of_a_fresh_key_start_at_the_stores_clock
-                range_of_tokens_belongs_to_one_grant
-                the_largest_range_is_granted
-                each_item_has_its_own_range
-                resent_acquire_gets_new_tokens
-                a_busy_answer_uses_no_tokens
-                token_floor_is_respected
-                a_floor_below_the_counter_changes_nothing
-                a_counter_that_cannot_grow_is_an_error_and_takes_nothing
-            }
-            release {
-                release_frees_the_key
-                release_said_twice_finds_nothing
-                release_by_a_stranger_touches_nothing
-                release_after_the_lease_finds_nothing
-                release_after_the_lease_touches_nothing_of_the_next_holder
-                release_of_two_items_answers_for_each
-                linger_keeps_the_key_taken_and_never_lengthens
-                linger_works_on_two_items
-                linger_by_a_stranger_touches_nothing
-                a_lingering_key_can_be_freed_at_once
-            }
-            takeover {
-                takeover_follows_a_release
-                takeover_happens_only_when_nobody_else_listens
-                takeover_is_not_stopped_by_our_own_watch
-                takeover_ignores_phantoms_when_told
-                takeover_of_two_items
-                takeover_needs_a_release_that_freed_something
-                takeover_needs_a_release_that_freed_every_item
-                takeover_does_not_follow_a_lingering_release
-                takeover_is_stamped_like_any_acquire
-                takeover_can_be_withdrawn
-            }
-            keep {
-                keep_lengthens
-                keep_never_shortens
-                keep_renews_each_item_on_its_own
-                keep_does_not_revive
-                keep_by_a_stranger_touches_nothing
-            }
-            withdraw {
-                withdraw_frees_what_was_taken_and_settles_after_latest
-                withdraw_of_what_was_never_sent_is_settled
-                withdraw_of_a_busy_acquire_touches_nothing_of_the_holder
-                withdraw_frees_every_item_that_is_ours_and_no_other
-            }
-            watch {
-                watch_hears_release_force_release_and_withdraw
-                watch_hears_the_releases_of_its_own_handle_as_announced
-                watch_of_two_keys_hears_both
-                watch_hears_a_lingering_release
-                watch_does_not_hear_what_frees_nothing
-                watch_does_not_hear_other_keys
-                all_watches_of_a_key_hear
-                listeners_are_counted_without_our_own
-            }
-            status {
-                status_of_an_unknown_key_is_free
-                status_shows_holder_lease_and_token
-                status_remembers_the_token_of_a_free_key
-                force_release_frees_whoever_holds
-                force_release_keeps_the_counter
-                force_release_of_a_free_key_says_so
-                a_holder_after_force_release_is_a_stranger
-            }
-        }
-    };
-    (@all $make:tt $attributes:tt $($group:ident { $($name:ident)* })*) => {
-        $( mod $group {
-            $crate::store::conformance::conformance! { @group $make $attributes $group $($name)* }
-        } )*
-    };
-    (@group $make:tt $attributes:tt $group:ident $($name:ident)*) => {
-        $( $crate::store::conformance::conformance! { @test $make $attributes $group $name } )*
-    };
-    (@test [$make:ident] [$($attributes:tt)*] $group:ident $name:ident) => {
-        #[tokio::test($($attributes)*)]
-        async fn $name() {
-            $crate::store::conformance::$group::$name(super::$make().await).await;
-        }
-    };
-}
-pub(crate) use conformance;

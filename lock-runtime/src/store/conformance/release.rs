@@ -30,7 +30,7 @@ pub(crate) async fn release_by_a_stranger_touches_nothing(Subject { store, other
 
 pub(crate) async fn release_after_the_lease_finds_nothing(Subject { store, .. }: Subject) {
     grant(&store, leased(&["a"], 1, SHORT)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [false]);
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn release_after_the_lease_touches_nothing_of_the_next_holder(
     Subject { store, .. }: Subject,
 ) {
     grant(&store, leased(&["a"], 1, SHORT)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     grant(&store, request(&["a"], 2)).await;
     assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [false]);
     assert_held_by(&store, "a", 2).await;
@@ -68,7 +68,7 @@ pub(crate) async fn linger_keeps_the_key_taken_and_never_lengthens(Subject { sto
 
     release(&store, lingering(items(&["a"], 1), SHORT)).await;
     assert!(remaining(&store, "a").await <= SHORT);
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     assert_free(&store, "a").await;
     assert_eq!(release(&store, lingering(items(&["a"], 1), LONG)).await.held, [false]);
     assert_free(&store, "a").await;

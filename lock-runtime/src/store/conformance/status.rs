@@ -16,10 +16,34 @@ pub(crate) async fn status_shows_holder_lease_and_token(Subject { store, other, 
     assert_remaining(&other, "a", LONG).await;
 }
 
+pub(crate) async fn status_shows_the_kind(Subject { store, other, .. }: Subject) {
+    // A fair lock for which nobody waits looks like a mutex.
+    for (kind, shown) in [
+        (Kind::Mutex, Kind::Mutex),
+        (Kind::Fair, Kind::Mutex),
+        (Kind::Read, Kind::Read),
+        (Kind::Write, Kind::Write),
+    ] {
+        grant(&store, wish(kind, "a", 1)).await;
+        assert_kind(&other, "a", shown, &[1]).await;
+        release(&store, giving_back(vec![item_of(kind, "a", 1)])).await;
+        assert_eq!(status(&other, "a").await.kind, None);
+    }
+}
+
+pub(crate) async fn status_counts_who_listens(Subject { store, other, .. }: Subject) {
+    for (name, kind) in [("a", Kind::Mutex), ("b", Kind::Write)] {
+        grant(&store, wish(kind, name, 1)).await;
+        assert_waiters(&store, name, 0).await;
+        let _waiter = watch_for(&other, &Arc::new(waiting(kind, name, 2))).await;
+        assert!(status(&store, name).await.waiters >= 1);
+    }
+}
+
 pub(crate) async fn status_remembers_the_token_of_a_free_key(Subject { store, .. }: Subject) {
     let granted = grant(&store, leased(&["a", "b"], 1, SHORT)).await;
     release(&store, giving_back(items(&["b"], 1))).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     for (name, range) in ["a", "b"].into_iter().zip(granted.tokens) {
         let status = status(&store, name).await;
         assert!(!status.is_locked());
@@ -47,7 +71,7 @@ pub(crate) async fn force_release_keeps_the_counter(Subject { store, .. }: Subje
 pub(crate) async fn force_release_of_a_free_key_says_so(Subject { store, .. }: Subject) {
     assert!(!force_release(&store, "a").await);
     grant(&store, leased(&["a"], 1, SHORT)).await;
-    tokio::time::sleep(SHORT_IS_OVER).await;
+    rest(SHORT_IS_OVER).await;
     assert!(!force_release(&store, "a").await);
 }
 

@@ -40,10 +40,23 @@ pub(crate) async fn takeover_happens_only_when_nobody_else_listens(Subject { sto
 pub(crate) async fn takeover_is_not_stopped_by_our_own_watch(Subject { store, .. }: Subject) {
     let _waiter = watch(&store, &["a"]).await;
     grant(&store, request(&["a"], 1)).await;
-    let released = release(&store, passing_on(&["a"], ListenerPolicy::Respect).0).await;
+    let (request, _) = passing_on(&["a"], ListenerPolicy::Respect);
+    let released = release(&store, ReleaseRequest { own_watches: 1, ..request }).await;
     assert_eq!(released.other_listeners, 0);
     assert!(released.then.is_some());
     assert_held_by(&store, "a", 2).await;
+}
+
+pub(crate) async fn takeover_is_stopped_by_another_watch_of_ours(Subject { store, .. }: Subject) {
+    let _waiter = watch(&store, &["a"]).await;
+    let mut another = watch(&store, &["a"]).await;
+    grant(&store, request(&["a"], 1)).await;
+    let (request, _) = passing_on(&["a"], ListenerPolicy::Respect);
+    let released = release(&store, ReleaseRequest { own_watches: 1, ..request }).await;
+    assert!(released.other_listeners >= 1);
+    assert_eq!(released.then, None);
+    assert_free(&store, "a").await;
+    assert_hears(&mut another).await;
 }
 
 pub(crate) async fn takeover_ignores_phantoms_when_told(Subject { store, other, .. }: Subject) {

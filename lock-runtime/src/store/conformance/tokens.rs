@@ -30,7 +30,7 @@ pub(crate) async fn tokens_grow_across_grants_releases_and_expiry(Subject { stor
         let expired = tokens(store, leased(&["a"], 4, SHORT)).await;
         assert!(expired.first > granted.tokens[0].last);
         last = expired.last;
-        tokio::time::sleep(SHORT_IS_OVER).await;
+        rest(SHORT_IS_OVER).await;
     }
 }
 

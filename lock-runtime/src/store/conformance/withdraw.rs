@@ -15,7 +15,7 @@ pub(crate) async fn withdraw_frees_what_was_taken_and_settles_after_latest(
     let mut waited = Duration::ZERO;
     while let Withdrawn::Pending(time) = withdrawn {
         assert!(!time.is_zero() && waited <= PATIENCE, "{time:?} after {waited:?}");
-        tokio::time::sleep(time).await;
+        rest(time).await;
         waited += time;
         withdrawn = withdraw(&store, &sent).await;
     }

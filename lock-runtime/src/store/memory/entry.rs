@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::queue::Queue;
-use super::shared::Shared;
+use super::read_write::ReadWrite;
 use crate::clock::Tick;
 use crate::store::{Item, Kind, Notice};
 use crate::token::OwnerId;
@@ -16,10 +16,12 @@ use crate::token::OwnerId;
 /// What is kept for one key.
 pub(super) struct Entry {
     pub(super) name: Arc<str>,
+    /// Its place among all entries that were ever made.
+    pub(super) made: u64,
     /// The holder of a mutex or a fair lock: the two differ in who is next, not in how they are held.
     pub(super) sole: Option<Hold>,
     pub(super) queue: Queue,
-    pub(super) shared: Shared,
+    pub(super) read_write: ReadWrite,
     pub(super) counter: Option<Counter>,
     pub(super) listeners: Vec<Listener>,
     pub(super) in_calendar: bool,
@@ -66,7 +68,7 @@ pub(super) enum Channel {
     /// Releases, waiting for a mutex.
     Mutex,
     /// Releases, waiting to read or write.
-    Shared,
+    ReadWrite,
     /// What concerns this waiter in the queue.
     Fair(OwnerId),
 }
@@ -75,7 +77,7 @@ impl Channel {
     pub(super) fn of(item: &Item) -> Self {
         match item.kind {
             Kind::Mutex => Self::Mutex,
-            Kind::Read | Kind::Write => Self::Shared,
+            Kind::Read | Kind::Write => Self::ReadWrite,
             Kind::Fair => Self::Fair(item.owner.clone()),
         }
     }
@@ -84,19 +86,20 @@ impl Channel {
     pub(super) fn is_of(&self, kind: Kind) -> bool {
         match self {
             Self::Mutex => kind == Kind::Mutex,
-            Self::Shared => matches!(kind, Kind::Read | Kind::Write),
+            Self::ReadWrite => matches!(kind, Kind::Read | Kind::Write),
             Self::Fair(_) => kind == Kind::Fair,
         }
     }
 }
 
 impl Entry {
-    pub(super) fn new(name: Arc<str>) -> Self {
+    pub(super) fn new(name: Arc<str>, made: u64) -> Self {
         Self {
             name,
+            made,
             sole: None,
             queue: Queue::default(),
-            shared: Shared::default(),
+            read_write: ReadWrite::default(),
             counter: None,
             listeners: Vec::new(),
             in_calendar: false,
@@ -118,7 +121,7 @@ impl Entry {
     /// When nobody has the key any more, in whatever kind, if nobody renews; `None` when it is free.
     pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
         let sole = self.sole(now).map(|hold| hold.expires);
-        sole.or_else(|| self.shared.ends(now))
+        sole.or_else(|| self.read_write.ends(now))
     }
 
     pub(super) fn counter(&self, now: Tick) -> Option<Counter> {
@@ -136,8 +139,8 @@ impl Entry {
                 head.map(|head| head.alive_until)
             }),
             Kind::Read | Kind::Write if self.sole(now).is_some() => self.ends(now),
-            Kind::Read => self.shared.refuses_read(owner, now),
-            Kind::Write => self.shared.refuses_write(owner, now),
+            Kind::Read => self.read_write.refuses_read(owner, now),
+            Kind::Write => self.read_write.refuses_write(owner, now),
         }
     }
 
@@ -150,8 +153,8 @@ impl Entry {
                 self.queue.leave(owner);
                 self.take_sole(owner, expires, now);
             }
-            Kind::Read => self.shared.read(owner, expires, now),
-            Kind::Write => self.shared.write(owner, expires, now),
+            Kind::Read => self.read_write.read(owner, expires, now),
+            Kind::Write => self.read_write.write(owner, expires, now),
         }
     }
 
@@ -166,7 +169,7 @@ impl Entry {
     pub(super) fn has(&self, item: &Item, now: Tick) -> bool {
         match item.kind {
             Kind::Mutex | Kind::Fair => self.is_sole(&item.owner, now),
-            Kind::Read | Kind::Write => self.shared.is_held_by(&item.owner, now),
+            Kind::Read | Kind::Write => self.read_write.is_held_by(&item.owner, now),
         }
     }
 
@@ -178,7 +181,7 @@ impl Entry {
                 hold.expires = hold.expires.max(expires);
                 true
             }
-            Kind::Read | Kind::Write => self.shared.renew(&item.owner, expires, now),
+            Kind::Read | Kind::Write => self.read_write.renew(&item.owner, expires, now),
         }
     }
 
@@ -191,7 +194,7 @@ impl Entry {
                 self.sole.take_if(|_| linger.is_zero());
                 true
             }
-            Kind::Read | Kind::Write => self.shared.end(&item.owner, linger, now),
+            Kind::Read | Kind::Write => self.read_write.end(&item.owner, linger, now),
         }
     }
 
@@ -199,7 +202,7 @@ impl Entry {
     pub(super) fn due(&self) -> Option<Tick> {
         let sole = self.sole.as_ref().map(|hold| hold.expires);
         let counter = self.counter.and_then(|counter| counter.expires);
-        let all = [sole, counter, self.shared.over(), self.queue.over()];
+        let all = [sole, counter, self.read_write.over(), self.queue.over()];
         all.into_iter().flatten().min()
     }
 
@@ -208,12 +211,12 @@ impl Entry {
             self.sole = None;
         }
         self.counter = self.counter(now);
-        self.shared.drop_expired(now);
+        self.read_write.drop_expired(now);
         self.queue.drop_expired(now);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let held = self.sole.is_some() || self.shared.over().is_some() || self.queue.over().is_some();
+        let held = self.sole.is_some() || self.read_write.over().is_some() || self.queue.over().is_some();
         !held && self.counter.is_none() && self.listeners.is_empty()
     }
 }

@@ -12,7 +12,7 @@ mod entry;
 #[cfg(test)]
 mod model;
 mod queue;
-mod shared;
+mod read_write;
 mod step;
 mod table;
 #[cfg(test)]
@@ -30,7 +30,7 @@ use self::step::{Moment, Step};
 use self::table::{Table, Watched};
 use super::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
+    ScanRequest, Scanned, ServerTime, StoreError, Watch, Withdrawn,
 };
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
@@ -221,10 +221,8 @@ impl LockStore for MemoryStore {
         self.call(move |handle| Ok(handle.step(1, |step| step.force_release(&key)).0))
     }
 
-    fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.call(|_| {
-            Err(StoreError::new(StoreErrorKind::Unsupported, "the memory store has no list of locks"))
-        })
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.call(move |handle| Ok(handle.step(1, |step| step.scan(&request)).0))
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

@@ -93,4 +93,9 @@ impl Queue {
             *self = Self::default();
         }
     }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
 }

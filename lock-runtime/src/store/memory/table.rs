@@ -3,7 +3,7 @@
 //! What has expired is thrown away by [`Table::purge`], which looks at a bounded number of entries each time.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -24,6 +24,9 @@ const SMALL: usize = 1024;
 #[derive(Default)]
 pub(super) struct Table {
     entries: HashMap<Arc<str>, Entry>,
+    /// The entries in the order in which they were made, so that who goes through them page by page misses none.
+    made: BTreeMap<u64, Arc<str>>,
+    last_made: u64,
     /// When to look at an entry again to throw away what has expired, soonest first. An entry has at most one line
     /// here. A line may be too early (the lease was renewed) and is then written anew when its time has come, so
     /// that renewing costs nothing.
@@ -59,6 +62,7 @@ impl Table {
             } else {
                 entry.in_calendar = false;
                 if entry.is_empty() {
+                    self.made.remove(&entry.made);
                     self.entries.remove(&name);
                     removed = true;
                 }
@@ -95,7 +99,9 @@ impl Table {
             Some(entry) => entry,
             None => {
                 let name: Arc<str> = Arc::from(self.scratch.as_str());
-                self.entries.entry(Arc::clone(&name)).or_insert_with(|| Entry::new(name))
+                self.last_made += 1;
+                self.made.insert(self.last_made, Arc::clone(&name));
+                self.entries.entry(Arc::clone(&name)).or_insert_with(|| Entry::new(name, self.last_made))
             }
         };
         let result = change(entry);
@@ -143,13 +149,22 @@ impl Table {
             let Some(entry) = self.entries.get_mut(name) else { continue };
             entry.listeners.retain(|listener| listener.watcher.id != watched.watcher.id);
             if entry.is_empty() && !entry.in_calendar {
+                self.made.remove(&entry.made);
                 self.entries.remove(name);
             }
         }
     }
 
+    /// So many entries at most, from the `cursor`-th one made; with it, where the next page begins.
+    pub(super) fn page(&self, cursor: u64, most: usize) -> (Vec<&Entry>, Option<u64>) {
+        let mut rest = self.made.range(cursor..);
+        let page = rest.by_ref().take(most).filter_map(|(_, name)| self.entries.get(name)).collect();
+        (page, rest.next().map(|(made, _)| *made))
+    }
+
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        assert_eq!(self.made.len(), self.entries.len());
         (self.entries.len(), self.calendar.len(), self.watches)
     }
 

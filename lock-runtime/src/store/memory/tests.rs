@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover};
+use crate::store::{Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};
 use crate::token::OwnerId;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -128,6 +128,124 @@ async fn a_request_executed_after_its_time_takes_nothing() {
     assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
 }
 
+fn wish(kind: Kind, key: &str, owner: &str) -> AcquireRequest {
+    let item = Item { key: LockKey::new(key).unwrap(), kind, owner: OwnerId::new(owner) };
+    AcquireRequest::new(vec![item], SECOND, SECOND)
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_waiters_that_vanish() {
+    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    for i in 0..2_000 {
+        for kind in [Kind::Fair, Kind::Read, Kind::Write] {
+            let key = format!("key-{kind:?}-{i}");
+            store.acquire(Arc::new(wish(kind, &key, "a"))).await.unwrap();
+            store.acquire(Arc::new(wish(kind, &key, "b").queued(SECOND))).await.unwrap();
+        }
+    }
+    assert_eq!(sizes(&store).0, 6_000);
+    tokio::time::advance(WAITER_LIFE + SECOND).await;
+    for _ in 0..6_000 {
+        store.status(LockKey::new("other").unwrap()).await.unwrap();
+    }
+    assert_eq!(sizes(&store), (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hot_key_keeps_nothing_of_waiters_and_readers_that_vanish() {
+    let store = MemoryStore::new("", RETENTION);
+    for i in 0..1_000 {
+        let fair = wish(Kind::Fair, "fair", &format!("owner:{i}")).queued(SECOND);
+        store.acquire(Arc::new(fair)).await.unwrap();
+        let read = wish(Kind::Read, "read", &format!("owner:{i}"));
+        store.acquire(Arc::new(read)).await.unwrap();
+        tokio::time::advance(Duration::from_millis(100)).await;
+        let mut table = store.handle.shared.table();
+        let queued = table.get("", &LockKey::new("fair").unwrap()).unwrap().queue.len();
+        let readers = table.get("", &LockKey::new("read").unwrap()).unwrap().read_write.len();
+        assert!(queued <= 31 && readers <= 11, "{queued} {readers}");
+    }
+}
+
+/// The calendar can't tell who is next, so it takes no waiter away as long as somebody behind it lives.
+#[tokio::test(start_paused = true)]
+async fn purging_loses_nobodys_turn() {
+    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    store.acquire(Arc::new(wish(Kind::Fair, "a", "holder"))).await.unwrap();
+    store.acquire(Arc::new(wish(Kind::Fair, "a", "dead").queued(SECOND))).await.unwrap();
+    tokio::time::advance(WAITER_LIFE / 2).await;
+    let alive = Arc::new(wish(Kind::Fair, "a", "alive").queued(SECOND));
+    store.acquire(Arc::clone(&alive)).await.unwrap();
+    let mut watch = store.watch(alive).await.unwrap();
+    tokio::time::advance(WAITER_LIFE * 2 / 3).await;
+    for _ in 0..10 {
+        store.status(LockKey::new("other").unwrap()).await.unwrap();
+    }
+    assert_eq!(watch.try_notice(), None);
+    store.acquire(Arc::new(wish(Kind::Fair, "a", "newcomer"))).await.unwrap();
+    assert_eq!(watch.try_notice(), Some(Notice::Retry));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_is_heard_through_a_full_queue() {
+    let store = MemoryStore::new("", RETENTION);
+    let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND));
+    let holder = wish(Kind::Fair, "a", "holder");
+    let linger = ReleaseRequest { linger: SECOND, ..(*giving_back(&["a"], "holder", None)).clone() };
+    store.acquire(Arc::new(holder)).await.unwrap();
+    store.acquire(Arc::clone(&waiter)).await.unwrap();
+    let mut watch = store.watch(waiter).await.unwrap();
+    for _ in 0..100 {
+        store.release(Arc::new(linger.clone())).await.unwrap();
+    }
+    store.release(giving_back(&["a"], "holder", None)).await.unwrap();
+    let heard: Vec<_> = std::iter::from_fn(|| watch.try_notice()).collect();
+    assert!(matches!(heard[..], [Notice::Retry, .., Notice::Granted { .. }]), "{heard:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_to_a_watch_that_was_dropped() {
+    let store = MemoryStore::new("", RETENTION);
+    let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND));
+    store.acquire(Arc::new(wish(Kind::Fair, "a", "holder"))).await.unwrap();
+    store.acquire(Arc::clone(&waiter)).await.unwrap();
+    drop(store.watch(waiter).await.unwrap());
+    store.release(giving_back(&["a"], "holder", None)).await.unwrap();
+    assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
+}
+
+/// One token of any number is all that a direct grant has to give.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_with_a_token_floor_is_told_and_not_granted() {
+    let store = MemoryStore::new("", RETENTION);
+    let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND).token_floor(1 << 52));
+    store.acquire(Arc::new(wish(Kind::Fair, "a", "holder"))).await.unwrap();
+    store.acquire(Arc::clone(&waiter)).await.unwrap();
+    let mut watch = store.watch(Arc::clone(&waiter)).await.unwrap();
+    store.release(giving_back(&["a"], "holder", None)).await.unwrap();
+    assert_eq!(watch.try_notice(), Some(Notice::Retry));
+    let Acquired::Granted(granted) = store.acquire(waiter).await.unwrap() else { panic!("busy") };
+    assert!(granted.tokens[0].first > 1 << 52);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_that_wait_for_one_key_are_woken_by_each_other() {
+    let store = MemoryStore::new("", RETENTION);
+    let waiters = [Kind::Mutex, Kind::Read, Kind::Write];
+    for held in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write] {
+        let holder = Arc::new(wish(held, "a", "holder"));
+        store.acquire(Arc::clone(&holder)).await.unwrap();
+        let mut watches = Vec::new();
+        for kind in waiters {
+            watches.push(store.watch(Arc::new(wish(kind, "a", "waiter"))).await.unwrap());
+        }
+        store.withdraw(holder).await.unwrap();
+        for watch in &mut watches {
+            assert_eq!(watch.try_notice(), Some(Notice::Retry), "{held:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn stores_of_one_name_are_one_store_and_go_with_their_last_handle() {
     let name = "stores_of_one_name";
@@ -223,7 +341,9 @@ async fn nobody_is_woken_for_a_key_that_was_taken_over() {
     let store = MemoryStore::new("", RETENTION);
     let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
     assert!(granted(&store, &["a"], "a").await);
-    let released = store.release(giving_back(&["a"], "a", Some(request(&["a"], "b")))).await.unwrap();
+    let request = giving_back(&["a"], "a", Some(request(&["a"], "b")));
+    let request = ReleaseRequest { own_watches: 1, ..(*request).clone() };
+    let released = store.release(Arc::new(request)).await.unwrap();
     assert!(released.then.is_some() && !released.echo);
     assert_eq!(watch.try_notice(), None);
 }

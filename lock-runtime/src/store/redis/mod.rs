@@ -1,9 +1,9 @@
-//! The Redis store: one server, keys as Redisson's `RLock` and `RFencedLock` have them.
+//! The Redis store: one server, keys as Redisson's locks of all kinds have them.
 //!
 //! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
 //!   `scripts/*.lua`. [`reply`]: what they answer.
-//! - [`steps`]: one method for each of the trait's. [`singles`]: those for single keys, which travel in groups, see
-//!   [`group`].
+//! - [`steps`]: one method for each of the trait's. [`singles`]: those for single mutexes, which travel in groups, see
+//!   [`group`]. [`kinds`]: those for requests that are not for mutexes alone. [`admin`]: those of operators.
 //! - [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
@@ -21,14 +21,16 @@ use crate::config::{Config, TokenRetention};
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    ScanRequest, Scanned, StoreError, Watch, Withdrawn,
 };
 use crate::sync::Apart;
 
+mod admin;
 mod check;
 mod classify;
 mod connection;
 mod group;
+mod kinds;
 mod names;
 mod registry;
 mod reply;
@@ -186,16 +188,12 @@ impl LockStore for RedisStore {
         self.call_in_task(|inner| async move { inner.keep(&request).await })
     }
 
-    fn downgrade(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call(
-            |inner| async move { Err(inner.address.error(StoreErrorKind::Unsupported, "no write locks")) },
-        )
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call_in_task(|inner| async move { inner.downgrade(&request).await })
     }
 
-    fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.call(
-            |inner| async move { Err(inner.address.error(StoreErrorKind::Unsupported, "no list of locks")) },
-        )
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.call(|inner| async move { inner.scan(&request).await })
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

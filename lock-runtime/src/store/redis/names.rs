@@ -1,9 +1,9 @@
-//! What a lock is called at the server: exactly as Redisson calls it.
+//! What a lock is called at the server: exactly as Redisson calls it. What else the kinds need is named in the scripts.
 
 use std::fmt;
 
 use crate::key::LockKey;
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{Kind, StoreError, StoreErrorKind};
 
 /// The names of one lock.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +44,12 @@ impl<'a> Names<'a> {
         self.name("redisson_lock_token:", self.braces)
     }
 
-    /// Where releases are announced.
-    pub(super) fn channel(&self) -> Name<'a> {
-        self.name("redisson_lock__channel:", self.braces)
+    /// Where releases of a lock of this kind are announced.
+    pub(super) fn channel(&self, kind: Kind) -> Name<'a> {
+        match kind {
+            Kind::Mutex | Kind::Fair => self.name("redisson_lock__channel:", self.braces),
+            Kind::Read | Kind::Write => self.name("redisson_rwlock:", self.braces),
+        }
     }
 }
 
@@ -81,10 +84,10 @@ pub(super) fn is_lock_field(field: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn names(prefix: &str, key: &str) -> Result<[String; 3], StoreError> {
+    fn names(prefix: &str, key: &str) -> Result<[String; 4], StoreError> {
         let key = LockKey::new(key).unwrap();
         let names = Names::new(prefix, &key)?;
-        let all = [names.lock(), names.counter(), names.channel()];
+        let all = [names.lock(), names.counter(), names.channel(Kind::Mutex), names.channel(Kind::Read)];
         Ok(all.map(|name| name.to_string()))
     }
 
@@ -95,12 +98,18 @@ mod tests {
             [
                 "lock:order:42",
                 "redisson_lock_token:{lock:order:42}",
-                "redisson_lock__channel:{lock:order:42}"
+                "redisson_lock__channel:{lock:order:42}",
+                "redisson_rwlock:{lock:order:42}"
             ]
         );
         assert_eq!(
             names("", "{order}:42").unwrap(),
-            ["{order}:42", "redisson_lock_token:{order}:42", "redisson_lock__channel:{order}:42"]
+            [
+                "{order}:42",
+                "redisson_lock_token:{order}:42",
+                "redisson_lock__channel:{order}:42",
+                "redisson_rwlock:{order}:42"
+            ]
         );
     }
 

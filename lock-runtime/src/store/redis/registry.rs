@@ -79,6 +79,15 @@ struct Channel {
     left_again: bool,
 }
 
+/// Our part in a channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    /// The server counts us among its subscribers.
+    pub(super) subscribed: bool,
+    /// So many listen here.
+    pub(super) watches: u64,
+}
+
 /// Whether a watcher's channel is confirmed: known now, or to be waited for.
 pub(super) enum Readiness {
     Known(bool),
@@ -159,10 +168,11 @@ impl Registry {
         true
     }
 
-    /// Whether the server counts us among the subscribers of `name`, and whether somebody here listens.
-    pub(super) fn own(&self, name: &str) -> (bool, bool) {
-        self.channels.get(name).map_or((false, false), |channel| {
-            (channel.state == State::Confirmed, !channel.watchers.is_empty())
+    /// What of the subscribers of `name` is us.
+    pub(super) fn own(&self, name: &str) -> Own {
+        self.channels.get(name).map_or_else(Own::default, |channel| Own {
+            subscribed: channel.state == State::Confirmed,
+            watches: channel.watchers.len() as u64,
         })
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::store::{Acquired, Busy, Granted, Kept, LockStatus, ServerTime, TokenRange};
+use crate::store::{Acquired, Busy, Granted, Kept, Kind, LockStatus, ServerTime, TokenRange};
 use crate::token::{FencingToken, OwnerId};
 
 /// What `grant` in grant.lua says.
@@ -42,11 +42,13 @@ impl Reason {
     }
 }
 
-/// What `free` in free.lua says about one lock.
+/// What `free` says about one lock, see free.lua and kinds.lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
     NotHeld,
     Untold,
+    /// The owner's hold has gone, but others keep the lock.
+    StillHeld,
     Told(u64),
 }
 
@@ -116,7 +118,8 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
         }
         (0, [now, item, left]) => Some(Grant::Done(Acquired::Busy(Busy {
             item: index(item)?,
-            remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?),
+            // In its last millisecond a hold has none left.
+            remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1)),
             server_time: micros(now)?,
         }))),
         (2, [now]) => Some(Grant::TooLate(micros(now)?)),
@@ -126,11 +129,12 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
     }
 }
 
-/// What free.lua says about one lock.
+/// What `free` says about one lock.
 pub(super) fn freed(value: &Value) -> Option<Freed> {
     match int(value)? {
         -1 => Some(Freed::NotHeld),
         -2 => Some(Freed::Untold),
+        -3 => Some(Freed::StillHeld),
         told => Some(Freed::Told(u64::try_from(told).ok()?)),
     }
 }
@@ -154,48 +158,65 @@ pub(super) fn flags(value: &Value, items: usize) -> Option<Vec<bool>> {
     Some(flags).filter(|flags| flags.len() == items)
 }
 
-/// The answer of keep.lua.
+/// The answer of keep.lua, keep_kinds.lua and downgrade.lua.
 pub(super) fn kept(value: &Value, items: usize) -> Option<Vec<Kept>> {
-    let flags = flags(value, items)?;
-    Some(flags.into_iter().map(|held| if held { Kept::Renewed } else { Kept::Gone }).collect())
+    let kept = |value| match int(value)? {
+        1 => Some(Kept::Renewed),
+        0 => Some(Kept::Gone),
+        wait => Some(Kept::Waiting(Duration::from_millis(wait.checked_neg()?.try_into().ok()?))),
+    };
+    array(value)?.iter().map(kept).collect::<Option<Vec<_>>>().filter(|kept| kept.len() == items)
 }
 
-/// The answer of status.lua; the inner error says why the key is not a lock.
+/// What status.lua says about one lock; the inner error says why the key is not a lock.
 pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
     let values = array(value)?;
-    let left = int(values.first()?)?;
-    if left == -3 {
-        return Some(Err(Reason::Field));
-    }
-    if left == -1 {
-        return Some(Err(Reason::NoTtl));
-    }
-    let last_token = text(values.get(1)?)?.parse().ok().map(FencingToken::new);
+    let left = match int(values.first()?)? {
+        -3 => return Some(Err(Reason::Field)),
+        -1 => return Some(Err(Reason::NoTtl)),
+        left => left,
+    };
+    let [_, counter, queue, listeners, fields @ ..] = values else { return None };
+    let last_token = text(counter)?.parse().ok().map(FencingToken::new);
+    let queued: u64 = int(queue)?.try_into().ok()?;
+    let listeners: u64 = int(listeners)?.try_into().ok()?;
+    let waiters = if queued > 0 { queued } else { listeners };
     if left == -2 {
-        return Some(Ok(LockStatus { last_token, ..LockStatus::free() }));
+        return Some(Ok(LockStatus { last_token, waiters, ..LockStatus::free() }));
     }
-    let mut holders = Vec::new();
-    for field in values.get(2..)?.chunks_exact(2) {
+    let (mut holders, mut mode) = (Vec::new(), None);
+    for field in fields.chunks_exact(2) {
         let [owner, count] = field else { return None };
         let Some(owner) = text(owner).filter(|owner| super::names::is_lock_field(owner)) else {
             return Some(Err(Reason::Field));
         };
         if owner == "mode" {
+            mode = match text(count) {
+                Some("read") => Some(Kind::Read),
+                Some("write") => Some(Kind::Write),
+                _ => return Some(Err(Reason::Field)),
+            };
             continue;
         }
         let Some(count) = text(count).and_then(|count| count.parse().ok()) else {
             return Some(Err(Reason::Field));
         };
-        holders.push((OwnerId::new(owner), count));
+        holders.push((OwnerId::new(owner.strip_suffix(":write").unwrap_or(owner)), count));
     }
+    let (kind, waiters) = match mode {
+        Some(mode) => (mode, listeners),
+        None if queued > 0 => (Kind::Fair, waiters),
+        None => (Kind::Mutex, waiters),
+    };
     let remaining = Some(Duration::from_millis(u64::try_from(left).ok()?));
-    Some(Ok(LockStatus {
-        kind: Some(crate::store::Kind::Mutex),
-        holders,
-        remaining,
-        last_token,
-        ..LockStatus::free()
-    }))
+    Some(Ok(LockStatus { kind: Some(kind), holders, waiters, remaining, last_token }))
+}
+
+/// The answer to SCAN: the next cursor, and the names found that are text.
+pub(super) fn scanned(value: &Value) -> Option<(u64, Vec<&str>)> {
+    let [cursor, names] = array(value)? else { return None };
+    let cursor = text(cursor)?.parse().ok()?;
+    Some((cursor, array(names)?.iter().filter_map(text).collect()))
 }
 
 /// The answer of force_release.lua.

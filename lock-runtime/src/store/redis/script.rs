@@ -33,15 +33,34 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "acquire": "scripts/acquire.lua" "scripts/grant.lua" "scripts/acquire_rest.lua";
-    ACQUIRE_ALL = "acquire_all": "scripts/grant.lua" "scripts/grant_all.lua" "scripts/acquire_all.lua";
+    ACQUIRE = "acquire": "scripts/acquire.lua" "scripts/tokens.lua" "scripts/grant.lua" "scripts/acquire_rest.lua";
+    ACQUIRE_ALL = "acquire_all":
+        "scripts/tokens.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/acquire_all.lua";
     RELEASE = "release": "scripts/free.lua" "scripts/release.lua";
-    TAKEOVER = "takeover": "scripts/free.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/takeover.lua";
+    TAKEOVER = "takeover":
+        "scripts/free.lua" "scripts/tokens.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/takeover.lua";
     LINGER = "linger": "scripts/linger.lua";
     KEEP = "keep": "scripts/keep.lua";
     WITHDRAW = "withdraw": "scripts/free.lua" "scripts/withdraw.lua";
-    STATUS = "status": "scripts/status.lua";
-    FORCE_RELEASE = "force_release": "scripts/force_release.lua";
+    ACQUIRE_KINDS = "acquire_kinds":
+        "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_take.lua" "scripts/rw_names.lua" "scripts/rw_take.lua"
+        "scripts/acquire_kinds.lua";
+    RELEASE_KINDS = "release_kinds":
+        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/release_kinds.lua";
+    LINGER_KINDS = "linger_kinds":
+        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/linger_kinds.lua";
+    KEEP_KINDS = "keep_kinds":
+        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/keep_kinds.lua";
+    WITHDRAW_KINDS = "withdraw_kinds":
+        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/withdraw_kinds.lua";
+    DOWNGRADE = "downgrade":
+        "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/rw_free.lua" "scripts/downgrade.lua";
+    STATUS = "status": "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/status.lua";
+    FORCE_RELEASE = "force_release": "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/force_release.lua";
 }
 
 /// One call of a script.

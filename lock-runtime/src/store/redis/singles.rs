@@ -112,14 +112,15 @@ impl Step for ReleaseOne {
             invocation.name(inner.name(item)?.lock());
         }
         for item in items() {
-            invocation.arg(item.owner.as_str()).name(inner.name(item)?.channel());
+            invocation.arg(item.owner.as_str()).name(inner.name(item)?.channel(item.kind));
         }
         let value = inner.connector.run(&ready, &invocation).await?;
         let answers = reply::each(&value, requests.len()).ok_or_else(|| inner.senseless(&value))?;
-        for (index, (value, item)) in answers.iter().zip(items()).enumerate() {
+        for (index, (value, (request, item))) in answers.iter().zip(requests.iter().zip(items())).enumerate()
+        {
             let freed = inner.read_freed(&ready, value);
             let names = inner.name(item)?;
-            answer(index, freed.map(|freed| inner.released(&[freed], &[names])));
+            answer(index, freed.map(|freed| inner.released(&[freed], request, &[names])));
         }
         Ok(())
     }

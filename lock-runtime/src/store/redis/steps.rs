@@ -8,6 +8,7 @@ use redis::Value;
 
 use super::connection::Ready;
 use super::group;
+use super::kinds::{self, are_mutexes};
 use super::names::{Name, Names};
 use super::reply::{self, Freed, Grant, Reason};
 use super::script::{self, Invocation};
@@ -15,10 +16,9 @@ use super::singles::{AcquireOne, ReleaseOne};
 use super::{HIGHEST_FLOOR, Inner, LONGEST_MILLIS};
 use crate::clock::Tick;
 use crate::config::TokenRetention;
-use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, Granted, Item, KeepRequest, Kept, ListenerPolicy, LockStatus, ReleaseRequest,
-    Released, ServerTime, StoreError, StoreErrorKind, Takeover, Watch, Withdrawn,
+    AcquireRequest, Acquired, Granted, Item, KeepItem, KeepRequest, Kept, Kind, ListenerPolicy,
+    ReleaseRequest, Released, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, Watch, Withdrawn,
 };
 
 impl Inner {
@@ -42,7 +42,7 @@ impl Inner {
         self.address.error(StoreErrorKind::Unanswered, format!("an answer that makes no sense: {value:?}"))
     }
 
-    fn foreign(&self, lock: Name<'_>, reason: Reason) -> StoreError {
+    pub(super) fn foreign(&self, lock: Name<'_>, reason: Reason) -> StoreError {
         let what = format!(
             "the key {lock:?} is not a lock: {}. It is somebody's data and is left alone; use another key or prefix",
             reason.explain()
@@ -107,7 +107,7 @@ impl Inner {
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
-        if let ([item], 0) = (&*request.items, request.token_floor) {
+        if let ([item @ Item { kind: Kind::Mutex, .. }], 0) = (&*request.items, request.token_floor) {
             // Before it joins others: what is wrong with its name is no matter of theirs.
             self.name(item)?;
             return group::call::<AcquireOne>(self, request).await;
@@ -118,14 +118,20 @@ impl Inner {
     /// Every key of the request or none.
     async fn acquire_all(&self, request: &Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
         let names = self.names(&request.items)?;
+        let mutexes = are_mutexes(&request.items);
         let mut ready = self.connector.ready(request.timeout).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
             let latest = self.stamp([request], ready.now)?;
-            let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
-            locks_and_counters(&mut invocation, &names);
-            self.grant_arguments(&mut invocation, request, latest, request.items.iter());
+            let invocation = if mutexes {
+                let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+                locks_and_counters(&mut invocation, &names);
+                self.grant_arguments(&mut invocation, request, latest, request.items.iter());
+                invocation
+            } else {
+                self.acquisition(request, &names, latest)
+            };
             let answer = self.connector.run(&ready, &invocation).await;
             let value = answer.map_err(|error| about(error, &names))?;
             match self.read_grant(&ready, &value, &names, request.tokens)? {
@@ -168,7 +174,9 @@ impl Inner {
         self: &Arc<Self>,
         request: Arc<ReleaseRequest>,
     ) -> Result<Released, StoreError> {
-        if let ([item], Duration::ZERO, None) = (&*request.items, request.linger, &request.then) {
+        if let ([item @ Item { kind: Kind::Mutex, .. }], Duration::ZERO, None) =
+            (&*request.items, request.linger, &request.then)
+        {
             self.name(item)?;
             return group::call::<ReleaseOne>(self, request).await;
         }
@@ -181,6 +189,9 @@ impl Inner {
         if !request.linger.is_zero() {
             return self.linger(request, &names, &ready).await;
         }
+        if !are_mutexes(&request.items) {
+            return self.release_kinds(request, &names, &ready).await;
+        }
         let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
         match (&request.then, successors) {
             (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &ready).await,
@@ -188,16 +199,26 @@ impl Inner {
                 let mut invocation = Invocation::new(&script::RELEASE, names.len(), 2 * names.len());
                 locks(&mut invocation, &names);
                 owners_and_channels(&mut invocation, &request.items, &names);
-                let value = self.connector.run(&ready, &invocation).await?;
-                let answers = reply::each(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
-                let freed: Result<Vec<_>, _> =
-                    answers.iter().map(|answer| self.read_freed(&ready, answer)).collect();
-                Ok(self.released(&freed?, &names))
+                self.freed(request, &names, &ready, &invocation).await
             }
         }
     }
 
-    /// What release.lua said about one key.
+    /// Runs a script that releases each item, whatever becomes of the others.
+    pub(super) async fn freed(
+        &self,
+        request: &ReleaseRequest,
+        names: &[Names<'_>],
+        ready: &Ready,
+        invocation: &Invocation,
+    ) -> Result<Released, StoreError> {
+        let value = self.connector.run(ready, invocation).await?;
+        let answers = reply::each(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
+        let freed: Result<Vec<_>, _> = answers.iter().map(|answer| self.read_freed(ready, answer)).collect();
+        Ok(self.released(&freed?, request, names))
+    }
+
+    /// What a script that releases said about one key.
     pub(super) fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
         match value {
             Value::ServerError(error) => Err(self.connector.refused(ready, error)),
@@ -211,10 +232,15 @@ impl Inner {
         names: &[Names<'_>],
         ready: &Ready,
     ) -> Result<Released, StoreError> {
-        let mut invocation = Invocation::new(&script::LINGER, names.len(), 1 + 2 * names.len());
-        locks(&mut invocation, names);
-        invocation.arg(millis(request.linger));
-        owners_and_channels(&mut invocation, &request.items, names);
+        let invocation = if are_mutexes(&request.items) {
+            let mut invocation = Invocation::new(&script::LINGER, names.len(), 1 + 2 * names.len());
+            locks(&mut invocation, names);
+            invocation.arg(millis(request.linger));
+            owners_and_channels(&mut invocation, &request.items, names);
+            invocation
+        } else {
+            self.lingering(request, names)
+        };
         let value = self.connector.run(ready, &invocation).await?;
         let held = reply::flags(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
         Ok(Released { held, other_listeners: 0, echo: false, then: None })
@@ -233,16 +259,19 @@ impl Inner {
         locks_and_counters(&mut invocation, names);
         invocation.arg(2 + 3 * names.len()).arg(u8::from(then.listeners == ListenerPolicy::Respect));
         for (item, names) in request.items.iter().zip(names) {
-            let channel = names.channel();
-            let (subscribed, _) = self.subscriber.own(&channel.to_string());
-            invocation.arg(item.owner.as_str()).name(channel).arg(u8::from(subscribed));
+            let channel = names.channel(item.kind);
+            let own = self.subscriber.own(&channel.to_string());
+            // Others who listen here have no subscription of their own that the script could count.
+            let ours =
+                if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) };
+            invocation.arg(item.owner.as_str()).name(channel).arg(ours);
         }
         let owners = order.iter().filter_map(|&index| then.request.items.get(index));
         self.grant_arguments(&mut invocation, &then.request, latest, owners);
         let value = self.connector.run(ready, &invocation).await?;
 
         let (freed, grant) = reply::takeover(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
-        let mut released = self.released(&freed, names);
+        let mut released = self.released(&freed, request, names);
         if let Some(why) = reply::text(grant) {
             tracing::debug!(store = ?self.address, answer = why, "released, but could not acquire in the same step");
         } else if *grant != Value::Int(0) {
@@ -256,29 +285,38 @@ impl Inner {
         Ok(released)
     }
 
-    pub(super) fn released(&self, freed: &[Freed], names: &[Names<'_>]) -> Released {
+    pub(super) fn released(
+        &self,
+        freed: &[Freed],
+        request: &ReleaseRequest,
+        names: &[Names<'_>],
+    ) -> Released {
         let mut released = Released { held: Vec::new(), other_listeners: 0, echo: false, then: None };
-        for (freed, names) in freed.iter().zip(names) {
+        for ((freed, item), names) in freed.iter().zip(&request.items).zip(names) {
             released.held.push(*freed != Freed::NotHeld);
-            match freed {
-                Freed::NotHeld => {}
+            let told = match *freed {
+                Freed::NotHeld | Freed::StillHeld => continue,
                 Freed::Untold => {
                     if !self.warned_untold.swap(true, Ordering::Relaxed) {
                         tracing::warn!(
                             store = ?self.address,
-                            channel = %names.channel(),
+                            channel = %names.channel(item.kind),
                             "locks are released, but the user may not PUBLISH: waiters elsewhere find out by polling"
                         );
                     }
+                    0
                 }
-                Freed::Told(0) => {}
-                Freed::Told(listeners) => {
-                    let (subscribed, watched) = self.subscriber.own(&names.channel().to_string());
-                    let others = listeners.saturating_sub(u64::from(subscribed));
-                    released.other_listeners = released.other_listeners.saturating_add(others);
-                    released.echo |= subscribed && watched;
-                }
+                Freed::Told(told) => told,
+            };
+            if told == 0 && !self.subscriber.is_watched() {
+                continue;
             }
+            let own = self.subscriber.own(&names.channel(item.kind).to_string());
+            let elsewhere = told.saturating_sub(u64::from(own.subscribed));
+            let here = own.watches.saturating_sub(u64::from(request.own_watches));
+            released.other_listeners =
+                released.other_listeners.saturating_add(elsewhere).saturating_add(here);
+            released.echo |= told > 0 && own.subscribed && own.watches > 0;
         }
         released
     }
@@ -286,11 +324,17 @@ impl Inner {
     pub(super) async fn keep(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
         let names = self.names(request.items.iter().map(|keep| &keep.item))?;
         let ready = self.connector.ready(request.timeout).await?;
-        let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
-        locks(&mut invocation, &names);
-        for keep in &request.items {
-            invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
-        }
+        let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
+        let invocation = if request.items.iter().all(held_mutex) {
+            let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
+            locks(&mut invocation, &names);
+            for keep in &request.items {
+                invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
+            }
+            invocation
+        } else {
+            self.keeping(request, &names)
+        };
         let value = self.connector.run(&ready, &invocation).await?;
         reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))
     }
@@ -300,9 +344,14 @@ impl Inner {
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
         let names = self.names(&request.items)?;
         let ready = self.connector.ready(request.timeout).await?;
-        let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
-        locks(&mut invocation, &names);
-        owners_and_channels(&mut invocation, &request.items, &names);
+        let invocation = if are_mutexes(&request.items) {
+            let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
+            locks(&mut invocation, &names);
+            owners_and_channels(&mut invocation, &request.items, &names);
+            invocation
+        } else {
+            kinds::withdrawal(&request.items, &names)
+        };
         let value = self.connector.run(&ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
         self.server_clock.observe(now, ready.now);
@@ -316,40 +365,20 @@ impl Inner {
 
     pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
         let names = self.names(&request.items)?;
-        let channels = names.iter().map(|names| Arc::from(names.channel().to_string())).collect();
+        let channels = names.iter().zip(&request.items);
+        let channels =
+            channels.map(|(names, item)| Arc::from(names.channel(item.kind).to_string())).collect();
         Ok(self.subscriber.watch(channels, self.deadline(request.timeout)).await)
-    }
-
-    pub(super) async fn status(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
-        let names = Names::new(&self.options.prefix, key)?;
-        let ready = self.connector.ready(self.options.call_timeout).await?;
-        let mut invocation = Invocation::new(&script::STATUS, 2, 0);
-        invocation.name(names.lock()).name(names.counter());
-        let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
-        let status = reply::status(&value).ok_or_else(|| self.senseless(&value))?;
-        status.map_err(|reason| self.foreign(names.lock(), reason))
-    }
-
-    pub(super) async fn force_release(&self, key: &LockKey) -> Result<bool, StoreError> {
-        let names = Names::new(&self.options.prefix, key)?;
-        let ready = self.connector.ready(self.options.call_timeout).await?;
-        let mut invocation = Invocation::new(&script::FORCE_RELEASE, 1, 1);
-        invocation.name(names.lock()).name(names.channel());
-        let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
-        let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
-        freed.map_err(|reason| self.foreign(names.lock(), reason))
     }
 }
 
-fn locks(invocation: &mut Invocation, names: &[Names<'_>]) {
+pub(super) fn locks(invocation: &mut Invocation, names: &[Names<'_>]) {
     for names in names {
         invocation.name(names.lock());
     }
 }
 
-fn locks_and_counters(invocation: &mut Invocation, names: &[Names<'_>]) {
+pub(super) fn locks_and_counters(invocation: &mut Invocation, names: &[Names<'_>]) {
     for names in names {
         invocation.name(names.lock()).name(names.counter());
     }
@@ -358,7 +387,7 @@ fn locks_and_counters(invocation: &mut Invocation, names: &[Names<'_>]) {
 /// The arguments of scripts that give items back: who had each, and where it is announced.
 fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names<'_>]) {
     for (item, names) in items.iter().zip(names) {
-        invocation.arg(item.owner.as_str()).name(names.channel());
+        invocation.arg(item.owner.as_str()).name(names.channel(item.kind));
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use super::connection::Dialer;
-use super::registry::{Readiness, Registry, Ring};
+use super::registry::{Own, Readiness, Registry, Ring};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::store::Watch;
@@ -51,6 +51,8 @@ struct Shared {
     timing: Timing,
     inner: Mutex<Inner>,
     wake: Notify,
+    /// Watches that have not been dropped. For releases, which mostly find none.
+    watches: AtomicUsize,
     /// Refusals are warned of once.
     warned: AtomicBool,
 }
@@ -82,8 +84,11 @@ impl Drop for Subscriber {
 impl Subscriber {
     pub(super) fn new(dialer: Dialer, timing: Timing, runtime: Handle) -> Self {
         let inner = Mutex::new(Inner { registry: Registry::default(), task: None });
-        let warned = AtomicBool::new(false);
-        Self { shared: Arc::new(Shared { dialer, timing, inner, wake: Notify::new(), warned }), runtime }
+        let (watches, warned) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self {
+            shared: Arc::new(Shared { dialer, timing, inner, wake: Notify::new(), watches, warned }),
+            runtime,
+        }
     }
 
     /// Watches `channels`. Resolves when each is subscribed or will not be for now, at `deadline` at the latest.
@@ -92,6 +97,7 @@ impl Subscriber {
         let (sender, notices) = mpsc::channel(NOTICES);
         let mut registration = Registration { shared: Arc::downgrade(&self.shared), entries: Vec::new() };
         let mut pending = Vec::with_capacity(channels.len());
+        self.shared.watches.fetch_add(1, Ordering::Relaxed);
         {
             let mut inner = self.shared.inner();
             let mut work = false;
@@ -121,9 +127,14 @@ impl Subscriber {
         Watch::new(notices, confirmed, Box::new(registration))
     }
 
-    /// Whether the server counts us among the subscribers of `channel`, and whether somebody here listens.
-    pub(super) fn own(&self, channel: &str) -> (bool, bool) {
+    /// What of the subscribers of `channel` is us.
+    pub(super) fn own(&self, channel: &str) -> Own {
         self.shared.inner().registry.own(channel)
+    }
+
+    /// Whether anybody here may listen to anything.
+    pub(super) fn is_watched(&self) -> bool {
+        self.shared.watches.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -172,6 +183,7 @@ struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
+        shared.watches.fetch_sub(1, Ordering::Relaxed);
         let now = shared.dialer.clock.now();
         let mut inner = shared.inner();
         let mut timer = false;

@@ -1,12 +1,13 @@
 //! Steps that change nothing.
 
-use super::Step;
+use super::{Moment, Step};
 use crate::key::LockKey;
 use crate::store::memory::entry::{Channel, Entry};
-use crate::store::{Kind, LockStatus};
+use crate::store::{Kind, LockStatus, ScanRequest, Scanned};
 use crate::token::FencingToken;
 
-use super::Moment;
+/// How many entries a page of a scan looks at.
+const PAGE: usize = 256;
 
 impl Step<'_> {
     /// What is known about `key`.
@@ -15,6 +16,19 @@ impl Step<'_> {
             Some(entry) => status_of(entry, self.moment),
             None => LockStatus::free(),
         }
+    }
+
+    /// The next page of locks.
+    pub(in crate::store::memory) fn scan(&self, request: &ScanRequest) -> Scanned {
+        let (page, next) = self.table.page(request.cursor, PAGE);
+        let found = page.into_iter().filter_map(|entry| {
+            entry.ends(self.moment.now)?;
+            let name = entry.name.strip_prefix(self.prefix)?;
+            // Handles with other prefixes may have keys that are none here.
+            let key = LockKey::new(name.starts_with(&request.prefix).then_some(name)?).ok()?;
+            Some((key, status_of(entry, self.moment)))
+        });
+        Scanned { locks: found.collect(), next }
     }
 }
 
@@ -27,8 +41,8 @@ fn status_of(entry: &Entry, Moment { now, .. }: Moment) -> LockStatus {
         status.kind = Some(if queued == 0 { Kind::Mutex } else { Kind::Fair });
         status.holders.push((hold.owner.clone(), 1));
     } else if status.remaining.is_some() {
-        status.kind = Some(if entry.shared.writer(now).is_some() { Kind::Write } else { Kind::Read });
-        status.holders.extend(entry.shared.owners(now).map(|owner| (owner.clone(), 1)));
+        status.kind = Some(if entry.read_write.writer(now).is_some() { Kind::Write } else { Kind::Read });
+        status.holders.extend(entry.read_write.owners(now).map(|owner| (owner.clone(), 1)));
     }
     let waiters = if queued == 0 { listening_handles(entry) } else { queued };
     status.waiters = u64::try_from(waiters).unwrap_or(u64::MAX);

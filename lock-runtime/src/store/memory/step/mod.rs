@@ -104,7 +104,7 @@ impl Step<'_> {
                 }
                 Kind::Write if waits => {
                     if let Some(entry) = self.table.get(self.prefix, &item.key) {
-                        entry.shared.intend(&item.owner, now);
+                        entry.read_write.intend(&item.owner, now);
                     }
                 }
                 Kind::Mutex | Kind::Read | Kind::Write => {}
@@ -116,7 +116,7 @@ impl Step<'_> {
     pub(super) fn release(&mut self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         let now = self.moment.now;
         let mut held = Vec::with_capacity(request.items.len());
-        let mut others = Vec::new();
+        let mut listeners = Vec::new();
         for item in &request.items {
             let entry = self.table.get(self.prefix, &item.key);
             let Some(entry) = entry.filter(|entry| entry.has(item, now)) else {
@@ -125,13 +125,10 @@ impl Step<'_> {
             };
             held.push(entry.end(item, request.linger, now));
             if !request.linger.is_zero() || entry.ends(now).is_none() {
-                others.extend(other_listeners(entry, item.kind, self.moment.handle));
+                listeners.extend(listeners_of(entry, item.kind));
             }
         }
-        // A watch of several keys is one listener.
-        others.sort_unstable();
-        others.dedup();
-        let other_listeners = u64::try_from(others.len()).unwrap_or(u64::MAX);
+        let other_listeners = count_others(listeners, self.moment.handle, request.own_watches);
 
         let freed = request.linger.is_zero() && held.iter().all(|held| *held);
         let then = match &request.then {
@@ -197,8 +194,8 @@ impl Step<'_> {
         let now = self.moment.now;
         let owner = &kept.item.owner;
         let Some(entry) = self.table.get(self.prefix, &kept.item.key) else { return Kept::Gone };
-        let downgraded = entry.shared.downgrade(owner, now);
-        if !entry.shared.renew(owner, now + kept.lease, now) {
+        let downgraded = entry.read_write.downgrade(owner, now);
+        if !entry.read_write.renew(owner, now + kept.lease, now) {
             return Kept::Gone;
         }
         if downgraded {
@@ -219,7 +216,7 @@ impl Step<'_> {
                 self.wake(&item.key, Duration::ZERO);
             } else if item.kind == Kind::Fair {
                 wake::settle(entry, &item.key, Turn::Grant, self.moment, &mut self.bell);
-            } else if item.kind == Kind::Write && entry.shared.end_intent(&item.owner, now) {
+            } else if item.kind == Kind::Write && entry.read_write.end_intent(&item.owner, now) {
                 wake::tell(entry, Kind::Read, &mut self.bell);
             }
         }
@@ -239,7 +236,7 @@ impl Step<'_> {
             return false;
         }
         entry.sole = None;
-        entry.shared.clear();
+        entry.read_write.clear();
         self.wake(key, Duration::ZERO);
         true
     }
@@ -271,13 +268,20 @@ impl Moment {
     }
 }
 
-/// The watches of other handles that hear when holds of this kind end.
-fn other_listeners(entry: &Entry, kind: Kind, handle: HandleId) -> impl Iterator<Item = WatchId> {
+/// The watches that hear when holds of this kind end.
+fn listeners_of(entry: &Entry, kind: Kind) -> impl Iterator<Item = (WatchId, HandleId)> {
     let listeners = entry.listeners.iter().filter(move |listener| listener.channel.is_of(kind));
-    listeners
-        .map(|listener| &listener.watcher)
-        .filter(move |other| other.handle != handle)
-        .map(|other| other.id)
+    listeners.map(|listener| (listener.watcher.id, listener.watcher.handle))
+}
+
+/// How many of these belong to others than whoever releases, who has so many watches on its own handle.
+fn count_others(mut listeners: Vec<(WatchId, HandleId)>, handle: HandleId, own_watches: u32) -> u64 {
+    // A watch of several keys is one listener.
+    listeners.sort_unstable();
+    listeners.dedup();
+    let here = listeners.iter().filter(|(_, of)| *of == handle).count();
+    let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+    count(listeners.len() - here) + count(here).saturating_sub(u64::from(own_watches))
 }
 
 /// A counter that has no expiry never gets one, and an expiry never comes nearer: other handles on the table may

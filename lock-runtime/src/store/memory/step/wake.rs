@@ -79,7 +79,7 @@ pub(super) fn keep_waiting(entry: &mut Entry, item: &Item, moment: Moment, bell:
                 return Kept::Gone;
             }
         }
-        Kind::Write => entry.shared.intend(&item.owner, now),
+        Kind::Write => entry.read_write.intend(&item.owner, now),
         Kind::Mutex | Kind::Read => {}
     }
     Kept::Waiting(entry.refuses(item, now).map_or(AT_ONCE, |until| until.since(now)))

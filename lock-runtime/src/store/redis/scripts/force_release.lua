@@ -1,19 +1,35 @@
--- Frees a lock whoever holds it, and wakes whoever waits for it. Leaves everything alone that is not a lock.
+-- Frees a lock of any kind whoever holds it, and wakes whoever waits for it. Leaves everything alone that is not a lock.
+-- Stands behind kinds.lua and rw_names.lua.
 --
 -- KEYS     lock
--- ARGV     channel
 -- Returns  1 when it was held, 0 when it was free, or the reason why it is not a lock (listed in reply.rs).
 --
--- What Redisson sees: its own force release: DEL and one message `0`.
-local left = redis.call('PTTL', KEYS[1])
+-- What Redisson sees: its own force release: DEL and one message, `0`, or `1` on the channel of readers and writers,
+-- who all look again then. Redisson leaves the hold keys of readers to expire.
+local lock = KEYS[1]
+local left = call('PTTL', lock)
 if left == -2 then return 0 end
 if left == -1 then return 'no-ttl' end
-if redis.call('HLEN', KEYS[1]) > 10000 then return 'field' end
-for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if field ~= 'mode' and not string.find(field, '^.+:%d+$') and not string.find(field, '^.+:%d+:write$') then
+if call('HLEN', lock) > 10000 then return 'field' end
+local fields = call('HGETALL', lock)
+local rw = false
+for i = 1, #fields, 2 do
+  local field = fields[i]
+  if field == 'mode' then
+    rw = true
+  elseif not find(field, '^.+:%d+$') and not find(field, '^.+:%d+:write$') then
     return 'field'
   end
 end
-redis.call('DEL', KEYS[1])
-redis.pcall('PUBLISH', ARGV[1], '0')
+call('DEL', lock)
+if rw then
+  for i = 1, #fields, 2 do
+    for index = 1, math.min(tonumber(fields[i + 1]) or 0, 10000) do
+      try('DEL', hold_of(lock, fields[i], index))
+    end
+  end
+  tell(rw_channel(lock), '1')
+else
+  tell('redisson_lock__channel:' .. tag(lock), '0')
+end
 return 1

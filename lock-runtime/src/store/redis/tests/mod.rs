@@ -11,17 +11,22 @@ use crate::clock::{Clock, Tick};
 use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, Busy, Granted, Item, Kind, LockStore, ReleaseRequest, Released, ServerTime,
-    StoreError,
+    AcquireRequest, Acquired, Busy, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStore,
+    ReleaseRequest, Released, ServerTime, Standing, StoreError,
 };
 use crate::token::OwnerId;
 
+mod admin;
 mod check;
 mod conformance;
 mod faults;
 mod group;
 mod locks;
+mod mixed;
 mod registry;
+mod rw;
+mod rw_rivals;
+mod rw_states;
 mod server;
 mod states;
 mod takeover;
@@ -58,7 +63,11 @@ fn owner() -> OwnerId {
 }
 
 fn item(name: &str) -> Item {
-    Item { key: key(name), kind: Kind::Mutex, owner: owner() }
+    item_of(Kind::Mutex, name)
+}
+
+fn item_of(kind: Kind, name: &str) -> Item {
+    Item { key: key(name), kind, owner: owner() }
 }
 
 fn request(items: &[Item]) -> AcquireRequest {
@@ -95,6 +104,31 @@ fn release_request(items: &[Item]) -> ReleaseRequest {
         own_watches: 0,
         timeout: TIMEOUT,
     }
+}
+
+/// Refused, and waits.
+async fn waits(store: &RedisStore, items: &[Item]) -> Busy {
+    match store.acquire(Arc::new(request(items).queued(LEASE))).await.unwrap() {
+        Acquired::Busy(busy) => busy,
+        Acquired::Granted(granted) => panic!("{granted:?}"),
+    }
+}
+
+fn keep_request(items: &[Item], lease: Duration, standing: Standing) -> Arc<KeepRequest> {
+    let items = items.iter().map(|item| KeepItem { item: item.clone(), lease, standing }).collect();
+    Arc::new(KeepRequest { items, timeout: TIMEOUT })
+}
+
+async fn keep(store: &RedisStore, items: &[Item], lease: Duration) -> Vec<Kept> {
+    store.keep(keep_request(items, lease, Standing::Holder)).await.unwrap()
+}
+
+async fn stay(store: &RedisStore, items: &[Item]) -> Vec<Kept> {
+    store.keep(keep_request(items, LEASE, Standing::Waiter)).await.unwrap()
+}
+
+async fn downgrade(store: &RedisStore, items: &[Item], lease: Duration) -> Vec<Kept> {
+    store.downgrade(keep_request(items, lease, Standing::Holder)).await.unwrap()
 }
 
 async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreError> {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 
-use super::super::registry::{Readiness, Registry, Ring};
+use super::super::registry::{Own, Readiness, Registry, Ring};
 use super::*;
 use crate::clock::Tick;
 use crate::store::Notice;
@@ -59,7 +59,7 @@ fn a_watch_during_an_unsubscribe_is_subscribed_again() {
     assert!(registry.remove(&name(0), id, at(0)));
     assert!(registry.take_idle(at(99), LINGER, 10).is_empty());
     assert_eq!(texts(&registry.take_idle(at(100), LINGER, 10)), ["channel 0"]);
-    assert_eq!(registry.own("channel 0"), (false, false), "no longer counted on");
+    assert_eq!(registry.own("channel 0"), Own::default(), "no longer counted on");
 
     let (_, readiness, mut notices) = add(&mut registry, 0, 100);
     let Readiness::Awaited(mut ready) = readiness else { panic!("it is being left") };
@@ -90,7 +90,7 @@ fn pushes_of_an_earlier_connection_do_not_count() {
     ring(&mut registry);
     assert!(registry.is_connected(new));
     assert!(notices.try_recv().is_err());
-    assert_eq!(registry.own("channel 0"), (false, true));
+    assert_eq!(registry.own("channel 0"), Own { subscribed: false, watches: 1 });
     registry.subscribed(new, "channel 0");
     ring(&mut registry);
     assert_eq!(notices.try_recv(), Ok(Notice::Resubscribed));
@@ -223,7 +223,8 @@ proptest! {
         }
         for (number, _, notices) in &mut watchers {
             prop_assert!(server.contains(number));
-            prop_assert_eq!(registry.own(&name(*number)), (true, true));
+            let own = registry.own(&name(*number));
+            prop_assert!(own.subscribed && own.watches > 0, "{own:?}");
             while notices.try_recv().is_ok() {}
             registry.message(generation, &name(*number));
             ring(&mut registry);

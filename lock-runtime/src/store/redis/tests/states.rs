@@ -269,8 +269,10 @@ async fn hashes_with_other_fields_are_never_waited_for() {
     }
     // What Redisson writes is a lock.
     let _: () = server.command(&["DEL", "lock:a"]).await;
-    for field in ["mode", lock_like, "8743c9c0-0795-4907-87fd-6c719a6b4586:1:write"] {
-        let _: () = server.command(&["HSET", "lock:a", field, "1"]).await;
+    for (field, value) in
+        [("mode", "write"), (lock_like, "1"), ("8743c9c0-0795-4907-87fd-6c719a6b4586:1:write", "1")]
+    {
+        let _: () = server.command(&["HSET", "lock:a", field, value]).await;
     }
     let _: () = server.command(&["PEXPIRE", "lock:a", "60000"]).await;
     busy(&store, &[item("a")]).await;

@@ -4,8 +4,17 @@ use super::*;
 use crate::store::{ListenerPolicy, ServerTime, Takeover};
 
 fn takeover(from: &[Item], to: &Arc<AcquireRequest>, listeners: ListenerPolicy) -> Arc<ReleaseRequest> {
+    takeover_with(from, to, listeners, 0)
+}
+
+fn takeover_with(
+    from: &[Item],
+    to: &Arc<AcquireRequest>,
+    listeners: ListenerPolicy,
+    own_watches: u32,
+) -> Arc<ReleaseRequest> {
     let then = Takeover { request: Arc::clone(to), listeners };
-    Arc::new(ReleaseRequest { then: Some(then), ..release_request(from) })
+    Arc::new(ReleaseRequest { then: Some(then), own_watches, ..release_request(from) })
 }
 
 async fn holder(server: &Server, lock: &str) -> Vec<String> {
@@ -58,20 +67,38 @@ async fn listeners_of_others_stop_a_takeover_unless_they_are_ignored() {
     let mine = [item("a")];
     let next = Arc::new(request(&[item("a")]));
     granted(&store, &mine).await;
-    let released = store.release(takeover(&mine, &next, ListenerPolicy::Respect)).await.unwrap();
-    assert!(released.then.is_some() && released.echo, "one's own subscription does not count: {released:?}");
+    let released = store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, 1)).await.unwrap();
+    assert!(released.then.is_some() && released.echo, "one's own watch does not count: {released:?}");
+    assert_eq!(released.other_listeners, 0);
 
     let _watch = other.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     let after = Arc::new(request(&[item("a")]));
-    let released = store.release(takeover(&next.items, &after, ListenerPolicy::Respect)).await.unwrap();
+    let released =
+        store.release(takeover_with(&next.items, &after, ListenerPolicy::Respect, 1)).await.unwrap();
     assert_eq!((released.held.as_slice(), released.other_listeners), ([true].as_slice(), 1));
     assert!(released.then.is_none());
     assert!(holder(&server, "lock:a").await.is_empty());
 
     granted(&store, &mine).await;
-    let released = store.release(takeover(&mine, &after, ListenerPolicy::Ignore)).await.unwrap();
+    let released = store.release(takeover_with(&mine, &after, ListenerPolicy::Ignore, 1)).await.unwrap();
     assert_eq!(released.other_listeners, 1);
     assert!(released.then.is_some());
+}
+
+#[tokio::test]
+async fn listeners_of_the_same_process_stop_a_takeover_too() {
+    let server = Server::start();
+    let store = store(&server);
+    let mine = [item("a")];
+    let _own = store.watch(Arc::new(request(&mine))).await.unwrap();
+    let _neighbour = store.watch(Arc::new(request(&mine))).await.unwrap();
+    let next = Arc::new(request(&[item("a")]));
+    granted(&store, &mine).await;
+    let released = store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, 1)).await.unwrap();
+    assert_eq!((released.other_listeners, released.then), (1, None));
+    granted(&store, &mine).await;
+    let released = store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, 2)).await.unwrap();
+    assert!(released.other_listeners == 0 && released.then.is_some());
 }
 
 #[tokio::test]

@@ -45,13 +45,21 @@ async fn ones_own_subscription_is_no_listener_but_an_echo() {
     let store = store(&server);
     let mine = [item("a")];
     granted(&store, &mine).await;
-    let mut watch = watch(&store, &[item("a")]).await;
-    let released = release(&store, &mine).await.unwrap();
+    let mut own = watch(&store, &[item("a")]).await;
+    let by_its_watcher = Arc::new(ReleaseRequest { own_watches: 1, ..release_request(&mine) });
+    let released = store.release(Arc::clone(&by_its_watcher)).await.unwrap();
     assert_eq!((released.other_listeners, released.echo), (0, true));
-    assert_eq!(notice(&mut watch).await, Notice::Retry);
+    assert_eq!(notice(&mut own).await, Notice::Retry);
+
+    // A neighbour in the same process shares the subscription, and is somebody else all the same.
+    let mut neighbour = watch(&store, &[item("a")]).await;
+    granted(&store, &mine).await;
+    let released = store.release(by_its_watcher).await.unwrap();
+    assert_eq!((released.other_listeners, released.echo), (1, true));
+    assert_eq!(notice(&mut neighbour).await, Notice::Retry);
 
     granted(&store, &mine).await;
-    drop(watch);
+    drop((own, neighbour));
     let released = release(&store, &mine).await.unwrap();
     assert_eq!(
         (released.other_listeners, released.echo),

@@ -1,4 +1,4 @@
-//! [`Shared`]: the readers of a key, its writer, and the writer that waits.
+//! [`ReadWrite`]: the readers of a key, its writer, and the writer that waits.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::token::OwnerId;
 
 /// A key that is read and written. What has expired is treated as absent.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct ReadWrite {
     /// It may be among the readers as well.
     writer: Option<Hold>,
     readers: Vec<Hold>,
@@ -17,7 +17,7 @@ pub(super) struct Shared {
     intent: Option<Hold>,
 }
 
-impl Shared {
+impl ReadWrite {
     fn live<'a>(&'a self, now: Tick) -> impl Iterator<Item = &'a Hold> {
         self.writer.iter().chain(&self.readers).filter(move |hold| hold.expires > now)
     }
@@ -154,5 +154,10 @@ impl Shared {
         if self.readers.is_empty() {
             self.readers = Vec::new();
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.readers.len()
     }
 }

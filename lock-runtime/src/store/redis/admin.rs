@@ -1,0 +1,132 @@
+//! The steps of operators: status, force release, and the list of locks.
+
+use redis::Value;
+
+use super::Inner;
+use super::names::Names;
+use super::reply;
+use super::script::{self, Invocation};
+use super::steps::{about, locks_and_counters};
+use crate::key::LockKey;
+use crate::store::{Kind, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+
+/// Keys that the server looks at for one answer to SCAN, about.
+const LOOKED_AT: u32 = 200;
+/// Locks that one script looks at: the server does nothing else meanwhile.
+const BATCH: usize = 25;
+
+impl Inner {
+    pub(super) async fn status(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+        let names = [Names::new(&self.options.prefix, key)?];
+        let ready = self.connector.ready(self.options.call_timeout).await?;
+        let answer = self.connector.run(&ready, &look_at(&names)).await;
+        let value = answer.map_err(|error| about(error, &names))?;
+        let [names] = names;
+        match reply::array(&value) {
+            Some([Value::ServerError(error)]) => Err(about(self.connector.refused(&ready, error), &[names])),
+            Some([status]) => self.read_status(status, names),
+            _ => Err(self.senseless(&value)),
+        }
+    }
+
+    fn read_status(&self, value: &Value, names: Names<'_>) -> Result<LockStatus, StoreError> {
+        let status = reply::status(value).ok_or_else(|| self.senseless(value))?;
+        let mut status = status.map_err(|reason| self.foreign(names.lock(), reason))?;
+        // A channel that nobody here watches any more stays subscribed for a while.
+        let channels = match status.kind {
+            None => &[Kind::Mutex, Kind::Read][..],
+            Some(Kind::Fair) => &[],
+            Some(Kind::Mutex) => &[Kind::Mutex],
+            Some(Kind::Read | Kind::Write) => &[Kind::Read],
+        };
+        for &kind in channels {
+            if status.waiters > 0 {
+                let own = self.subscriber.own(&names.channel(kind).to_string());
+                status.waiters -= u64::from(own.subscribed && own.watches == 0);
+            }
+        }
+        Ok(status)
+    }
+
+    pub(super) async fn force_release(&self, key: &LockKey) -> Result<bool, StoreError> {
+        let names = Names::new(&self.options.prefix, key)?;
+        let ready = self.connector.ready(self.options.call_timeout).await?;
+        let mut invocation = Invocation::new(&script::FORCE_RELEASE, 1, 0);
+        invocation.name(names.lock());
+        let answer = self.connector.run(&ready, &invocation).await;
+        let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
+        let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
+        freed.map_err(|reason| self.foreign(names.lock(), reason))
+    }
+
+    pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, StoreError> {
+        let mut ready = self.connector.ready(request.timeout).await?;
+        let mut scan = redis::cmd("SCAN");
+        let pattern = format!("{}{}*", literal(&self.options.prefix), literal(&request.prefix));
+        scan.arg(request.cursor).arg("MATCH").arg(pattern);
+        scan.arg("COUNT").arg(LOOKED_AT).arg("TYPE").arg("hash");
+        let value = self.connector.call(&ready, &scan).await?;
+        let (next, found) = reply::scanned(&value).ok_or_else(|| self.senseless(&value))?;
+
+        // What makes no key, or no lock name with the prefix, can't be asked for either.
+        let keys: Vec<LockKey> = found
+            .into_iter()
+            .filter_map(|name| LockKey::new(name.strip_prefix(&self.options.prefix)?).ok())
+            .filter(|key| Names::new(&self.options.prefix, key).is_ok())
+            .collect();
+        let mut locks = Vec::new();
+        for keys in keys.chunks(BATCH) {
+            let names: Result<Vec<_>, _> =
+                keys.iter().map(|key| Names::new(&self.options.prefix, key)).collect();
+            let names = names?;
+            ready = self.connector.later(&ready);
+            let value = self.connector.run(&ready, &look_at(&names)).await?;
+            let answers = reply::array(&value)
+                .filter(|answers| answers.len() == names.len())
+                .ok_or_else(|| self.senseless(&value))?;
+            for ((answer, key), names) in answers.iter().zip(keys).zip(names) {
+                let status = match answer {
+                    Value::ServerError(error) => Err(self.connector.refused(&ready, error)),
+                    status => self.read_status(status, names),
+                };
+                match status {
+                    Ok(status) if status.is_locked() => locks.push((key.clone(), status)),
+                    Ok(_) => {}
+                    // Somebody's data, as most hashes are.
+                    Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(Scanned { locks, next: Some(next).filter(|&next| next != 0) })
+    }
+}
+
+fn look_at(names: &[Names<'_>]) -> Invocation {
+    let mut invocation = Invocation::new(&script::STATUS, 2 * names.len(), 0);
+    locks_and_counters(&mut invocation, names);
+    invocation
+}
+
+/// A pattern that only `text` matches.
+fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_taken_literally() {
+        assert_eq!(literal("a:{b}-^"), "a:{b}-^");
+        assert_eq!(literal(r"*?[a]\"), r"\*\?\[a\]\\");
+    }
+}

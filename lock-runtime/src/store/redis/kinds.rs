@@ -1,0 +1,111 @@
+//! The steps for requests that are not for mutexes alone: items of any kinds, in one script.
+
+use super::Inner;
+use super::connection::Ready;
+use super::names::Names;
+use super::reply;
+use super::script::{self, Invocation, Script};
+use super::steps::{locks, locks_and_counters, millis};
+use crate::store::{
+    AcquireRequest, Item, KeepRequest, Kept, Kind, ReleaseRequest, Released, ServerTime, Standing, StoreError,
+};
+
+/// Whether the leaner scripts for mutexes do.
+pub(super) fn are_mutexes<'a>(items: impl IntoIterator<Item = &'a Item>) -> bool {
+    items.into_iter().all(|item| item.kind == Kind::Mutex)
+}
+
+/// What a kind is called in kinds.lua.
+fn letter(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Mutex => "m",
+        Kind::Fair => "f",
+        Kind::Read => "r",
+        Kind::Write => "w",
+    }
+}
+
+fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
+    for item in items {
+        invocation.arg(letter(item.kind)).arg(item.owner.as_str());
+    }
+}
+
+/// A script that is told which locks, and who has each in which kind.
+fn plain(script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invocation {
+    let mut invocation = Invocation::new(script, names.len(), 2 * names.len());
+    locks(&mut invocation, names);
+    kinds_and_owners(&mut invocation, items);
+    invocation
+}
+
+pub(super) fn withdrawal(items: &[Item], names: &[Names<'_>]) -> Invocation {
+    plain(&script::WITHDRAW_KINDS, items, names)
+}
+
+impl Inner {
+    pub(super) fn acquisition(
+        &self,
+        request: &AcquireRequest,
+        names: &[Names<'_>],
+        latest: ServerTime,
+    ) -> Invocation {
+        let mut invocation = Invocation::new(&script::ACQUIRE_KINDS, 2 * names.len(), 6 + 2 * names.len());
+        locks_and_counters(&mut invocation, names);
+        invocation
+            .arg(millis(request.lease))
+            .arg(request.tokens)
+            .arg(self.retention(request.lease))
+            .arg(latest.as_micros())
+            .arg(request.token_floor);
+        match request.wait {
+            Some(wait) => invocation.arg(millis(wait)),
+            None => invocation.arg(-1),
+        };
+        kinds_and_owners(&mut invocation, &request.items);
+        invocation
+    }
+
+    pub(super) async fn release_kinds(
+        &self,
+        request: &ReleaseRequest,
+        names: &[Names<'_>],
+        ready: &Ready,
+    ) -> Result<Released, StoreError> {
+        let invocation = plain(&script::RELEASE_KINDS, &request.items, names);
+        self.freed(request, names, ready, &invocation).await
+    }
+
+    pub(super) fn lingering(&self, request: &ReleaseRequest, names: &[Names<'_>]) -> Invocation {
+        let mut invocation = Invocation::new(&script::LINGER_KINDS, names.len(), 1 + 2 * names.len());
+        locks(&mut invocation, names);
+        invocation.arg(millis(request.linger));
+        kinds_and_owners(&mut invocation, &request.items);
+        invocation
+    }
+
+    pub(super) fn keeping(&self, request: &KeepRequest, names: &[Names<'_>]) -> Invocation {
+        let mut invocation = Invocation::new(&script::KEEP_KINDS, names.len(), 4 * names.len());
+        locks(&mut invocation, names);
+        for keep in &request.items {
+            invocation
+                .arg(letter(keep.item.kind))
+                .arg(u8::from(keep.standing == Standing::Waiter))
+                .arg(keep.item.owner.as_str())
+                .arg(millis(keep.lease));
+        }
+        invocation
+    }
+
+    pub(super) async fn downgrade(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
+        let names = self.names(request.items.iter().map(|keep| &keep.item))?;
+        let ready = self.connector.ready(request.timeout).await?;
+        let mut invocation = Invocation::new(&script::DOWNGRADE, names.len(), 2 * names.len());
+        locks(&mut invocation, &names);
+        for keep in &request.items {
+            invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease));
+        }
+        let value = self.connector.run(&ready, &invocation).await?;
+        reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))
+    }
+}

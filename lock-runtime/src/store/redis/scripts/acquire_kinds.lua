@@ -1,0 +1,47 @@
+-- Takes every item or none, whatever their kinds. Stands behind tokens.lua, kinds.lua and the pieces of the kinds.
+--
+-- KEYS     lock 1, counter 1, lock 2, counter 2, ...
+-- ARGV     lease (ms), tokens wanted, counter time to live (ms; 0 = keep for ever), latest server time (us), token floor
+--          (0 = none), longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
+-- Returns  what take() says, see grant.lua, or {2, now}: arrived later than the latest server time. Nothing was taken in
+--          any case but a grant. A refused caller who waits has joined the queues of its fair items, and keeps readers
+--          out of its write items that are read.
+--
+-- What Redisson sees: see the pieces of the kinds.
+--
+-- Scripts have no roll-back, so whatever can fail comes first: every item is looked at, the counters are moved (out of
+-- memory, read-only and overflow show here), and only then the locks are written.
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+if now > tonumber(ARGV[4]) then return {2, now} end
+local lease, wait, items, refusal = tonumber(ARGV[1]), tonumber(ARGV[6]), {}, nil
+
+for i = 1, #KEYS / 2 do
+  local item = {KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 6]}
+  item.kind = kinds[ARGV[2 * i + 5]]
+  items[i] = item
+  local left, reason = item.kind.look(item, now)
+  if reason then return {3, now, i, reason} end
+  if left and not refusal then
+    refusal = {0, now, i, left}
+    if wait < 0 then return refusal end
+  end
+end
+if refusal then
+  for _, item in ipairs(items) do
+    if item.kind.wait then item.kind.wait(item, now, wait) end
+  end
+  return refusal
+end
+
+local refused, tops = tokens(now, items, ARGV[2], ARGV[3], ARGV[5])
+if refused then return refused end
+for i, item in ipairs(items) do
+  local failed = item.kind.grant(item, lease, now)
+  if failed then
+    -- Only a user without the right to do this gets here. A lock must never be left without a TTL.
+    for j = 1, i do items[j].kind.undo(items[j]) end
+    return failed
+  end
+end
+return tops

@@ -1,0 +1,14 @@
+-- Gives items of any kinds back later: they stay taken, but at most for the given time from now. Never lengthens.
+--
+-- KEYS     lock 1, lock 2, ...
+-- ARGV     time (ms), kind 1, owner 1, kind 2, owner 2, ...
+-- Returns  for each item 1 when its owner still held it, else 0.
+--
+-- What Redisson sees: a shorter TTL, and one message: waiters look again and learn the new TTL.
+local reply = {}
+for i, lock in ipairs(KEYS) do
+  local held = kinds[ARGV[2 * i]].linger(lock, ARGV[2 * i + 1], tonumber(ARGV[1]))
+  if type(held) ~= 'number' then return held end
+  reply[i] = held
+end
+return reply

@@ -1,0 +1,44 @@
+-- How mutexes are given back, renewed and lingered over beside items of other kinds; see kinds.lua, and free.lua, keep.lua
+-- and linger.lua for mutexes alone. Stands behind free.lua.
+--
+-- What Redisson sees: its own release, renewal, and a shorter TTL with one message `0`.
+
+-- Whether `owner` has a field of its own: 1 or 0, or an error reply.
+local function field_of(lock, owner)
+  local mine = try('HEXISTS', lock, owner)
+  if type(mine) == 'table' and overwritten(mine) then return 0 end
+  return mine
+end
+
+local function lock_channel(lock)
+  return 'redisson_lock__channel:' .. tag(lock)
+end
+
+function kinds.m.free(lock, owner)
+  return free(lock, owner, lock_channel(lock))
+end
+
+function kinds.m.keep(lock, owner, lease)
+  local mine = field_of(lock, owner)
+  if mine == 1 and call('PTTL', lock) < lease then call('PEXPIRE', lock, lease) end
+  return mine
+end
+
+-- It has nothing to keep while it waits.
+function kinds.m.stay(lock, owner, lease)
+  local kept = kinds.m.keep(lock, owner, lease)
+  if kept ~= 0 then return kept end
+  return -math.max(call('PTTL', lock), 1)
+end
+
+function kinds.m.linger(lock, owner, ms)
+  local mine = field_of(lock, owner)
+  if mine == 1 then
+    local left = call('PTTL', lock)
+    if left == -1 or left > ms then
+      call('PEXPIRE', lock, ms)
+      tell(lock_channel(lock), '0')
+    end
+  end
+  return mine
+end

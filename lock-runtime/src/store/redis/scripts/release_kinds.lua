@@ -1,0 +1,15 @@
+-- Releases items of any kinds, each on its own, and wakes whoever waits for them.
+--
+-- KEYS     lock 1, lock 2, ...
+-- ARGV     kind 1, owner 1, kind 2, owner 2, ...
+-- Returns  for each item what free() says, see kinds.lua; for a single one the bare answer, for several an array.
+--
+-- What Redisson sees: see the pieces of the kinds.
+local freed = {}
+for i, lock in ipairs(KEYS) do
+  local ok, answer = pcall(kinds[ARGV[2 * i - 1]].free, lock, ARGV[2 * i])
+  if not ok and type(answer) ~= 'table' then answer = redis.error_reply(answer) end
+  freed[i] = answer
+end
+if #KEYS == 1 then return freed[1] end
+return freed

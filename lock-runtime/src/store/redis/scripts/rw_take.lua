@@ -1,0 +1,89 @@
+-- How readers and writers acquire; see kinds.lua and rw_names.lua.
+--
+-- What Redisson sees: its own read and write locks, each owner with a count of 1.
+
+-- What every kind of wish finds: the TTL; then, if the hash is there and can be a lock, its mode (false: a lock of another
+-- kind), and whether the owner reads and writes. The last is the reason why it is no lock.
+local function find_rw(item)
+  local lock, owner = item[1], item[3]
+  local left = call('PTTL', lock)
+  item.left = left
+  if left == -2 then return left end
+  if left == -1 then return left, nil, nil, nil, 'no-ttl' end
+  local found = call('HMGET', lock, 'mode', owner, owner .. ':write')
+  local mode, reads, writes = found[1], found[2], found[3]
+  if mode and mode ~= 'read' and mode ~= 'write' then return left, nil, nil, nil, 'field' end
+  item.mode, item.reads, item.writes = mode, mode and reads, mode and writes
+  -- Not only those who wait want to know: a reader writes into a hash that others have made.
+  if not item.reads and not item.writes and odd(lock) then return left, nil, nil, nil, 'field' end
+  return left, mode, item.reads, item.writes
+end
+
+-- The intent of a writer that is somebody else: ms until it ends.
+local function intended(lock, owner)
+  local intent = intent_of(lock)
+  local writer = call('GET', intent)
+  if not writer or writer == owner then return end
+  local left = call('PTTL', intent)
+  -- Without an end it is not from us; a look now and then is enough.
+  if left == -1 then return 1000 end
+  return math.max(left, 1)
+end
+
+function kinds.r.look(item)
+  local left, mode, reads, writes, reason = find_rw(item)
+  if reason then return nil, reason end
+  if reads or writes then return end
+  if left == -2 or mode == 'read' then return intended(item[1], item[3]) end
+  return left
+end
+
+function kinds.r.grant(item, lease)
+  local lock, owner, done = item[1], item[3], 1
+  if item.left == -2 then
+    done = try('HSET', lock, 'mode', 'read', owner, '1')
+  elseif not item.reads then
+    done = try('HSET', lock, owner, '1')
+  end
+  if type(done) == 'number' and item.left < lease then done = try('PEXPIRE', lock, lease) end
+  if type(done) ~= 'number' then return done end
+  local hold = hold_of(lock, owner, 1)
+  if item.reads and call('PTTL', hold) >= lease then return end
+  done = try('SET', hold, '1', 'PX', lease)
+  if done.err then return done end
+end
+
+function kinds.r.undo(item)
+  if item.reads then return end
+  if item.left == -2 then try('HDEL', item[1], 'mode', item[3]) else try('HDEL', item[1], item[3]) end
+  try('DEL', hold_of(item[1], item[3], 1))
+end
+
+function kinds.w.look(item)
+  local left, mode, _, writes, reason = find_rw(item)
+  if reason then return nil, reason end
+  if left == -2 or (writes and mode == 'write') then return end
+  return left
+end
+
+-- Only readers are kept out, and only by a writer who found readers: a writer that waits for a writer must not, or two
+-- writers that take turns would keep all readers out for ever.
+function kinds.w.wait(item)
+  if item.mode ~= 'read' then return end
+  local intent = intent_of(item[1])
+  local writer = call('GET', intent)
+  if not writer or writer == item[3] then call('SET', intent, item[3], 'PX', 1000) end
+end
+
+function kinds.w.grant(item, lease)
+  local lock, done = item[1], 1
+  if item.left == -2 then done = try('HSET', lock, 'mode', 'write', item[3] .. ':write', '1') end
+  if type(done) == 'number' and item.left < lease then done = try('PEXPIRE', lock, lease) end
+  if type(done) ~= 'number' then return done end
+  local intent = intent_of(lock)
+  if try('GET', intent) == item[3] then try('DEL', intent) end
+end
+
+function kinds.w.undo(item)
+  if item.left == -2 then try('HDEL', item[1], 'mode', item[3] .. ':write') end
+end

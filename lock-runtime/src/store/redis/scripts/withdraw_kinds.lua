@@ -1,0 +1,22 @@
+-- Undoes an acquire of items of any kinds: frees whatever its owners hold, ends their waiting, and wakes whoever that
+-- concerns.
+--
+-- KEYS     lock 1, lock 2, ...
+-- ARGV     kind 1, owner 1, kind 2, owner 2, ...
+-- Returns  the server time (us): past the acquire's `latest`, no late copy of it can take anything, or wait.
+--
+-- What Redisson sees: releases; nothing when nothing was held.
+local failed = nil
+for i, lock in ipairs(KEYS) do
+  local kind, owner = kinds[ARGV[2 * i - 1]], ARGV[2 * i]
+  local ok, answer = pcall(function()
+    local freed = kind.free(lock, owner)
+    if kind.leave then kind.leave(lock, owner) end
+    return freed
+  end)
+  if not ok and type(answer) ~= 'table' then answer = redis.error_reply(answer) end
+  if type(answer) ~= 'number' then failed = answer end
+end
+if failed then return failed end
+local time = call('TIME')
+return time[1] * 1000000 + time[2]

@@ -1,0 +1,24 @@
+//! [`Java`]: a Java program with the real Redisson client, driven by a test.
+//!
+//! The program is in `tests/interop`; its sources say which commands it takes. [`Program::build`] makes it with Maven
+//! the first time, under cargo's target folder. [`Java::start`] runs it against [`Servers`].
+
+mod build;
+#[cfg(feature = "interop")]
+mod client;
+#[cfg(feature = "interop")]
+mod kind;
+#[cfg(feature = "interop")]
+mod lock;
+#[cfg(feature = "interop")]
+mod servers;
+
+pub use build::Program;
+#[cfg(feature = "interop")]
+pub use client::{Answer, Call, Exception, Java, Settings};
+#[cfg(feature = "interop")]
+pub use kind::Kind;
+#[cfg(feature = "interop")]
+pub use lock::{JavaLock, Status};
+#[cfg(feature = "interop")]
+pub use servers::{Servers, connect};
