@@ -12,12 +12,12 @@
 //!   calls after it has given its own mutexes back: to wake a call may be to drop it, when its runtime has ended.
 //! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
 //!   tokens. It only lengthens a lease.
-//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds. A reader whose lease has just
-//!   ended may be renewed while others read: nobody can have written since.
+//! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.
 //! - An owner that has a key for writing may have it for reading since a [`downgrade`](LockStore::downgrade) whose
 //!   answer was lost: `release`, `keep` and `withdraw` of items of the kinds [`Kind::Write`] and [`Kind::Read`] go by
-//!   what the owner has.
-//! - Keys that are asked for in different kinds exclude each other whole: a key held as a mutex is busy for readers.
+//!   what the owner has. Of an owner that has both, nothing is promised but that releasing each gives back all.
+//! - Keys that are asked for in different kinds exclude each other whole: a key held as a mutex is busy for readers. Who
+//!   waits for a key that is held in another kind may not hear of its release, and looks again in time.
 //! - Every step that takes something (`acquire`) is refused by the store itself when it arrives later than
 //!   [`AcquireRequest::timeout`] after it was sent; see [`AcquireRequest::stamp`]. A `withdraw`
 //!   [seals](AcquireRequest::seal) what was not sent yet.
@@ -138,11 +138,13 @@ impl AcquireRequest {
 
     /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the request:
     ///
-    /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it. It stays there until it is
-    ///   granted, withdrawn, or not [kept](LockStore::keep) for [`WAITER_LIFE`]. A free key goes to the first of the queue
-    ///   only; dead ones are passed over, with everything that their going means to those behind.
-    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`]; the intent ends with the
-    ///   grant or the withdrawal, and that wakes the readers.
+    /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it, also when it is another item
+    ///   that is busy. It stays there until it is granted, withdrawn, or not [kept](LockStore::keep) for [`WAITER_LIFE`]; to
+    ///   ask again keeps it too. A free key goes to the first of the queue only; dead ones are passed over, with
+    ///   everything that their going means to those behind.
+    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`], unless the intent of another
+    ///   writer does so already. An intent stops readers only, and none that reads already. It ends with the
+    ///   grant or the withdrawal; the latter wakes the readers.
     #[must_use]
     pub fn queued(mut self, wait: Duration) -> Self {
         self.wait = Some(wait.min(LONGEST_WAIT));
@@ -354,7 +356,7 @@ pub enum Kept {
     /// Held; the remaining time of a hold is at least what was asked for. A waiter that hears this was granted the key
     /// and has missed the notice: it acquires once more.
     Renewed,
-    /// Not held by this owner any more. A waiter that hears this has lost its place: it acquires once more.
+    /// Not held by this owner any more. A waiter that hears this has lost its place in a fair queue: it acquires once more.
     Gone,
     /// Still waiting; look again after this time, if nothing is heard before. Never zero.
     Waiting(Duration),
@@ -429,7 +431,10 @@ pub enum Notice {
     /// The subscription was interrupted and is up again: a message may have been missed, try again.
     Resubscribed,
     /// Whoever released the key granted it to the request that this watch is for, in the same step, with a lease of
-    /// [`DIRECT_LEASE`] or the request's own, if that is shorter.
+    /// [`DIRECT_LEASE`] or the request's own, if that is shorter. Only the request of a single [`Kind::Fair`] item
+    /// without a [floor](AcquireRequest::token_floor) is granted so, others hear [`Notice::Retry`]. One that listened when
+    /// it [queued](AcquireRequest::queued) or asked again always is; one that does not listen may be, and learns of it
+    /// from [`keep`](LockStore::keep) or when it acquires once more.
     Granted {
         /// The token.
         token: FencingToken,

@@ -96,7 +96,9 @@ pub(crate) async fn withdraw_of_a_waiting_writer_lets_readers_in(Subject { store
 
     // A writer that has left nothing takes nothing back.
     busy(&other, writer("a", 9)).await;
-    withdraw(&store, &writer("a", 8)).await;
+    let stranger = writer("a", 8);
+    busy(&store, Arc::clone(&stranger)).await;
+    withdraw(&store, &stranger).await;
     busy(&store, read("a", 3)).await;
 }
 

@@ -92,13 +92,13 @@ pub(crate) async fn a_key_is_taken_until_its_last_reader_ends(Subject { store, .
 }
 
 pub(crate) async fn release_of_one_reader_leaves_the_others(Subject { store, other, .. }: Subject) {
-    for number in 1..=3 {
-        grant(&store, read("a", number)).await;
+    let third = Arc::new(read("a", 3));
+    for request in [Arc::new(read("a", 1)), Arc::new(read("a", 2)), Arc::clone(&third)] {
+        grant(&store, request).await;
     }
     assert_eq!(give_back(&other, &read("a", 2)).await.held, [true]);
     assert_kind(&store, "a", Kind::Read, &[1, 3]).await;
     assert_eq!(give_back(&other, &read("a", 2)).await.held, [false]);
-    let third = Arc::new(read("a", 3));
     withdraw(&store, &third).await;
     assert_kind(&store, "a", Kind::Read, &[1]).await;
     busy(&other, write("a", 4)).await;
@@ -113,7 +113,6 @@ pub(crate) async fn release_by_a_stranger_touches_nothing(Subject { store, other
     for (kind, name) in [(Kind::Read, "a"), (Kind::Write, "b")] {
         for asked in [Kind::Read, Kind::Write] {
             assert_eq!(give_back(&other, &wish(asked, name, 2)).await.held, [false]);
-            withdraw(&other, &Arc::new(wish(asked, name, 2))).await;
             assert_eq!(keep(&other, vec![item_of(asked, name, 2)], 3 * LONG).await, [Kept::Gone]);
         }
         assert_kind(&store, name, kind, &[1]).await;
@@ -131,11 +130,13 @@ pub(crate) async fn calls_go_by_what_the_owner_has(Subject { store, .. }: Subjec
         assert_eq!(keep_waiter(&store, item_of(thinks, "a", 1)).await, Kept::Renewed);
         assert_eq!(give_back(&store, &wish(thinks, "a", 1)).await.held, [true]);
         assert_free(&store, "a").await;
-
-        grant(&store, wish(has, "a", 1)).await;
-        withdraw(&store, &Arc::new(wish(thinks, "a", 1))).await;
-        assert_free(&store, "a").await;
     }
+    let request = Arc::new(write("a", 1));
+    grant(&store, Arc::clone(&request)).await;
+    downgrade(&store, request.items.clone(), LONG).await;
+    assert_kind(&store, "a", Kind::Read, &[1]).await;
+    withdraw(&store, &request).await;
+    assert_free(&store, "a").await;
 }
 
 pub(crate) async fn a_writer_may_read_too_and_a_reader_may_not_write(Subject { store, .. }: Subject) {

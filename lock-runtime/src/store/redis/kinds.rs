@@ -39,8 +39,13 @@ fn plain(script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invoca
     invocation
 }
 
+/// The leaner of two scripts that does: `fair` knows fair locks only.
+fn leaner(fair: &'static Script, any: &'static Script, items: &[Item]) -> &'static Script {
+    if items.iter().all(|item| item.kind == Kind::Fair) { fair } else { any }
+}
+
 pub(super) fn withdrawal(items: &[Item], names: &[Names<'_>]) -> Invocation {
-    plain(&script::WITHDRAW_KINDS, items, names)
+    plain(leaner(&script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS, items), items, names)
 }
 
 impl Inner {
@@ -50,7 +55,11 @@ impl Inner {
         names: &[Names<'_>],
         latest: ServerTime,
     ) -> Invocation {
-        let mut invocation = Invocation::new(&script::ACQUIRE_KINDS, 2 * names.len(), 6 + 2 * names.len());
+        let mut invocation = Invocation::new(
+            leaner(&script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS, &request.items),
+            2 * names.len(),
+            6 + 2 * names.len(),
+        );
         locks_and_counters(&mut invocation, names);
         invocation
             .arg(millis(request.lease))
@@ -72,7 +81,11 @@ impl Inner {
         names: &[Names<'_>],
         ready: &Ready,
     ) -> Result<Released, StoreError> {
-        let invocation = plain(&script::RELEASE_KINDS, &request.items, names);
+        let invocation = plain(
+            leaner(&script::RELEASE_FAIR, &script::RELEASE_KINDS, &request.items),
+            &request.items,
+            names,
+        );
         self.freed(request, names, ready, &invocation).await
     }
 

@@ -3,7 +3,8 @@
 //! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
 //!   `scripts/*.lua`. [`reply`]: what they answer.
 //! - [`steps`]: one method for each of the trait's. [`singles`]: those for single mutexes, which travel in groups, see
-//!   [`group`]. [`kinds`]: those for requests that are not for mutexes alone. [`admin`]: those of operators.
+//!   [`group`]. [`kinds`]: those for requests that are not for mutexes alone; [`fair`]: what a
+//!   fair lock's waiter hears. [`admin`]: those of operators.
 //! - [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
@@ -29,6 +30,7 @@ mod admin;
 mod check;
 mod classify;
 mod connection;
+mod fair;
 mod group;
 mod kinds;
 mod names;

@@ -292,12 +292,13 @@ impl Registry {
         self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
     }
 
-    /// A message came.
-    pub(super) fn message(&mut self, generation: u64, name: &str) {
+    /// A message came, which means this.
+    pub(super) fn message(&mut self, generation: u64, name: &str, notice: Notice) {
         if generation == self.generation
             && let Some(channel) = self.channels.get(name)
         {
-            self.rings.extend(channel.watchers.iter().map(Watcher::retry));
+            let rings = channel.watchers.iter().map(|watcher| Ring::Notice(watcher.notices.clone(), notice));
+            self.rings.extend(rings);
         }
     }
 

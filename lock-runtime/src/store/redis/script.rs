@@ -44,23 +44,38 @@ scripts! {
     WITHDRAW = "withdraw": "scripts/free.lua" "scripts/withdraw.lua";
     ACQUIRE_KINDS = "acquire_kinds":
         "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_take.lua" "scripts/rw_names.lua" "scripts/rw_take.lua"
-        "scripts/acquire_kinds.lua";
+        "scripts/fair_queue.lua" "scripts/fair_take.lua" "scripts/acquire_kinds.lua";
+    ACQUIRE_FAIR = "acquire_fair":
+        "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_take.lua" "scripts/fair_queue.lua"
+        "scripts/fair_take.lua" "scripts/acquire_kinds.lua";
     RELEASE_KINDS = "release_kinds":
         "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
         "scripts/release_kinds.lua";
+    RELEASE_FAIR = "release_fair":
+        "scripts/free.lua" "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/fair_queue.lua"
+        "scripts/fair_wake.lua" "scripts/fair_free.lua" "scripts/release_kinds.lua";
     LINGER_KINDS = "linger_kinds":
         "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
         "scripts/linger_kinds.lua";
     KEEP_KINDS = "keep_kinds":
         "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
         "scripts/keep_kinds.lua";
     WITHDRAW_KINDS = "withdraw_kinds":
         "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
+        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
         "scripts/withdraw_kinds.lua";
+    WITHDRAW_FAIR = "withdraw_fair":
+        "scripts/free.lua" "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/fair_queue.lua"
+        "scripts/fair_wake.lua" "scripts/fair_free.lua" "scripts/withdraw_kinds.lua";
     DOWNGRADE = "downgrade":
         "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/rw_free.lua" "scripts/downgrade.lua";
     STATUS = "status": "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/status.lua";
-    FORCE_RELEASE = "force_release": "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/force_release.lua";
+    FORCE_RELEASE = "force_release":
+        "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua"
+        "scripts/force_release.lua";
 }
 
 /// One call of a script.

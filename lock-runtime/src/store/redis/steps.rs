@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::Ready;
+use super::fair;
 use super::group;
 use super::kinds::{self, are_mutexes};
 use super::names::{Name, Names};
@@ -306,6 +307,11 @@ impl Inner {
                     }
                     0
                 }
+                // Only the next waiter was told.
+                Freed::Told(told) if item.kind == Kind::Fair => {
+                    released.other_listeners = released.other_listeners.saturating_add(told);
+                    continue;
+                }
                 Freed::Told(told) => told,
             };
             if told == 0 && !self.subscriber.is_watched() {
@@ -365,9 +371,11 @@ impl Inner {
 
     pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
         let names = self.names(&request.items)?;
-        let channels = names.iter().zip(&request.items);
-        let channels =
-            channels.map(|(names, item)| Arc::from(names.channel(item.kind).to_string())).collect();
+        let channels = names.iter().zip(&request.items).map(|(names, item)| match item.kind {
+            Kind::Fair => Arc::from(fair::channel(names, &item.owner)),
+            kind => Arc::from(names.channel(kind).to_string()),
+        });
+        let channels = channels.collect();
         Ok(self.subscriber.watch(channels, self.deadline(request.timeout)).await)
     }
 }

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::connection::Dialer;
 use super::registry::{Own, Readiness, Registry, Ring};
+use super::{fair, reply};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::store::Watch;
@@ -223,7 +224,8 @@ impl Shared {
         let registry = &mut inner.registry;
         let wake = match push.kind {
             PushKind::Message => {
-                registry.message(generation, channel);
+                let message = push.data.get(1).and_then(reply::text).unwrap_or_default();
+                registry.message(generation, channel, fair::notice(message));
                 false
             }
             PushKind::Subscribe => {

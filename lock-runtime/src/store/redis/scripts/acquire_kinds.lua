@@ -29,7 +29,7 @@ for i = 1, #KEYS / 2 do
 end
 if refusal then
   for _, item in ipairs(items) do
-    if item.kind.wait then item.kind.wait(item, now, wait) end
+    if item.kind.wait then item.kind.wait(item, now, wait, lease, ARGV[3], #items == 1) end
   end
   return refusal
 end

@@ -32,4 +32,5 @@ if rw then
 else
   tell('redisson_lock__channel:' .. tag(lock), '0')
 end
+pcall(kinds.f.wake, lock)
 return 1

@@ -9,6 +9,10 @@
 local reply, time = {}, call('TIME')
 local now = time[1] * 1000000 + time[2]
 for i, lock in ipairs(KEYS) do
+  local kind = kinds[ARGV[4 * i - 3]]
+  if ARGV[4 * i - 2] == '1' and kind.refresh then pcall(kind.refresh, lock, ARGV[4 * i - 1], now) end
+end
+for i, lock in ipairs(KEYS) do
   local kind, owner, lease = kinds[ARGV[4 * i - 3]], ARGV[4 * i - 1], tonumber(ARGV[4 * i])
   local kept
   if ARGV[4 * i - 2] == '1' then

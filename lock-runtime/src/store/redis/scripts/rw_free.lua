@@ -3,8 +3,8 @@
 -- What Redisson sees: its own releases and renewals. A write release publishes `1`, also when read holds of that owner
 -- stay; a read release publishes `0` when no living hold is left, else nothing, and never shortens a write hold.
 --
--- When memory is full a server refuses commands that may take more only as the first write of a script: every function
--- here begins with one that it never refuses.
+-- When memory is full a server refuses commands that may take more only as the first write of a script: a function that
+-- needs one begins with another.
 
 local function free_rw(lock, owner, kind)
   local had, mode, failed = has(lock, owner, kind)
@@ -18,10 +18,12 @@ local function free_rw(lock, owner, kind)
   end
   local done = try('HDEL', lock, owner)
   if done ~= 1 then return done end
-  call('DEL', hold_of(lock, owner, 1))
-  if mode ~= 'read' or alive(lock) then return -3 end
+  -- Without its hold key it was over already, and only the field was left.
+  local lived = call('DEL', hold_of(lock, owner, 1)) == 1
+  if mode ~= 'read' or alive(lock) then return lived and -3 or -1 end
   call('DEL', lock)
-  return tell(rw_channel(lock), '0')
+  local told = tell(rw_channel(lock), '0')
+  return lived and told or -1
 end
 
 function kinds.r.free(lock, owner) return free_rw(lock, owner, 'r') end
@@ -38,21 +40,14 @@ local function keep_rw(lock, owner, lease, kind)
   local had, _, failed = has(lock, owner, kind)
   if failed then return failed end
   if not had then return 0 end
-  local left = call('PTTL', lock)
-  if had == 'w' then
-    if left < lease then call('PEXPIRE', lock, lease) end
-    return 1
+  if had == 'r' then
+    -- The hash may outlive a reader, as long as others read; what counts is the reader's own lease.
+    local hold = hold_of(lock, owner, 1)
+    local own = call('PTTL', hold)
+    if own == -2 then return 0 end
+    if own < lease then call('PEXPIRE', hold, lease) end
   end
-  local hold = hold_of(lock, owner, 1)
-  local done = try('PTTL', hold)
-  if done == -2 then
-    -- The hash is there, so no writer has been in since: the hold goes on.
-    call('PEXPIRE', lock, math.max(left, lease))
-    call('SET', hold, '1', 'PX', lease)
-  else
-    if left < lease then call('PEXPIRE', lock, lease) end
-    if done < lease then call('PEXPIRE', hold, lease) end
-  end
+  if call('PTTL', lock) < lease then call('PEXPIRE', lock, lease) end
   return 1
 end
 
@@ -61,17 +56,20 @@ function kinds.w.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'w'
 
 -- A reader has nothing to keep while it waits.
 function kinds.r.stay(lock, owner, lease)
-  local kept = keep_rw(lock, owner, lease, 'r')
-  if kept ~= 0 then return kept end
-  local left = call('PTTL', intent_of(lock))
-  if left < 0 then left = call('PTTL', lock) end
+  local had, mode, failed = has(lock, owner, 'r')
+  if failed then return failed end
+  if had and keep_rw(lock, owner, lease, 'r') == 1 then return 1 end
+  local left = call('PTTL', lock)
+  if left == -2 or mode == 'read' then left = call('PTTL', intent_of(lock)) end
+  -- Without an end it is not from us; a look now and then is enough.
+  if left == -1 then return -1000 end
   return -math.max(left, 1)
 end
 
 function kinds.w.stay(lock, owner, lease)
   local had, mode, failed = has(lock, owner, 'w')
   if failed then return failed end
-  if had then return keep_rw(lock, owner, lease, 'w') end
+  if had and keep_rw(lock, owner, lease, 'w') == 1 then return 1 end
   if mode == 'read' then
     local intent = intent_of(lock)
     local writer = try('GET', intent)
@@ -98,6 +96,7 @@ local function linger_rw(lock, owner, ms, kind)
     least = math.max(ms, call('PTTL', hold))
   end
   local left = call('PTTL', key)
+  if left == -2 then return 0 end
   if left == -1 or left > least then
     call('PEXPIRE', key, least)
     if had == 'r' and mode == 'read' then alive(lock) end

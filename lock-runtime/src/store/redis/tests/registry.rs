@@ -80,7 +80,7 @@ fn pushes_of_an_earlier_connection_do_not_count() {
     ring(&mut registry);
     assert_eq!(notices.try_recv(), Ok(Notice::Retry));
     let new = registry.begin();
-    registry.message(old, "channel 0");
+    registry.message(old, "channel 0", Notice::Retry);
     ring(&mut registry);
     registry.subscribed(old, "channel 0");
     ring(&mut registry);
@@ -226,7 +226,7 @@ proptest! {
             let own = registry.own(&name(*number));
             prop_assert!(own.subscribed && own.watches > 0, "{own:?}");
             while notices.try_recv().is_ok() {}
-            registry.message(generation, &name(*number));
+            registry.message(generation, &name(*number), Notice::Retry);
             ring(&mut registry);
             prop_assert_eq!(notices.try_recv(), Ok(Notice::Retry));
         }

@@ -47,21 +47,24 @@ async fn a_lock_that_only_the_dead_hold_is_free_when_the_last_reader_goes() {
 }
 
 #[tokio::test]
-async fn a_reader_without_its_hold_key_is_kept_and_has_it_again() {
+async fn a_reader_without_its_hold_key_is_gone_and_what_is_left_of_it_goes_too() {
     let server = Server::start();
     let store = store(&server);
-    let mine = [read("a")];
-    for _ in 0..2 {
-        granted(&store, &mine).await;
-        let _: () = server.command(&["DEL", &hold(&mine[0])]).await;
-        assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
-        assert_about(pttl(&server, &hold(&mine[0])).await, 10_000);
-        assert_about(pttl(&server, "lock:a").await, 10_000);
-    }
-    // Without its field it is gone, whatever else is there.
-    let _: () = server.command(&["HDEL", "lock:a", mine[0].owner.as_str()]).await;
+    let (mine, other) = ([read("a")], [read("a")]);
+    granted(&store, &other).await;
+    granted(&store, &mine).await;
+    let _: () = server.command(&["DEL", &hold(&mine[0])]).await;
     assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Gone]);
+    assert_eq!(downgrade(&store, &mine, LEASE).await, [Kept::Gone]);
+    let linger = ReleaseRequest { linger: LEASE / 2, ..release_request(&mine) };
+    assert_eq!(store.release(Arc::new(linger)).await.unwrap().held, [false]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [false]);
+    let left = [(reads(&other[0]), "1".to_owned()), ("mode".into(), "read".into())];
+    assert_eq!(fields(&server, "lock:a").await, left, "its field does not stay");
+    // The last one that is left of frees the lock.
+    let _: () = server.command(&["DEL", &hold(&other[0])]).await;
+    assert_eq!(release(&store, &other).await.unwrap().held, [false]);
+    assert_eq!(pttl(&server, "lock:a").await, -2);
 }
 
 #[tokio::test]
@@ -155,7 +158,6 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     let reads_too = [Item { kind: Kind::Read, ..items[3].clone() }];
     granted(&store, &reads_too).await;
     let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
-    let _: () = server.command(&["DEL", &hold(&items[0])]).await;
     let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     for wish in [[read("x")], [write("x")], [read("a")]] {
@@ -164,8 +166,8 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     }
     assert!(!server.keys().await.iter().any(|key| key.contains("lock:x")), "nothing is taken");
 
-    assert_eq!(keep(&store, &items, Duration::from_secs(1)).await, [Kept::Renewed; 6]);
-    assert!(pttl(&server, &hold(&items[0])).await > 0, "set again");
+    assert_eq!(keep(&store, &items, 2 * LEASE).await, [Kept::Renewed; 6]);
+    assert_about(pttl(&server, &hold(&items[0])).await, 20_000);
     assert!(matches!(stay(&store, &[write("a")]).await[..], [Kept::Waiting(_)]));
     assert_eq!(downgrade(&store, &items[4..5], LEASE).await, [Kept::Renewed]);
     assert_eq!(release(&store, &items[0..1]).await.unwrap().held, [true]);

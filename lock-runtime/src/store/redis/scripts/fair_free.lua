@@ -1,0 +1,87 @@
+-- How fair locks are given back, renewed and waited for; see kinds.lua. Stands behind fair_wake.lua and mutex_free.lua.
+--
+-- What Redisson sees: its own release: the field goes, and the key with its last field; then see fair_wake.lua. Its own
+-- renewal, and its own waiter who gives up.
+--
+-- Full memory refuses nothing here: the first write is one that it never refuses, and with that the others are let through.
+
+function kinds.f.free(lock, owner)
+  local done = try('HDEL', lock, owner)
+  if done == 0 then return -1 end
+  if done ~= 1 then
+    if overwritten(done) then return -1 end
+    return done
+  end
+  -- The release stands, whatever is wrong with the queue.
+  local ok, told = pcall(kinds.f.wake, lock, owner)
+  return ok and told or 0
+end
+
+function kinds.f.leave(lock, owner)
+  local f = fair(lock)
+  local first = try('LINDEX', f.queue, 0)
+  -- Nobody waits, or the queue is somebody's data.
+  if type(first) ~= 'string' then return end
+  take_out(f, owner)
+  local head = head_of(f)
+  if head and head ~= first and call('EXISTS', lock) == 0 then wake(f) end
+end
+
+kinds.f.keep = kinds.m.keep
+
+-- What every waiter of a call does before the first of them lets go of the dead.
+function kinds.f.refresh(lock, owner, now)
+  local f = fair(lock, now)
+  local record = record_of(call('HGET', f.alive, owner))
+  if not record then return end
+  call('PEXPIRE', f.alive, 10000)
+  record.by = f.ms + WAITER_LIFE
+  note(f, owner, record)
+end
+
+-- What all waiters of a call for one lock share.
+local looks = {}
+
+-- How a waiter stands: 0 when it has lost its place, else -ms until another look is worth it.
+local function standing(lock, owner, now)
+  local look = looks[lock]
+  if not look then
+    local f = fair(lock, now)
+    local head, record, gone = head_of(f)
+    scan(f, 0, 0, 60000)
+    expire(f)
+    local left = call('PTTL', lock)
+    if head and left == -2 then
+      left = patience(f, head, record)
+      if gone or not record then tell(f.channel .. ':' .. head, '0') end
+    else
+      head = nil
+    end
+    look = {fair = f, head = head, left = math.max(left, 1)}
+    looks[lock] = look
+  end
+  if not call('HGET', look.fair.alive, owner) or not call('ZSCORE', look.fair.timeout, owner) then return 0 end
+  if look.head == owner then return -1 end
+  return -look.left
+end
+
+function kinds.f.stay(lock, owner, lease, now)
+  local kept = kinds.f.keep(lock, owner, lease)
+  if kept ~= 0 then return kept end
+  -- When the queue is somebody's data its place is gone, and the next wish hears why. Others of this call are kept.
+  local ok, answer = pcall(standing, lock, owner, now)
+  return ok and answer or 0
+end
+
+function kinds.f.linger(lock, owner, ms)
+  local mine = field_of(lock, owner)
+  if mine ~= 1 then return mine end
+  local left = call('PTTL', lock)
+  if left == -1 or left > ms then
+    call('PEXPIRE', lock, ms)
+    local f = fair(lock)
+    local head = try('LINDEX', f.queue, 0)
+    if type(head) == 'string' then tell(f.channel .. ':' .. head, '0') end
+  end
+  return 1
+end

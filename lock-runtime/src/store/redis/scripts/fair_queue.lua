@@ -1,0 +1,192 @@
+-- The queue of a fair lock; stands behind tokens.lua, kinds.lua and mutex_take.lua (for odd()). fair_take.lua and
+-- fair_free.lua stand behind this: they fill kinds.f, which is what other scripts use.
+--
+--   lock     n                               HASH {owner: 1} with a TTL
+--   queue    redisson_lock_queue:{n}         LIST of owners, the next one first
+--   timeout  redisson_lock_timeout:{n}       ZSET owner -> deadline (ms, server time), after which Redisson purges a head
+--   channel  redisson_lock__channel:{n}:<owner>, one for each waiter: `0` try again; to ours also `g:<token>:<server us>`
+--            when the release has granted it the lock. Redisson's waiters get numbers only
+--   alive    lock_fair_alive:{n}             HASH owner -> 'W by C direct ttl raised', ours alone. A waiter without a record
+--            is Redisson's. W: the wait in ms that was fixed when it joined; by: server ms, counts as dead after it;
+--            C: lease in ms of a direct grant; direct: 1 if it can be granted directly; ttl: of the counter, for its grant;
+--            raised: 1 if its deadline was moved up, see scan()
+--
+-- What Redisson sees: its own queue. A deadline is that of the last in the queue (the lock's TTL, if there is none) plus
+-- W. Whoever goes takes W off all that are behind, once. A head whose deadline is over goes without that: it has had its
+-- time. A head of ours counts as dead when its record says so, never for its deadline.
+--
+-- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the clock when Redisson's
+-- waiters before it go, each with a wait of its own. Those can be told from the deadlines, more or less.
+--
+-- None of the three keys outlives its waiters: ours say that they live every second, so 10 s are enough for them. Dead ones
+-- of Redisson's are known by their deadlines only, which are of Java's clock: the last of them and 6 minutes more, for
+-- those that come meanwhile. When none of ours is left the queue has no end again, as Redisson has it: its waiters would not
+-- notice that it is gone, and nobody would wake them. An empty queue has no keys.
+
+local LONGEST_WAIT, WAITER_LIFE = 300000, 3000
+
+local function fair(lock, now)
+  if not now then
+    local time = call('TIME')
+    now = time[1] * 1000000 + time[2]
+  end
+  local tagged = tag(lock)
+  return {
+    lock = lock, us = now, ms = math.floor(now / 1000), counter = 'redisson_lock_token:' .. tagged,
+    queue = 'redisson_lock_queue:' .. tagged, timeout = 'redisson_lock_timeout:' .. tagged,
+    alive = 'lock_fair_alive:' .. tagged, channel = 'redisson_lock__channel:' .. tagged
+  }
+end
+
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- The record in `text`, which may be false.
+local function record_of(text)
+  if not text then return end
+  local wait, by, lease, direct, ttl, raised = string.match(text, '^(%d+) (%d+) (%d+) ([01]) (%d+) ([01])$')
+  if not wait then return end
+  return {wait = tonumber(wait), by = tonumber(by), lease = lease, direct = direct, ttl = ttl, raised = raised}
+end
+
+local function note(f, id, record)
+  local text = {digits(record.wait), digits(record.by), record.lease, record.direct, record.ttl, record.raised}
+  call('HSET', f.alive, id, table.concat(text, ' '))
+end
+
+-- Sets the times to live of the queue's keys, at the end of every change.
+local function expire(f)
+  local count = call('LLEN', f.queue)
+  if count == 0 then
+    call('DEL', f.queue, f.timeout, f.alive)
+    return
+  end
+  local records = call('HLEN', f.alive)
+  if records == 0 then
+    call('PERSIST', f.queue)
+    call('PERSIST', f.timeout)
+    return
+  end
+  local java = f.java
+  if java == nil then java = records < count end
+  local at = f.ms + 10000
+  if java then
+    local last = call('ZRANGE', f.timeout, -1, -1, 'WITHSCORES')
+    at = math.max(f.ms, tonumber(last[2]) or 0) + 360000
+  end
+  at = digits(at)
+  call('PEXPIREAT', f.queue, at)
+  call('PEXPIREAT', f.timeout, at)
+  call('PEXPIREAT', f.alive, at)
+end
+
+-- Reads the whole queue. Takes `minus` off the deadlines of all behind the first `from`. Then a live waiter of ours gets a
+-- later deadline when the clock or Redisson's waiters before it may come nearer than `margin` to it.
+-- Finds out f.java: whether there are waiters of Redisson's.
+local function scan(f, from, minus, margin)
+  local ids = call('LRANGE', f.queue, 0, -1)
+  local ours, waits, before = 0, 0, nil
+  for first = 1, #ids, 1000 do
+    local last = math.min(first + 999, #ids)
+    local texts = call('HMGET', f.alive, unpack(ids, first, last))
+    local scores = call('ZMSCORE', f.timeout, unpack(ids, first, last))
+    local moved = {}
+    for i = first, last do
+      local text, score, new = texts[i - first + 1], tonumber(scores[i - first + 1]), false
+      if score and i > from and minus > 0 then
+        score, new = score - minus, true
+      end
+      if text then
+        ours = ours + 1
+        local raised = string.sub(text, -1) == '1'
+        if score and score < f.ms + margin + waits then
+          local record = record_of(text)
+          if record and record.by > f.ms then
+            score, new = f.ms + LONGEST_WAIT + waits, true
+            if not raised then
+              raised, record.raised = true, '1'
+              note(f, ids[i], record)
+            end
+          end
+        end
+        -- Whoever joined before that has a deadline that counts from the old one.
+        before = not raised and score
+      else
+        local wait = score and before and score - before
+        if not wait or wait <= 0 or wait > LONGEST_WAIT then wait = LONGEST_WAIT end
+        waits, before = waits + wait, score
+      end
+      if new then
+        moved[#moved + 1] = score
+        moved[#moved + 1] = ids[i]
+      end
+    end
+    if #moved > 0 then call('ZADD', f.timeout, 'XX', unpack(moved)) end
+  end
+  f.java = ours < #ids
+  -- Redisson purges entries and not their records.
+  if call('HLEN', f.alive) > ours then
+    local queued = {}
+    for _, id in ipairs(ids) do queued[id] = true end
+    for _, id in ipairs(call('HKEYS', f.alive)) do
+      if not queued[id] then call('HDEL', f.alive, id) end
+    end
+  end
+end
+
+-- The first of the queue and its record, which Redisson's waiters don't have; nothing when nobody waits. Lets go of heads
+-- that are dead; the third result is whether there were any.
+local function head_of(f)
+  local minus, gone, head, record = 0, false, nil, nil
+  while true do
+    head = call('LINDEX', f.queue, 0)
+    if not head then break end
+    record = record_of(call('HGET', f.alive, head))
+    if record and record.by > f.ms then break end
+    local score = tonumber(call('ZSCORE', f.timeout, head))
+    if not score or score - minus > f.ms then
+      if not record then break end
+      minus = minus + record.wait
+    end
+    call('LPOP', f.queue)
+    call('ZREM', f.timeout, head)
+    call('HDEL', f.alive, head)
+    gone = true
+  end
+  if gone then
+    if head then scan(f, 0, minus, 10000) end
+    expire(f)
+  end
+  return head, record, gone
+end
+
+-- Takes `owner` out of the queue, wherever it is.
+local function take_out(f, owner)
+  local record = record_of(call('HGET', f.alive, owner))
+  local place = call('LPOS', f.queue, owner)
+  if place == 0 then
+    call('LPOP', f.queue)
+  elseif place then
+    call('LREM', f.queue, 1, owner)
+  elseif not record then
+    return
+  end
+  call('ZREM', f.timeout, owner)
+  call('HDEL', f.alive, owner)
+  if place then scan(f, place, record and record.wait or 0, 10000) end
+  expire(f)
+end
+
+-- How long another waiter may have a free lock for itself before another look is worth it (ms).
+local function patience(f, head, record)
+  if record then return math.max(record.by - f.ms, 1) end
+  local score = tonumber(call('ZSCORE', f.timeout, head))
+  return math.min(math.max((score or f.ms + 1000) - f.ms, 1), 1000)
+end
+
+-- Tells a head of Redisson's that it is that: it looks by itself only when the deadline of the one before it is over.
+local function tell_java(f)
+  local head, record = head_of(f)
+  if head and not record then tell(f.channel .. ':' .. head, '0') end
+end

@@ -1,0 +1,68 @@
+-- How fair locks are acquired; see kinds.lua and fair_queue.lua. A free lock goes to the first of the queue, or to anybody
+-- when nobody waits.
+--
+-- What Redisson sees: its own fair lock, a waiter with its place and its deadline, and a message `0` to its own waiter that
+-- has become the head, which Redisson forgets.
+
+function kinds.f.look(item, now)
+  local lock, owner = item[1], item[3]
+  local f = fair(lock, now)
+  item.fair, item.left = f, call('PTTL', lock)
+  if item.left == -1 then return nil, 'no-ttl' end
+  item.queued = call('EXISTS', f.queue, f.alive) > 0
+  local head, record, gone
+  if item.queued then
+    -- Whoever asks lives.
+    local mine = record_of(call('HGET', f.alive, owner))
+    if mine then
+      -- The first write, which full memory does not refuse; then it does not refuse the others.
+      call('PEXPIRE', f.alive, 10000)
+      mine.by = f.ms + WAITER_LIFE
+      note(f, owner, mine)
+      expire(f)
+    end
+    head, record, gone = head_of(f)
+    if not head then expire(f) end
+  end
+  if item.left ~= -2 then
+    local found = call('HMGET', lock, 'mode', owner)
+    if found[2] and not found[1] then return end
+    if odd(lock) then return nil, 'field' end
+    return math.max(item.left, 1)
+  end
+  if not head or head == owner then return end
+  if gone then tell(f.channel .. ':' .. head, '0') end
+  return patience(f, head, record)
+end
+
+-- `ttl`: of the counter; `alone`: whether a grant of this item is all that the request needs.
+function kinds.f.wait(item, now, wait, lease, ttl, alone)
+  local f, owner = item.fair, item[3]
+  local score = call('ZSCORE', f.timeout, owner)
+  if not score or not call('HGET', f.alive, owner) then
+    if not score then
+      local last = call('LINDEX', f.queue, -1)
+      local base = last and call('ZSCORE', f.timeout, last)
+      -- What is left of a queue that somebody deleted.
+      if not last then call('DEL', f.timeout, f.alive) end
+      base = base and math.max(base - f.ms, 0) or math.max(item.left, 0)
+      call('ZADD', f.timeout, digits(f.ms + base + wait), owner)
+      call('RPUSH', f.queue, owner)
+    end
+    note(f, owner, {
+      wait = wait, by = f.ms + WAITER_LIFE, lease = digits(math.min(lease, 5000)), direct = alone and '1' or '0',
+      ttl = ttl, raised = '0'
+    })
+    if call('HLEN', f.alive) < call('LLEN', f.queue) then scan(f, 0, 0, 60000) end
+  end
+  expire(f)
+end
+
+function kinds.f.grant(item, lease)
+  local failed = kinds.m.grant(item, lease)
+  if failed or not item.queued then return failed end
+  take_out(item.fair, item[3])
+  tell_java(item.fair)
+end
+
+kinds.f.undo = kinds.m.undo
