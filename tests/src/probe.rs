@@ -82,7 +82,8 @@ impl Probe {
 
     fn renewals_of(&self, request: &KeepRequest) -> Renewals {
         let troubled = self.troubled.lock().expect("not poisoned");
-        let spared = troubled.as_ref().is_some_and(|key| request.items.iter().all(|item| item.item.key != *key));
+        let spared =
+            troubled.as_ref().is_some_and(|key| request.items.iter().all(|item| item.item.key != *key));
         if spared { Renewals::Work } else { *self.renewals.lock().expect("not poisoned") }
     }
 

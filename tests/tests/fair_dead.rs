@@ -15,8 +15,11 @@ const ENDLESS: Duration = Duration::from_secs(3600);
 
 /// A waiter that joins the queue and is never heard of again.
 async fn dies_in_line(store: &Arc<dyn LockStore>, name: &str) {
-    let item =
-        Item { key: LockKey::new("dead").unwrap(), kind: Kind::Fair, owner: OwnerId::new(format!("dead:{name}")) };
+    let item = Item {
+        key: LockKey::new("dead").unwrap(),
+        kind: Kind::Fair,
+        owner: OwnerId::new(format!("dead:{name}")),
+    };
     let request = AcquireRequest::new(vec![item], ENDLESS, Duration::from_secs(2)).queued(LONG);
     assert!(matches!(store.acquire(Arc::new(request)).await.unwrap(), Acquired::Busy(_)));
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, ExtendError, Kind, LockError, LockManager, LockManagerBuilder, ReleaseError};
+use lock_runtime::{
+    AcquireError, ExtendError, Kind, LockError, LockManager, LockManagerBuilder, ReleaseError,
+};
 use lock_tests::kinds::{
     EXCLUSIVE, KINDS, is_free, is_locked, lock, nothing_is_left, rival_of, status, waiters_are,
 };
@@ -412,19 +414,16 @@ on_every_store! {
                 if round % 3 > 0 {
                     waiters_are(&other, "left", 1).await;
                 }
-                let (waiting, held) = match round % 3 {
-                    0 => (Some(waiting), held),
-                    1 => (None, held),
-                    _ => {
-                        held.release().await.unwrap();
-                        // It has been granted by now, or will be.
-                        eventually(async || is_locked(&other, "left").await, LONG).await;
-                        drop(waiting);
-                        continue;
-                    }
-                };
-                drop(waiting);
-                held.release().await.unwrap();
+                if round % 3 == 2 {
+                    let token = Some(held.fencing_token());
+                    held.release().await.unwrap();
+                    // It has been granted, and does not know.
+                    eventually(async || status(&other, "left").await.last_token > token, LONG).await;
+                    drop(waiting);
+                } else {
+                    drop(waiting);
+                    held.release().await.unwrap();
+                }
             }
             lock(&other, rival_of(kind), "left").wait(LONG).acquire().await.unwrap().release().await.unwrap();
             lock(&locks, kind, "left").wait(LONG).acquire().await.unwrap().release().await.unwrap();

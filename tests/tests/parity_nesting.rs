@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_runtime::{AcquireError, Kind, LockError, LockManager, MultiKey};
 use lock_tests::kinds::{EXCLUSIVE, KINDS, is_free, is_locked, lock, nothing_is_left, rival_of, status};
-use lock_tests::{on_every_store, validity};
+use lock_tests::{eventually, on_every_store, validity};
 use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout};
 
@@ -219,6 +219,24 @@ on_every_store! {
         timeout(LONG, outer.scope(siblings)).await.expect("they enter one after the other");
         assert_eq!(crowd.most.load(Ordering::SeqCst), 1);
         outer.release().await.unwrap();
+    }
+
+    /// A plain guard makes no scope: whoever holds it waits for itself like anybody else, as with Redisson's locks that
+    /// are not re-entrant, which raise an error.
+    async fn a_plain_guard_is_not_entered_again_by_the_task_that_has_it(site: Site) {
+        let (locks, other) = (site.manager().await, site.manager().await);
+        for kind in EXCLUSIVE {
+            let guard = lock(&locks, kind, "plain").acquire().await.unwrap();
+            for manager in [&locks, &other] {
+                assert!(!is_free(lock(manager, kind, "plain")).await, "{kind:?}");
+                let error = lock(manager, kind, "plain").wait(ms(100)).acquire().await.unwrap_err();
+                assert!(matches!(error, AcquireError::TimedOut { .. }), "{kind:?}: {error:?}");
+            }
+            // One release frees it.
+            guard.release().await.unwrap();
+            eventually(async || is_free(lock(&other, kind, "plain")).await, LONG).await;
+        }
+        nothing_is_left(&site, &[&locks, &other], &["plain"]).await;
     }
 
     /// Tasks that a locked call spawns are strangers to its lock.
