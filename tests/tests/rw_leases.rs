@@ -73,7 +73,7 @@ on_every_store! {
 
     /// A reader that comes and goes beside a renewed one takes nothing of its lease with it.
     async fn fifty_readers_are_renewed_beside_others_that_come_and_go(site: Site) {
-        let lease = ms(1200);
+        let lease = secs(2);
         let settings = |builder: LockManagerBuilder| builder.lease(lease);
         let managers = [site.manager_with(settings).await, site.manager_with(settings).await];
         let mut readers = Vec::new();
