@@ -6,7 +6,7 @@
 //! async fn place(mut id: u64) -> Result<(), E> {
 //!     let returns = Returns::new();
 //!     if let Some(value) = returns.sample() { return value; }    // never runs: tells the compiler what `returns` is of
-//!     let acquire = mutex(key).wait(…).acquire();                // the key is complete before anything waits
+//!     let acquire = lock(kind, key).wait(…).acquire();           // the key is complete before anything waits
 //!     let error = 'failed: {
 //!         let guard = match acquire.await { Ok(guard) => guard, Err(error) => break 'failed error.into() };
 //!         match run(guard, OnLost::Cancel, async {
@@ -222,14 +222,8 @@ fn first_and_last(tokens: TokenStream) -> (Span, Span) {
 fn request(locked: &Locked, names: &Names) -> TokenStream {
     let Names { private, .. } = names;
     let options = &locked.options;
-    let key = locked.key.expand(private);
-    let mut request = match &options.manager {
-        Some(manager) => {
-            let manager = reference(manager);
-            quote!(#private::mutex_on(#manager, #key))
-        }
-        None => quote!(#private::mutex(#key)),
-    };
+    let manager = options.manager.as_ref().map(reference);
+    let mut request = locked.key.request(options.kind, manager.as_ref(), private);
     match &options.wait {
         None => {}
         Some(Wait::None) => request.extend(quote!(.no_wait())),

@@ -1,21 +1,35 @@
-//! [`Key`]: the lock's key, a checked template or the user's expression, and the tokens that build it.
+//! [`Key`]: the lock's key or keys, checked templates or the user's expressions, and the tokens that build them.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::parse::Parser;
-use syn::{Error, Expr, Ident, Index, LitStr};
+use syn::{Error, Expr, Ident, Index, LitStr, Path};
 
 use crate::arguments::Arguments;
 use crate::errors::Errors;
-use crate::options::Text;
+use crate::options::{Kind, Text};
+use crate::several::{Listed, Several};
 use crate::template::{self, Piece, Placeholder, Step};
 
-/// What stands before the rest of the key, and the rest.
+/// What stands before the rest of each key, and the rest.
 pub(crate) struct Key {
     prefix: Option<Part>,
-    rest: Part,
+    rest: Rest,
     arguments: Arguments,
+}
+
+/// The value of `key` or of `keys`, as it is written.
+pub(crate) enum Named {
+    One(Text),
+    Several(Several),
+}
+
+enum Rest {
+    One(Part),
+    /// Each with the function that its text is given to, if there is one.
+    Listed(Vec<(Part, Option<Path>)>),
+    Computed(Expr),
 }
 
 enum Part {
@@ -26,7 +40,7 @@ enum Part {
 impl Key {
     /// Checks the texts against the function's arguments.
     pub(crate) fn new(
-        key: Text,
+        named: Named,
         prefix: Option<Text>,
         arguments: Arguments,
         errors: &mut Errors,
@@ -35,15 +49,32 @@ impl Key {
             Some(prefix) => Some(Part::new(prefix, "prefix", &arguments, errors)?),
             None => None,
         };
-        let rest = Part::new(key, "key", &arguments, errors)?;
+        let rest = match named {
+            Named::One(key) => Rest::One(Part::new(key, "key", &arguments, errors)?),
+            Named::Several(Several::Computed(keys)) => Rest::Computed(keys),
+            Named::Several(Several::Listed(keys)) => {
+                // One mistake does not hide the next key's.
+                let parts: Vec<_> = keys
+                    .into_iter()
+                    .map(|Listed { text, of_kind }| {
+                        Some((Part::new(text, "key", &arguments, errors)?, of_kind))
+                    })
+                    .collect();
+                Rest::Listed(parts.into_iter().collect::<Option<_>>()?)
+            }
+        };
         let key = Self { prefix, rest, arguments };
-        key.check_braces(errors);
+        match &key.rest {
+            Rest::One(rest) => key.check_braces(rest, errors),
+            Rest::Listed(keys) => keys.iter().for_each(|(rest, _)| key.check_braces(rest, errors)),
+            Rest::Computed(_) => {}
+        }
         Some(key)
     }
 
     /// Only a key that is all template has all its braces here.
-    fn check_braces(&self, errors: &mut Errors) {
-        let (joined, at) = match (&self.prefix, &self.rest) {
+    fn check_braces(&self, rest: &Part, errors: &mut Errors) {
+        let (joined, at) = match (&self.prefix, rest) {
             (None, Part::Template(pieces, at)) => (template::check_braces(pieces), at),
             (Some(Part::Template(before, _)), Part::Template(pieces, at)) => {
                 (template::check_braces(before.iter().chain(pieces)), at)
@@ -55,27 +86,83 @@ impl Key {
         }
     }
 
+    /// The call that makes the request, without the options behind it. `manager` is an expression of a reference to one.
+    pub(crate) fn request(
+        &self,
+        kind: Kind,
+        manager: Option<&TokenStream>,
+        private: &TokenStream,
+    ) -> TokenStream {
+        let kind = Ident::new(&format!("{kind:?}"), Span::mixed_site());
+        let kind = quote!(#private::Kind::#kind);
+        if let Rest::One(rest) = &self.rest {
+            let key = self.one(rest, private);
+            return match manager {
+                Some(manager) => quote!(#private::lock_on(#manager, #kind, #key)),
+                None => quote!(#private::lock(#kind, #key)),
+            };
+        }
+        let keys = self.several(&kind, private);
+        match manager {
+            Some(manager) => quote!(#private::multi_on(#manager, #keys)),
+            None => quote!(#private::multi(#keys)),
+        }
+    }
+
     /// An expression that implements `IntoLockKey`.
-    pub(crate) fn expand(&self, private: &TokenStream) -> TokenStream {
-        let start = |part: &Part| match part {
-            Part::Template(pieces, literal) => self.text_of(pieces, literal, private),
-            Part::Expr(expr) => quote!(#private::KeyText::with_capacity(0).prefix(&(#expr))),
-        };
-        match (&self.prefix, &self.rest) {
+    fn one(&self, rest: &Part, private: &TokenStream) -> TokenStream {
+        match (&self.prefix, rest) {
             (None, Part::Expr(expr)) => quote!(#expr),
             (None, Part::Template(pieces, literal)) => match pieces.as_slice() {
                 [Piece::Text(text)] => quote!(#text),
                 pieces => self.text_of(pieces, literal, private),
             },
             (Some(prefix), Part::Expr(expr)) => {
-                let prefix = start(prefix);
+                let prefix = self.start(prefix, private);
                 quote!(#prefix.key(#expr))
             }
             (Some(prefix), Part::Template(pieces, literal)) => {
                 let calls = self.calls(pieces, literal, private);
-                let prefix = start(prefix);
+                let prefix = self.start(prefix, private);
                 quote!(#prefix #calls)
             }
+        }
+    }
+
+    /// An expression that is a `Keys`. Each template goes on from a copy of the prefix, which is computed once.
+    fn several(&self, kind: &TokenStream, private: &TokenStream) -> TokenStream {
+        let mut keys = quote!(#private::Keys::of(#kind));
+        if let Some(prefix) = &self.prefix {
+            let prefix = self.start(prefix, private);
+            keys.extend(quote!(.starting_with(#prefix)));
+        }
+        match &self.rest {
+            Rest::One(_) => {}
+            Rest::Computed(expr) => keys.extend(quote!(.all(#expr))),
+            Rest::Listed(parts) => {
+                let start = Ident::new("__lock_start", Span::mixed_site());
+                for (part, of_kind) in parts {
+                    keys.extend(match part {
+                        Part::Expr(expr) => quote!(.key(#expr)),
+                        Part::Template(pieces, literal) => {
+                            let calls = self.calls(pieces, literal, private);
+                            let text = quote!(#start #calls);
+                            let key =
+                                of_kind.as_ref().map_or_else(|| text.clone(), |path| quote!(#path(#text)));
+                            quote!(.text(|#start| #key))
+                        }
+                    });
+                }
+            }
+        }
+        keys
+    }
+
+    /// An expression that is a `KeyText` with the prefix in it.
+    fn start(&self, prefix: &Part, private: &TokenStream) -> TokenStream {
+        match prefix {
+            Part::Template(pieces, literal) => self.text_of(pieces, literal, private),
+            Part::Expr(expr) => quote!(#private::KeyText::with_capacity(0).prefix(&(#expr))),
         }
     }
 

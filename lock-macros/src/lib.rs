@@ -18,6 +18,7 @@ mod item;
 mod key;
 mod model;
 mod options;
+mod several;
 mod shape;
 mod template;
 

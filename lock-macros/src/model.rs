@@ -9,7 +9,7 @@ use syn::ext::IdentExt;
 use crate::arguments::Arguments;
 use crate::errors::Errors;
 use crate::item::AnnotatedFn;
-use crate::key::Key;
+use crate::key::{Key, Named};
 use crate::options::{Options, Time};
 use crate::shape::Shape;
 
@@ -32,23 +32,36 @@ impl Locked {
         contradictions(&options, &mut errors);
         let function = AnnotatedFn::parse(item, &mut errors);
         let shape = function.as_ref().and_then(|function| Shape::of(function, &mut errors));
-        if !options.has("key") {
-            errors.add(Error::new(
-                Span::call_site(),
-                "`key` is missing; name the lock, as in `key = \"order:<id>\"`",
-            ));
-        }
-        let (text, prefix) = (options.key.take(), options.prefix.take());
+        let named = one_or_several(&mut options, &mut errors);
+        let prefix = options.prefix.take();
         if let Some(function) = function {
             let arguments = Arguments::of(&function.signature);
             guard_is_new(&options, &arguments, &mut errors);
-            let key = text.and_then(|text| Key::new(text, prefix, arguments, &mut errors));
+            let key = named.and_then(|named| Key::new(named, prefix, arguments, &mut errors));
             if let (Some(shape), Some(key), true) = (shape, key, errors.is_empty()) {
                 return Ok(Self { function, shape, key, options });
             }
         }
         Err(errors)
     }
+}
+
+/// The value of `key` or of `keys`, whichever is given.
+fn one_or_several(options: &mut Options, errors: &mut Errors) -> Option<Named> {
+    let mut given = options.seen.iter().filter(|name| *name == "key" || *name == "keys");
+    match given.next() {
+        None => errors.add(Error::new(
+            Span::call_site(),
+            "`key` is missing; name the lock, as in `key = \"order:<id>\"`, or several with `keys = […]`",
+        )),
+        Some(first) => {
+            if let Some(other) = given.find(|name| *name != first) {
+                errors.at(other, "`key` and `keys` exclude each other; put all keys into `keys = […]`");
+            }
+        }
+    }
+    let one = options.key.take().map(Named::One);
+    one.or_else(|| options.keys.take().map(Named::Several))
 }
 
 fn guard_is_new(options: &Options, arguments: &Arguments, errors: &mut Errors) {

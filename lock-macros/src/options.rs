@@ -9,10 +9,13 @@ use syn::{Error, Expr, ExprPath, Ident, Lit, LitStr, Path, Token};
 
 use crate::duration;
 use crate::errors::Errors;
+use crate::several::Several;
 
 /// The accepted options, each with an example for the error messages.
-const ACCEPTED: [(&str, &str); 13] = [
+const ACCEPTED: [(&str, &str); 15] = [
     ("key", "key = \"order:<id>\""),
+    ("keys", "keys = [\"account:<from>\", \"account:<to>\"]"),
+    ("kind", "kind = read"),
     ("wait", "wait = \"5s\""),
     ("lease", "lease = \"30s\""),
     ("max_hold", "max_hold = \"1m\""),
@@ -28,10 +31,16 @@ const ACCEPTED: [(&str, &str); 13] = [
 ];
 
 /// What people coming from other lock libraries write, and what it is called here.
-const ALIASES: [(&str, &str); 14] = [
+const ALIASES: [(&str, &str); 20] = [
     ("label", "name"),
     ("lock", "key"),
     ("id", "key"),
+    ("multi", "keys"),
+    ("mode", "kind"),
+    ("mutex", "kind"),
+    ("fair", "kind"),
+    ("read", "kind"),
+    ("write", "kind"),
     ("timeout", "wait"),
     ("wait_time", "wait"),
     ("ttl", "lease"),
@@ -64,6 +73,16 @@ pub(crate) enum Wait {
     For(Time),
 }
 
+/// What one lock is; the same names as in the runtime.
+#[derive(Default, Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    #[default]
+    Mutex,
+    Fair,
+    Read,
+    Write,
+}
+
 /// What becomes of a body whose lock is lost.
 #[derive(Default, Clone, Copy)]
 pub(crate) enum OnLost {
@@ -85,6 +104,8 @@ pub(crate) enum OnBusy {
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) key: Option<Text>,
+    pub(crate) keys: Option<Several>,
+    pub(crate) kind: Kind,
     pub(crate) prefix: Option<Text>,
     pub(crate) wait: Option<Wait>,
     pub(crate) lease: Option<Time>,
@@ -152,6 +173,8 @@ impl Options {
         }
         match text.as_str() {
             "key" => self.key = Some(key_text(input)?),
+            "keys" => self.keys = Some(Several::parse(input)?),
+            "kind" => self.kind = kind(input)?,
             "prefix" => self.prefix = Some(prefix_text(input)?),
             "name" => self.name = Some(name_text(input)?),
             "wait" => self.wait = Some(wait(input)?),
@@ -206,19 +229,47 @@ fn literal(expr: &Expr) -> Option<&Lit> {
 }
 
 fn text(input: ParseStream<'_>, wrong: &str) -> syn::Result<Text> {
-    let expr: Expr = input.parse()?;
-    match literal(&expr) {
-        Some(Lit::Str(text)) => Ok(Text::Literal(text.clone())),
-        Some(other) => Err(Error::new(other.span(), wrong)),
-        None => Ok(Text::Expr(expr)),
+    Text::of(input.parse()?, wrong)
+}
+
+impl Text {
+    /// A literal that is no text is an error, and `wrong` says what is accepted.
+    pub(crate) fn of(expr: Expr, wrong: &str) -> syn::Result<Self> {
+        match literal(&expr) {
+            Some(Lit::Str(text)) => Ok(Self::Literal(text.clone())),
+            Some(other) => Err(Error::new(other.span(), wrong)),
+            None => Ok(Self::Expr(expr)),
+        }
     }
 }
 
 fn key_text(input: ParseStream<'_>) -> syn::Result<Text> {
-    text(
+    let text = text(
         input,
         "a key is a template as in \"order:<id>\", or an expression that makes a `&str`, `String` or `LockKey`",
-    )
+    )?;
+    match text {
+        Text::Expr(Expr::Array(array)) => {
+            Err(Error::new_spanned(array, "`key` is one key; several are given by `keys = […]`"))
+        }
+        text => Ok(text),
+    }
+}
+
+fn kind(input: ParseStream<'_>) -> syn::Result<Kind> {
+    const WRONG: &str = "`kind` is `mutex` (one holder, the default), `fair` (one holder, first come first served \
+                         across processes), `read` or `write` (many readers or one writer)";
+    let value = input.parse::<Ident>().map_err(|error| Error::new(error.span(), WRONG))?;
+    if !input.is_empty() && !input.peek(Token![,]) {
+        return Err(Error::new(value.span(), WRONG));
+    }
+    match value.to_string().as_str() {
+        "mutex" => Ok(Kind::Mutex),
+        "fair" => Ok(Kind::Fair),
+        "read" => Ok(Kind::Read),
+        "write" => Ok(Kind::Write),
+        _ => Err(Error::new(value.span(), WRONG)),
+    }
 }
 
 fn prefix_text(input: ParseStream<'_>) -> syn::Result<Text> {

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use crate::engine::registry::Spec;
 use crate::error::AcquireError;
 use crate::key::IntoLockKey;
-use crate::kinds::Lock;
+use crate::kinds::{Lock, MultiKey, sorted};
 use crate::manager::LockManager;
 use crate::store::Kind;
 
@@ -38,15 +38,27 @@ pub fn with_default<F: Future>(locks: LockManager, future: F) -> impl Future<Out
     OVERRIDE.scope(locks, future)
 }
 
-/// The default manager's mutex; without a default, acquiring it says what to do.
+/// The default manager's lock; without a default, acquiring it says what to do.
 pub(crate) fn default_lock(kind: Kind, key: impl IntoLockKey) -> Lock {
     match default_manager() {
         Some(locks) => locks.lock(kind, key),
         None => {
-            let reason = "no lock manager is set; call `lock_runtime::set_default(locks)` at start-up, or name one \
-                          with `manager = …`";
             let key = key.into_lock_key().map_err(AcquireError::from);
-            Lock::new(Err(AcquireError::misconfigured(reason)), key.map(|key| (key, Spec::one(kind))))
+            Lock::new(Err(no_manager()), key.map(|key| (key, Spec::one(kind))))
         }
     }
+}
+
+/// The default manager's lock of several keys.
+pub(crate) fn default_multi(keys: impl IntoIterator<Item = MultiKey>) -> Lock {
+    match default_manager() {
+        Some(locks) => locks.multi(keys),
+        None => Lock::new(Err(no_manager()), sorted(keys)),
+    }
+}
+
+fn no_manager() -> AcquireError {
+    AcquireError::misconfigured(
+        "no lock manager is set; call `lock_runtime::set_default(locks)` at start-up, or name one with `manager = …`",
+    )
 }

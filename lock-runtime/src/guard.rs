@@ -20,7 +20,7 @@ use crate::metrics::{self, Label};
 use crate::scope::{Scope, Scoped};
 use crate::store::{Kind, StoreError, StoreErrorKind};
 use crate::time;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, OwnerId};
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) awaits the outcome.
 ///
@@ -130,6 +130,11 @@ impl LockGuard {
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
         let entries = self.inside.iter().map(|guard| &guard.entry).chain([&self.entry]);
         entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant), entry.id))
+    }
+
+    /// Who holds it, at the store.
+    pub(crate) fn owner(&self) -> &OwnerId {
+        &self.entry.grant.hold.item.owner
     }
 
     /// The time-out of a store call, and where it is counted.

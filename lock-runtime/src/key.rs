@@ -148,6 +148,12 @@ impl IntoLockKey for &str {
     }
 }
 
+impl IntoLockKey for &&str {
+    fn into_lock_key(self) -> Result<LockKey, InvalidKey> {
+        LockKey::new(self)
+    }
+}
+
 impl IntoLockKey for String {
     fn into_lock_key(self) -> Result<LockKey, InvalidKey> {
         LockKey::new(self)

@@ -31,7 +31,8 @@
 //! the readers have left. A lock that only keeps two copies of a periodic job apart is a mutex with
 //! [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
 //!
-//! All kinds have the same builder ([`Lock`]), the same guard ([`LockGuard`]) and the same promises, and every grant has
+//! In the attribute the kind is `kind = fair | read | write`, and several keys are `keys = ["a:<from>", "a:<to>"]`. All
+//! kinds have the same builder ([`Lock`]), the same guard ([`LockGuard`]) and the same promises, and every grant has
 //! a fencing token.
 //!
 //! # What is where
@@ -43,6 +44,7 @@
 //! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the number of the grant.
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
 //!   what to do about it.
+//! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
 //! - [`store`]: the trait behind it all, for stores of one's own.
 #![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]
 //!
@@ -103,6 +105,7 @@ mod body;
 mod builder;
 mod clock;
 mod config;
+mod counting;
 mod default;
 mod engine;
 mod error;
@@ -123,6 +126,7 @@ mod token;
 
 pub use builder::LockManagerBuilder;
 pub use config::TokenRetention;
+pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
 pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};
@@ -143,16 +147,27 @@ pub mod __private {
 
     pub use crate::body::{OnLost, Run};
     pub use crate::private::*;
-    use crate::{IntoLockKey, Kind, Lock, LockGuard, LockManager};
+    pub use crate::store::Kind;
+    use crate::{IntoLockKey, Lock, LockGuard, LockManager};
 
     /// On the task's or the process's default manager.
-    pub fn mutex(key: impl IntoLockKey) -> Lock {
-        crate::default::default_lock(Kind::Mutex, key)
+    pub fn lock(kind: Kind, key: impl IntoLockKey) -> Lock {
+        crate::default::default_lock(kind, key)
     }
 
     /// On the manager that the user named.
-    pub fn mutex_on<M: AsRef<LockManager> + ?Sized>(manager: &M, key: impl IntoLockKey) -> Lock {
-        manager.as_ref().mutex(key)
+    pub fn lock_on<M: AsRef<LockManager> + ?Sized>(manager: &M, kind: Kind, key: impl IntoLockKey) -> Lock {
+        manager.as_ref().lock(kind, key)
+    }
+
+    /// All keys or none, on the task's or the process's default manager.
+    pub fn multi(keys: Keys) -> Lock {
+        crate::default::default_multi(keys)
+    }
+
+    /// All keys or none, on the manager that the user named.
+    pub fn multi_on<M: AsRef<LockManager> + ?Sized>(manager: &M, keys: Keys) -> Lock {
+        manager.as_ref().multi(keys)
     }
 
     /// Runs a body under its lock.

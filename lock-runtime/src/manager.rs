@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::builder::LockManagerBuilder;
+use crate::counting::{CountDownLatch, Counting, Semaphore};
 use crate::engine::Engine;
 use crate::engine::registry::Spec;
 use crate::error::{AcquireError, ConnectError, LockError};
@@ -36,6 +37,7 @@ use crate::store::{Kind, LockStatus};
 #[derive(Clone)]
 pub struct LockManager {
     engine: Arc<Engine>,
+    counting: Arc<Counting>,
 }
 
 impl LockManager {
@@ -147,6 +149,47 @@ impl LockManager {
         Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
     }
 
+    /// A semaphore: a number of permits, each held by one holder at a time; on the same keys as Redisson's
+    /// `RPermitExpirableSemaphore`.
+    ///
+    /// Permits are leased and renewed like locks, so those of a crashed process come back after at most one lease.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+    /// let reports = locks.semaphore("reports");
+    /// reports.try_set_permits(3).await?; // whoever comes first
+    /// let permit = reports.acquire().await?;
+    /// // …at most three at a time, in all processes together
+    /// permit.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn semaphore(&self, name: impl IntoLockKey) -> Semaphore {
+        let name = name.into_lock_key().map_err(AcquireError::from);
+        Semaphore::new(Arc::clone(&self.counting), name)
+    }
+
+    /// A count-down latch: many wait until others have counted it down to zero; on the same keys as Redisson's
+    /// `RCountDownLatch`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+    /// let ready = locks.latch("workers-ready");
+    /// ready.try_set_count(2).await?;
+    /// // in each worker
+    /// ready.count_down().await?;
+    /// # ready.count_down().await?;
+    /// // in whoever waits for them
+    /// ready.wait(Duration::from_secs(60)).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn latch(&self, name: impl IntoLockKey) -> CountDownLatch {
+        let name = name.into_lock_key().map_err(AcquireError::from);
+        CountDownLatch::new(Arc::clone(&self.counting), name)
+    }
+
     /// What the store knows about `key`: how and by whom it is held, how often each of them has entered, the remaining
     /// time, who waits, the highest token.
     ///
@@ -207,7 +250,9 @@ impl LockManager {
     ///
     /// Dropped, it leaves the manager shut down for new callers; locks that are held stay held.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), ShutdownError> {
-        match self.engine.shutdown(grace).await {
+        let ((cut_off, drained), (permits, permits_drained)) =
+            tokio::join!(self.engine.shutdown(grace), self.counting.shutdown(grace));
+        match (cut_off + permits, drained && permits_drained) {
             (0, true) => Ok(()),
             (cut_off, drained) => Err(ShutdownError { cut_off, drained }),
         }
@@ -221,12 +266,18 @@ impl LockManager {
     }
 
     pub(crate) fn on(engine: Arc<Engine>) -> Self {
-        Self { engine }
+        Self { counting: Arc::new(Counting::new(Arc::clone(&engine))), engine }
     }
 
     #[cfg(feature = "testing")]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// The engine of the semaphores, once there is one.
+    #[cfg(feature = "testing")]
+    pub(crate) fn permits_engine(&self) -> Option<&Arc<Engine>> {
+        self.counting.engine_of_permits()
     }
 }
 

@@ -126,7 +126,15 @@ pub struct Leftovers {
 /// Counts what `locks` still has; for tests that look for leaks.
 #[must_use]
 pub fn leftovers(locks: &LockManager) -> Leftovers {
-    locks.engine().leftovers()
+    let mut left = locks.engine().leftovers();
+    if let Some(permits) = locks.permits_engine() {
+        let more = permits.leftovers();
+        left.keys += more.keys;
+        left.timers += more.timers;
+        left.tasks += more.tasks;
+        left.waiters += more.waiters;
+    }
+    left
 }
 
 // A test helper has nobody to return the error to.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use lock_runtime::testing::{leftovers, manager_on, named_memory_store};
 use lock_runtime::{AcquireError, Kind, LockError, LockKey, LockManager, MultiKey};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
@@ -362,13 +361,12 @@ async fn kinds_may_be_mixed() {
 #[tokio::test(start_paused = true)]
 async fn a_local_lock_of_several_has_its_turn_beside_a_busy_mutex() {
     let [a] = processes();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let stopped = Arc::new(tokio::sync::Mutex::new(stopped));
+    let stop = Arc::new(AtomicUsize::new(0));
     let busy: Vec<_> = (0..4)
         .map(|_| {
-            let (a, stopped) = (a.clone(), Arc::clone(&stopped));
+            let (a, stop) = (a.clone(), Arc::clone(&stop));
             tokio::spawn(async move {
-                while stopped.lock().await.try_recv().is_err() {
+                while stop.load(Ordering::Relaxed) == 0 {
                     let guard = a.mutex("x").wait_forever().acquire().await.unwrap();
                     sleep(MS).await;
                     drop(guard);
@@ -381,7 +379,7 @@ async fn a_local_lock_of_several_has_its_turn_beside_a_busy_mutex() {
         drop(a.multi(["x", "y"]).wait(60 * SECOND).acquire().await.unwrap());
         assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
     }
-    drop(stop);
+    stop.store(1, Ordering::Relaxed);
     for task in busy {
         task.await.unwrap();
     }

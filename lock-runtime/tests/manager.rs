@@ -88,7 +88,7 @@ async fn the_same_task_does_not_enter_again_through_another_manager() {
 #[tokio::test]
 async fn the_default_is_named_or_refused_and_can_be_overridden_for_a_task() {
     assert!(default_manager().is_none());
-    let missing = lock_runtime::__private::mutex("k").acquire().await.unwrap_err();
+    let missing = lock_runtime::__private::lock(lock_runtime::Kind::Mutex, "k").acquire().await.unwrap_err();
     assert!(matches!(&missing, AcquireError::Misconfigured { reason } if reason.contains("set_default")));
     let first = LockManager::connect("memory:").await.unwrap();
     let second = LockManager::connect("memory:").await.unwrap();

@@ -100,6 +100,18 @@ fn every_test_that_the_page_about_redissons_tests_names_exists() {
         assert!(!tests.is_empty() || reason, "neither a test nor a reason: {theirs}");
         none.extend(missing(&tests, &sources));
     }
+    // Of semaphores and latches, names may stand without a file; what is no name of a test is prose.
+    let mut counting = rows(&page, &["line", "Redisson's test", "here"]);
+    counting.extend(rows(&page, &["failure of Redisson's", "here", "test"]));
+    assert!(counting.len() > 50, "{} rows", counting.len());
+    for name in counting.into_iter().flat_map(|row| quoted(row[2])) {
+        let bare = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        let exists = sources.values().any(|source| has_test(source, name));
+        none.extend((bare && !exists).then_some(name));
+        if !bare && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.contains("::") {
+            none.extend(missing(&[name], &sources));
+        }
+    }
     assert!(none.is_empty(), "{none:#?}");
 }
 

@@ -59,8 +59,14 @@ mod hostile {
     pub struct OnLost;
     pub struct Skipped;
     pub struct CarriesLockError;
-    pub fn mutex() {}
-    pub fn mutex_on() {}
+    pub struct Keys;
+    pub struct Kind;
+    pub struct MultiKey;
+    pub trait KeyOfKind {}
+    pub fn lock() {}
+    pub fn lock_on() {}
+    pub fn multi() {}
+    pub fn multi_on() {}
     pub fn run() {}
     pub fn carry() {}
     pub fn skipped() {}
@@ -138,6 +144,21 @@ mod hostile {
             Self: ::core::marker::Sized,
         {
         }
+        fn all(self, _: ())
+        where
+            Self: ::core::marker::Sized,
+        {
+        }
+        fn starting_with(self, _: ())
+        where
+            Self: ::core::marker::Sized,
+        {
+        }
+        fn of_kind(self, _: ())
+        where
+            Self: ::core::marker::Sized,
+        {
+        }
         #[allow(clippy::wrong_self_convention)]
         fn is_busy(self)
         where
@@ -201,6 +222,21 @@ mod hostile {
         0
     }
 
+    #[::lock_runtime::distributed_lock(
+        keys = ["<items[0]>:<id>", id, ::lock_runtime::MultiKey::read("b:<id>")],
+        kind = write,
+        prefix = "p:",
+    )]
+    pub async fn several(id: &str, items: [u8; 1]) -> Real<()> {
+        let _ = (id, items);
+        Real::Ok(())
+    }
+
+    #[::lock_runtime::distributed_lock(key = "c", kind = fair)]
+    pub async fn fair() -> Real<()> {
+        Real::Ok(())
+    }
+
     #[::lock_runtime::distributed_lock(key = "a", on_busy = fallback, on_error = self::fallback, wait = "none")]
     pub async fn fallbacks() -> u8 {
         1
@@ -225,13 +261,22 @@ async fn same_names(
     Ok(__lock_guard + __lock_value + __lock_error + __lock_returns + __lock_acquire + failed)
 }
 
+#[distributed_lock(keys = ["a:<__lock_start>", "b:<__lock_start>"], prefix = "<__lock_start>:", guard = lock)]
+async fn same_start(__lock_start: u8) -> Result<String, lock_runtime::LockError> {
+    let _ = __lock_start;
+    Ok(lock.key().to_string())
+}
+
 #[tokio::test]
 async fn names_of_the_user_are_not_mistaken() {
     let locks = testing::memory_manager();
     with_default(locks, async {
         hostile::Service { names: ["n"] }.every_option(1, [2]).await.unwrap();
         assert_eq!(hostile::fallbacks().await, 1);
+        hostile::several("i", [2]).await.unwrap();
+        hostile::fair().await.unwrap();
         assert_eq!(same_names(1, 2, 3, 4, 5).await.unwrap(), 16);
+        assert_eq!(same_start(6).await.unwrap(), "6:a:6");
     })
     .await;
 }

@@ -5,7 +5,7 @@
 
 use std::mem::size_of_val;
 
-use lock_runtime::{LockError, LockManager, distributed_lock, testing};
+use lock_runtime::{LockError, LockManager, MultiKey, distributed_lock, testing};
 
 /// What the attribute may add, in bytes.
 const BUDGET: usize = 256;
@@ -62,6 +62,20 @@ pair!(plain_small, locked_small, (id => u64) {
     Ok(u8::try_from(id).unwrap_or(0))
 }, key = "order:<id>");
 
+pair!(plain_reader, locked_reader, (order => Order, locks => LockManager) {
+    let buffer = [order.payload[0]; 2048];
+    pause().await;
+    let _ = &locks;
+    Ok(buffer[1] + order.payload[1])
+}, key = "order:<order.id>", kind = read, guard = _lock, manager = locks);
+
+pair!(plain_several, locked_several, (order => Order, locks => LockManager) {
+    let buffer = [order.payload[0]; 2048];
+    pause().await;
+    let _ = &locks;
+    Ok(buffer[1] + order.payload[1])
+}, keys = ["order:<order.id>", "all", MultiKey::read("rates")], kind = write, prefix = "shop:", guard = _lock, manager = locks);
+
 // The figures are for whoever runs it with `--nocapture`.
 #[allow(clippy::print_stdout)]
 #[track_caller]
@@ -80,5 +94,15 @@ async fn an_annotated_future_is_little_larger_than_the_plain_one() {
         size_of_val(&locked_writes(Order::new(), locks.clone())),
     );
     within_budget("moves", size_of_val(&plain_moves(Order::new())), size_of_val(&locked_moves(Order::new())));
+    within_budget(
+        "reader",
+        size_of_val(&plain_reader(Order::new(), locks.clone())),
+        size_of_val(&locked_reader(Order::new(), locks.clone())),
+    );
+    within_budget(
+        "several",
+        size_of_val(&plain_several(Order::new(), locks.clone())),
+        size_of_val(&locked_several(Order::new(), locks.clone())),
+    );
     within_budget("small", size_of_val(&plain_small(1)), size_of_val(&locked_small(1)));
 }

@@ -309,7 +309,7 @@ fn split(request: &Request) -> Result<(Keys, Keys), AcquireError> {
 /// Enters again what enclosing calls hold, one after the other in the order of the keys, then takes the others together.
 async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, AcquireError> {
     let of = |key: LockKey, kind, more: Keys| {
-        let spec = Spec { kind, more: more.into() };
+        let spec = Spec { kind, more: more.into(), permits: 0 };
         Acquire::new(Ok(Request { key, spec, ..request.clone() }))
     };
     let mut guards = Vec::with_capacity(held.len() + 1);
@@ -364,7 +364,7 @@ fn enter(request: &Request, wish: &Wish, cap: usize) -> Result<Place, AcquireErr
     }
     let shares_reads = request.lease.is_renewed() && request.max_hold.is_none() && request.min_hold.is_zero();
     let lane = match kind {
-        _ if !request.spec.more.is_empty() => Lane::Own,
+        _ if !request.spec.more.is_empty() || request.spec.permits > 0 => Lane::Own,
         Kind::Mutex => Lane::Mutex,
         Kind::Write => Lane::Write,
         Kind::Read if shares_reads => Lane::Read,

@@ -17,7 +17,7 @@ mod health;
 pub(crate) mod hold;
 mod keeper;
 pub(crate) mod machine;
-mod pace;
+pub(crate) mod pace;
 mod pending;
 mod reaper;
 pub(crate) mod registry;

@@ -32,11 +32,18 @@ pub(crate) struct Spec {
     pub(crate) kind: Kind,
     /// The other keys of a lock of several.
     pub(crate) more: Box<[(LockKey, Kind)]>,
+    /// So many permits of a semaphore, see [`crate::counting`]; 0 for a lock. The owner's text tells the store.
+    pub(crate) permits: u32,
 }
 
 impl Spec {
     pub(crate) fn one(kind: Kind) -> Self {
-        Self { kind, more: Box::default() }
+        Self { kind, more: Box::default(), permits: 0 }
+    }
+
+    /// Permits of a semaphore. Each caller has a lane of its own.
+    pub(crate) fn permits(permits: u32) -> Self {
+        Self { permits, ..Self::one(Kind::Mutex) }
     }
 
     fn any(&self, test: impl Fn(Kind) -> bool) -> bool {
@@ -90,6 +97,10 @@ impl Key {
 
     /// What its driver asks the store for.
     pub(crate) fn items(&self, owner: OwnerId) -> Vec<Item> {
+        let owner = match self.spec.permits {
+            0 => owner,
+            permits => crate::counting::owner_of(&owner, permits),
+        };
         let item = |key: &LockKey, kind, owner| Item { key: key.clone(), kind, owner };
         let more = self.spec.more.iter().map(|(key, kind)| item(key, *kind, owner.clone()));
         let mut items: Vec<_> = more.collect();

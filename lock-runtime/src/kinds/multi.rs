@@ -13,8 +13,13 @@ pub struct MultiKey {
 }
 
 impl MultiKey {
-    fn new(key: impl IntoLockKey, kind: Kind) -> Self {
+    pub(crate) fn new(key: impl IntoLockKey, kind: Kind) -> Self {
         Self { key: key.into_lock_key(), kind }
+    }
+
+    /// With another key made of this one.
+    pub(crate) fn rename(self, rename: impl FnOnce(LockKey) -> Result<LockKey, InvalidKey>) -> Self {
+        Self { key: self.key.and_then(rename), kind: self.kind }
     }
 
     /// As [`LockManager::mutex`](crate::LockManager::mutex).
@@ -48,6 +53,12 @@ impl<K: IntoLockKey> From<K> for MultiKey {
     }
 }
 
+impl From<&Self> for MultiKey {
+    fn from(key: &Self) -> Self {
+        key.clone()
+    }
+}
+
 /// The keys in their order, each once.
 pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKey, Spec), AcquireError> {
     let mut sorted = Vec::new();
@@ -69,7 +80,7 @@ pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKe
             let first = keys.next();
             let (key, kind) =
                 first.ok_or_else(|| AcquireError::misconfigured("a lock of no keys; name one at least"))?;
-            Ok((key, Spec { kind, more: keys.collect() }))
+            Ok((key, Spec { kind, more: keys.collect(), permits: 0 }))
         }
     }
 }

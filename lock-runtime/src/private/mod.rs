@@ -5,6 +5,7 @@
 //! calls `Ok` or `Some`.
 
 mod key_text;
+mod keys;
 mod returns;
 
 pub use core::convert::From;
@@ -15,6 +16,7 @@ pub use core::time::Duration;
 pub use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
 pub use key_text::KeyText;
+pub use keys::{KeyOfKind, Keys, SomeKeys};
 pub use returns::{CarriesLockError, Returns, Skipped, carry, skipped};
 
 /// The guard and its view.

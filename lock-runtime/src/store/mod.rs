@@ -32,12 +32,22 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::key::LockKey;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::token::{FencingToken, OwnerId};
 
+mod latch;
+mod latest;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod semaphore;
+
+use latest::Latest;
+
+pub use latch::{CountDownRequest, LatchStore};
+pub use semaphore::{
+    MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
+    PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore,
+};
 
 #[cfg(test)]
 mod conformance;
@@ -114,7 +124,7 @@ pub struct AcquireRequest {
     /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits, at most for so long
     /// ([`LONGEST_WAIT`] for ever), and a store that refuses it takes note of that, see [`queued`](Self::queued).
     pub wait: Option<Duration>,
-    latest: AtomicU64,
+    latest: Latest,
 }
 
 /// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
@@ -133,7 +143,7 @@ impl AcquireRequest {
     /// A request for one token a key, without a floor.
     #[must_use]
     pub fn new(items: Vec<Item>, lease: Duration, timeout: Duration) -> Self {
-        Self { items, lease, tokens: 1, token_floor: 0, timeout, wait: None, latest: AtomicU64::new(0) }
+        Self { items, lease, tokens: 1, token_floor: 0, timeout, wait: None, latest: Latest::default() }
     }
 
     /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the request:
@@ -170,34 +180,22 @@ impl AcquireRequest {
     ///
     /// A request that was [sealed](Self::seal) is stamped with a time that has passed.
     pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
-        let micros = u64::try_from(self.timeout.as_micros()).unwrap_or(u64::MAX);
-        let latest = estimate.0.saturating_add(micros).min(SEALED - 1);
-        let later = |old: u64| (old != SEALED).then(|| old.max(latest));
-        let stamped = self.latest.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
-        ServerTime(stamped.map_or(0, |old| old.max(latest)))
+        self.latest.stamp(estimate, self.timeout)
     }
 
     /// Called by a store that withdraws the request: the largest server time at which any copy of it may still be
     /// executed. `None` when it was never stamped, and so never sent; it can't be from then on.
     pub fn seal(&self) -> Option<ServerTime> {
-        match self.latest.compare_exchange(0, SEALED, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) | Err(SEALED) => None,
-            Err(latest) => Some(ServerTime(latest)),
-        }
+        self.latest.seal()
     }
 
     /// The largest server time at which any copy of this request may still be executed; `None` before the first
     /// [`stamp`](Self::stamp).
     #[must_use]
     pub fn latest(&self) -> Option<ServerTime> {
-        Some(self.latest.load(Ordering::Acquire))
-            .filter(|&latest| latest > 0 && latest != SEALED)
-            .map(ServerTime)
+        self.latest.get()
     }
 }
-
-/// [`AcquireRequest`]s that were withdrawn before they were sent have this as their latest time.
-const SEALED: u64 = u64::MAX;
 
 /// The answer to an [`AcquireRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -371,6 +369,17 @@ pub enum Withdrawn {
     Pending(Duration),
 }
 
+impl Withdrawn {
+    /// Nothing is held now, at `now`, of a request that may be executed until `latest`.
+    pub(crate) fn by(latest: ServerTime, now: ServerTime) -> Self {
+        if now > latest {
+            return Self::Settled;
+        }
+        let left = latest.0.saturating_sub(now.0).saturating_add(1);
+        Self::Pending(Duration::from_micros(left))
+    }
+}
+
 /// What the store knows about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -521,6 +530,16 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;
+
+    /// The store's semaphores; `None` when it has none.
+    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
+        None
+    }
+
+    /// The store's latches; `None` when it has none.
+    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
+        None
+    }
 }
 
 /// Why a store could not do what it was asked.

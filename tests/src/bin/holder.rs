@@ -9,6 +9,7 @@
 //! release <key>                            released
 //! drop <key>                               dropped
 //! state <key>                              lost | held <remaining ms>
+//! permit <semaphore> [wait=<ms>] [lease=<ms>]   permitted, held until the end
 //! body <key> <register>                    inside <token>, then waits for the line `go` *without* an await, writes to
 //!                                          the fenced register and says `write accepted` or `write refused`; then
 //!                                          awaits; in the end `outcome done` or `outcome lost`
@@ -49,6 +50,7 @@ async fn main() {
 
     let (guards, mut acquired) = tokio::sync::mpsc::unbounded_channel();
     let mut held: HashMap<String, LockGuard> = HashMap::new();
+    let mut permits = Vec::new();
     loop {
         // Blocking in place: other tasks move to other threads, and the guards are renewed meanwhile.
         let Some(line) = tokio::task::block_in_place(next_line) else { return };
@@ -103,6 +105,23 @@ async fn main() {
                 Some(guard) => println!("held {}", guard.remaining().as_millis()),
                 None => println!("!{key} is not held"),
             },
+            "permit" => {
+                let options = Options::parse(&rest);
+                let mut semaphore = locks.semaphore(&key);
+                if let Some(wait) = options.wait {
+                    semaphore = semaphore.wait(wait);
+                }
+                if let Some(lease) = options.lease {
+                    semaphore = semaphore.lease(lease);
+                }
+                match semaphore.acquire().await {
+                    Ok(permit) => {
+                        println!("permitted");
+                        permits.push(permit);
+                    }
+                    Err(error) => println!("failed {error}"),
+                }
+            }
             "body" => body(&locks, &url, &key, &rest).await,
             _ => println!("!unknown command {command:?}"),
         }

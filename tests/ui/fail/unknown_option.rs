@@ -1,4 +1,4 @@
-// Unknown options, two of them not there yet.
+// Unknown options, with what they may be called here.
 use lock_runtime::{LockError, distributed_lock};
 
 #[distributed_lock(key = "a", colour = "red")]
@@ -11,12 +11,12 @@ async fn b() -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = "a", kind = fair)]
+#[distributed_lock(key = "a", fair = true)]
 async fn c() -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(keys = ["a", "b"])]
+#[distributed_lock(multi = ["a", "b"])]
 async fn d() -> Result<(), LockError> {
     Ok(())
 }

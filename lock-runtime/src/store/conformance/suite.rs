@@ -195,6 +195,34 @@ macro_rules! conformance {
                 scan_goes_through_many_locks
                 a_lock_that_stays_is_found_while_others_come_and_go
             }
+            semaphore {
+                a_semaphore_without_permits_has_none
+                permits_are_taken_until_none_are_left
+                acquire_of_many_permits_is_all_or_nothing
+                resent_acquire_of_permits_takes_no_more_and_never_shortens
+                expired_permits_come_back_whoever_looks_first
+                waiting_as_long_as_a_busy_semaphore_says_is_enough
+                release_tells_which_permits_were_held_and_loses_none
+                keep_renews_each_permit_on_its_own
+                many_permits_are_kept_together
+                keep_of_permits_never_shortens
+                withdraw_gives_permits_back_and_settles_after_latest
+                permits_that_were_withdrawn_before_they_were_asked_for_are_not_taken
+                permits_are_set_once_and_changed_at_will
+                more_permits_than_java_can_count_are_refused
+                a_watch_hears_whenever_permits_come_back
+                a_watch_hears_nothing_of_permits_that_nobody_can_take
+                permits_are_never_more_than_there_are
+            }
+            latch {
+                a_latch_is_set_once_until_it_is_at_zero
+                a_count_down_that_is_sent_again_counts_once
+                counting_below_zero_leaves_nothing
+                an_id_is_forgotten_after_its_time
+                a_deleted_latch_is_gone
+                a_watch_hears_zero_and_deletion_and_a_new_count
+                a_latch_with_a_hash_tag_is_refused
+            }
         }
     };
     (@all $make:tt $attributes:tt $($group:ident { $($name:ident)* })*) => {

@@ -9,10 +9,13 @@
 
 mod bell;
 mod entry;
+mod latch;
+mod listeners;
 #[cfg(test)]
 mod model;
 mod queue;
 mod read_write;
+mod semaphore;
 mod step;
 mod table;
 #[cfg(test)]
@@ -26,11 +29,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use self::bell::{Bell, Echo};
 use self::entry::HandleId;
+use self::latch::{Latches, MemoryLatches};
+use self::semaphore::{MemorySemaphores, Semaphores};
 use self::step::{Moment, Step};
 use self::table::{Table, Watched};
 use super::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, ServerTime, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore,
+    ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, ServerTime, StoreError, Watch, Withdrawn,
 };
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
@@ -61,6 +66,8 @@ struct Shared {
     epoch: u64,
     handles: AtomicU64,
     table: Mutex<Table>,
+    semaphores: Semaphores,
+    latches: Latches,
 }
 
 impl Shared {
@@ -71,6 +78,8 @@ impl Shared {
             epoch: u64::try_from(since_epoch.as_micros()).unwrap_or(0),
             handles: AtomicU64::new(0),
             table: Mutex::default(),
+            semaphores: Semaphores::default(),
+            latches: Latches::default(),
         })
     }
 
@@ -227,6 +236,14 @@ impl LockStore for MemoryStore {
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         self.call(|_| Ok(()))
+    }
+
+    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
+        Some(Arc::new(MemorySemaphores::new(self.handle.clone())))
+    }
+
+    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
+        Some(Arc::new(MemoryLatches::new(self.handle.clone())))
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct ReadWrite {
 }
 
 impl ReadWrite {
-    fn live<'a>(&'a self, now: Tick) -> impl Iterator<Item = &'a Hold> {
+    fn live(&self, now: Tick) -> impl Iterator<Item = &Hold> {
         self.writer.iter().chain(&self.readers).filter(move |hold| hold.expires > now)
     }
 

@@ -203,15 +203,21 @@ async fn a_grant_is_heard_through_a_full_queue() {
     assert!(matches!(heard[..], [Notice::Retry, .., Notice::Granted { .. }]), "{heard:?}");
 }
 
+/// Nor to one that is just being dropped: the part that hears goes first.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_granted_to_a_watch_that_was_dropped() {
     let store = MemoryStore::new("", RETENTION);
-    let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND));
-    store.acquire(Arc::new(wish(Kind::Fair, "a", "holder"))).await.unwrap();
-    store.acquire(Arc::clone(&waiter)).await.unwrap();
-    drop(store.watch(waiter).await.unwrap());
-    store.release(giving_back(&["a"], "holder", None)).await.unwrap();
-    assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
+    for key in ["dropped", "half dropped"] {
+        let waiter = Arc::new(wish(Kind::Fair, key, "waiter").queued(SECOND));
+        store.acquire(Arc::new(wish(Kind::Fair, key, "holder"))).await.unwrap();
+        store.acquire(Arc::clone(&waiter)).await.unwrap();
+        let Watch { notices, _registration, .. } = store.watch(waiter).await.unwrap();
+        drop(notices);
+        let registration = Some(_registration).filter(|_| key != "dropped");
+        store.release(giving_back(&[key], "holder", None)).await.unwrap();
+        assert!(!store.status(LockKey::new(key).unwrap()).await.unwrap().is_locked(), "{key}");
+        drop(registration);
+    }
 }
 
 /// One token of any number is all that a direct grant has to give.

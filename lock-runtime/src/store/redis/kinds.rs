@@ -39,13 +39,23 @@ fn plain(script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invoca
     invocation
 }
 
-/// The leaner of two scripts that does: `fair` knows fair locks only.
-fn leaner(fair: &'static Script, any: &'static Script, items: &[Item]) -> &'static Script {
-    if items.iter().all(|item| item.kind == Kind::Fair) { fair } else { any }
+/// The leanest script for these items: `rw` does not know fair locks, `fair` knows nothing else.
+fn leanest(
+    items: &[Item],
+    rw: &'static Script,
+    fair: &'static Script,
+    any: &'static Script,
+) -> &'static Script {
+    match items.iter().filter(|item| item.kind == Kind::Fair).count() {
+        0 => rw,
+        count if count == items.len() => fair,
+        _ => any,
+    }
 }
 
 pub(super) fn withdrawal(items: &[Item], names: &[Names<'_>]) -> Invocation {
-    plain(leaner(&script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS, items), items, names)
+    let script = leanest(items, &script::WITHDRAW_RW, &script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS);
+    plain(script, items, names)
 }
 
 impl Inner {
@@ -55,11 +65,9 @@ impl Inner {
         names: &[Names<'_>],
         latest: ServerTime,
     ) -> Invocation {
-        let mut invocation = Invocation::new(
-            leaner(&script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS, &request.items),
-            2 * names.len(),
-            6 + 2 * names.len(),
-        );
+        let script =
+            leanest(&request.items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
+        let mut invocation = Invocation::new(script, 2 * names.len(), 6 + 2 * names.len());
         locks_and_counters(&mut invocation, names);
         invocation
             .arg(millis(request.lease))
@@ -81,11 +89,9 @@ impl Inner {
         names: &[Names<'_>],
         ready: &Ready,
     ) -> Result<Released, StoreError> {
-        let invocation = plain(
-            leaner(&script::RELEASE_FAIR, &script::RELEASE_KINDS, &request.items),
-            &request.items,
-            names,
-        );
+        let items = &request.items;
+        let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
+        let invocation = plain(script, items, names);
         self.freed(request, names, ready, &invocation).await
     }
 

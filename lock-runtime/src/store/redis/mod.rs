@@ -2,9 +2,9 @@
 //!
 //! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
 //!   `scripts/*.lua`. [`reply`]: what they answer.
-//! - [`steps`]: one method for each of the trait's. [`singles`]: those for single mutexes, which travel in groups, see
-//!   [`group`]. [`kinds`]: those for requests that are not for mutexes alone; [`fair`]: what a
-//!   fair lock's waiter hears. [`admin`]: those of operators.
+//! - [`steps`], [`release`], [`admin`]: the methods of the trait. [`singles`]: the steps for single mutexes, which travel in
+//!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
+//! - [`semaphore`], [`latch`]: the steps of those.
 //! - [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
@@ -21,8 +21,8 @@ use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore,
+    ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch, Withdrawn,
 };
 use crate::sync::Apart;
 
@@ -33,11 +33,14 @@ mod connection;
 mod fair;
 mod group;
 mod kinds;
+mod latch;
 mod names;
 mod registry;
+mod release;
 mod reply;
 mod runtime;
 mod script;
+mod semaphore;
 mod server_clock;
 mod singles;
 mod steps;
@@ -103,6 +106,13 @@ impl RedisOptions {
 /// Locks on one Redis server. Connects on first use.
 pub(crate) struct RedisStore {
     inner: Arc<Inner>,
+}
+
+impl Clone for RedisStore {
+    /// The same store.
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
 }
 
 /// Aligned, so that its count is not beside what all threads read.
@@ -218,5 +228,13 @@ impl LockStore for RedisStore {
         self.call(|inner| async move {
             check::check(&inner.connector, inner.options.strict, inner.options.connect_timeout).await
         })
+    }
+
+    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
+        Some(Arc::new(semaphore::RedisSemaphores::new(self)))
+    }
+
+    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
+        Some(Arc::new(latch::RedisLatches::new(self)))
     }
 }

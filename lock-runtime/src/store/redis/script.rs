@@ -23,7 +23,7 @@ impl Script {
 macro_rules! scripts {
     ($($name:ident = $text:literal: $($file:literal)+;)+) => {
         $(pub(super) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new($text, concat!($(include_str!($file)),+)));)+
+            LazyLock::new(|| Script::new($text, concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)));)+
 
         #[cfg(test)]
         pub(super) fn all() -> Vec<&'static Script> {
@@ -32,50 +32,49 @@ macro_rules! scripts {
     };
 }
 
+// Their pieces, one behind the other.
 scripts! {
-    ACQUIRE = "acquire": "scripts/acquire.lua" "scripts/tokens.lua" "scripts/grant.lua" "scripts/acquire_rest.lua";
-    ACQUIRE_ALL = "acquire_all":
-        "scripts/tokens.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/acquire_all.lua";
-    RELEASE = "release": "scripts/free.lua" "scripts/release.lua";
-    TAKEOVER = "takeover":
-        "scripts/free.lua" "scripts/tokens.lua" "scripts/grant.lua" "scripts/grant_all.lua" "scripts/takeover.lua";
-    LINGER = "linger": "scripts/linger.lua";
-    KEEP = "keep": "scripts/keep.lua";
-    WITHDRAW = "withdraw": "scripts/free.lua" "scripts/withdraw.lua";
+    ACQUIRE = "acquire": "acquire" "tokens" "grant" "acquire_rest";
+    ACQUIRE_ALL = "acquire_all": "tokens" "grant" "grant_all" "acquire_all";
+    RELEASE = "release": "free" "release";
+    TAKEOVER = "takeover": "free" "tokens" "grant" "grant_all" "takeover";
+    LINGER = "linger": "linger";
+    KEEP = "keep": "keep";
+    WITHDRAW = "withdraw": "free" "withdraw";
+
+    // The same for items of other kinds. To make functions takes time, so those that are called most have what they need
+    // and no more.
+    ACQUIRE_RW = "acquire_rw": "tokens" "kinds" "mutex_take" "rw_names" "rw_take" "acquire_kinds";
+    ACQUIRE_FAIR = "acquire_fair": "tokens" "kinds" "mutex_take" "fair_queue" "fair_take" "acquire_kinds";
     ACQUIRE_KINDS = "acquire_kinds":
-        "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_take.lua" "scripts/rw_names.lua" "scripts/rw_take.lua"
-        "scripts/fair_queue.lua" "scripts/fair_take.lua" "scripts/acquire_kinds.lua";
-    ACQUIRE_FAIR = "acquire_fair":
-        "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_take.lua" "scripts/fair_queue.lua"
-        "scripts/fair_take.lua" "scripts/acquire_kinds.lua";
-    RELEASE_KINDS = "release_kinds":
-        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
-        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
-        "scripts/release_kinds.lua";
+        "tokens" "kinds" "mutex_take" "rw_names" "rw_take" "fair_queue" "fair_take" "acquire_kinds";
+    RELEASE_RW = "release_rw": "free" "kinds" "mutex_free" "rw_names" "rw_free" "release_kinds";
     RELEASE_FAIR = "release_fair":
-        "scripts/free.lua" "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/fair_queue.lua"
-        "scripts/fair_wake.lua" "scripts/fair_free.lua" "scripts/release_kinds.lua";
-    LINGER_KINDS = "linger_kinds":
-        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
-        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
-        "scripts/linger_kinds.lua";
-    KEEP_KINDS = "keep_kinds":
-        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
-        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
-        "scripts/keep_kinds.lua";
-    WITHDRAW_KINDS = "withdraw_kinds":
-        "scripts/free.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/rw_names.lua" "scripts/rw_free.lua"
-        "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua" "scripts/fair_free.lua"
-        "scripts/withdraw_kinds.lua";
+        "free" "tokens" "kinds" "mutex_free" "fair_queue" "fair_wake" "fair_free" "release_kinds";
+    RELEASE_KINDS = "release_kinds":
+        "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "release_kinds";
+    WITHDRAW_RW = "withdraw_rw": "free" "kinds" "mutex_free" "rw_names" "rw_free" "withdraw_kinds";
     WITHDRAW_FAIR = "withdraw_fair":
-        "scripts/free.lua" "scripts/tokens.lua" "scripts/kinds.lua" "scripts/mutex_free.lua" "scripts/fair_queue.lua"
-        "scripts/fair_wake.lua" "scripts/fair_free.lua" "scripts/withdraw_kinds.lua";
-    DOWNGRADE = "downgrade":
-        "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/rw_free.lua" "scripts/downgrade.lua";
-    STATUS = "status": "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/status.lua";
-    FORCE_RELEASE = "force_release":
-        "scripts/kinds.lua" "scripts/rw_names.lua" "scripts/tokens.lua" "scripts/fair_queue.lua" "scripts/fair_wake.lua"
-        "scripts/force_release.lua";
+        "free" "tokens" "kinds" "mutex_free" "fair_queue" "fair_wake" "fair_free" "withdraw_kinds";
+    WITHDRAW_KINDS = "withdraw_kinds":
+        "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "withdraw_kinds";
+    LINGER_KINDS = "linger_kinds":
+        "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "linger_kinds";
+    KEEP_KINDS = "keep_kinds":
+        "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "keep_kinds";
+    DOWNGRADE = "downgrade": "kinds" "rw_names" "rw_free" "downgrade";
+
+    STATUS = "status": "kinds" "rw_names" "status";
+    FORCE_RELEASE = "force_release": "kinds" "rw_names" "tokens" "fair_queue" "fair_wake" "force_release";
+
+    SEMAPHORE_ACQUIRE = "semaphore_acquire": "semaphore" "semaphore_acquire";
+    SEMAPHORE_RELEASE = "semaphore_release": "semaphore" "semaphore_release";
+    SEMAPHORE_KEEP = "semaphore_keep": "semaphore" "semaphore_keep";
+    SEMAPHORE_CHANGE = "semaphore_change": "semaphore" "semaphore_change";
+    LATCH_SET = "latch_set": "latch_set";
+    LATCH_COUNT_DOWN = "latch_count_down": "latch_count_down";
+    LATCH_COUNT = "latch_count": "latch_count";
+    LATCH_DELETE = "latch_delete": "latch_delete";
 }
 
 /// One call of a script.

@@ -28,8 +28,9 @@ for i = 1, #KEYS / 2 do
   end
 end
 if refusal then
+  local alone = #items == 1 and ARGV[5] == '0'
   for _, item in ipairs(items) do
-    if item.kind.wait then item.kind.wait(item, now, wait, lease, ARGV[3], #items == 1) end
+    if item.kind.wait then item.kind.wait(item, now, wait, lease, ARGV[3], alone) end
   end
   return refusal
 end

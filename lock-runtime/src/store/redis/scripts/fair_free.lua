@@ -33,10 +33,7 @@ kinds.f.keep = kinds.m.keep
 function kinds.f.refresh(lock, owner, now)
   local f = fair(lock, now)
   local record = record_of(call('HGET', f.alive, owner))
-  if not record then return end
-  call('PEXPIRE', f.alive, 10000)
-  record.by = f.ms + WAITER_LIFE
-  note(f, owner, record)
+  if record then live(f, owner, record) end
 end
 
 -- What all waiters of a call for one lock share.
@@ -48,7 +45,7 @@ local function standing(lock, owner, now)
   if not look then
     local f = fair(lock, now)
     local head, record, gone = head_of(f)
-    scan(f, 0, 0, 60000)
+    scan(f, 0, 0, KEPT_AHEAD)
     expire(f)
     local left = call('PTTL', lock)
     if head and left == -2 then
@@ -60,7 +57,7 @@ local function standing(lock, owner, now)
     look = {fair = f, head = head, left = math.max(left, 1)}
     looks[lock] = look
   end
-  if not call('HGET', look.fair.alive, owner) or not call('ZSCORE', look.fair.timeout, owner) then return 0 end
+  if not look.fair.queued[owner] then return 0 end
   if look.head == owner then return -1 end
   return -look.left
 end

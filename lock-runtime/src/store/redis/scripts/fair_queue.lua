@@ -1,5 +1,5 @@
--- The queue of a fair lock; stands behind tokens.lua, kinds.lua and mutex_take.lua (for odd()). fair_take.lua and
--- fair_free.lua stand behind this: they fill kinds.f, which is what other scripts use.
+-- The queue of a fair lock; stands behind tokens.lua and kinds.lua. fair_take.lua, fair_wake.lua and fair_free.lua stand
+-- behind this: they fill kinds.f, which is what the scripts use, those for items of several kinds too.
 --
 --   lock     n                               HASH {owner: 1} with a TTL
 --   queue    redisson_lock_queue:{n}         LIST of owners, the next one first
@@ -16,7 +16,9 @@
 -- time. A head of ours counts as dead when its record says so, never for its deadline.
 --
 -- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the clock when Redisson's
--- waiters before it go, each with a wait of its own. Those can be told from the deadlines, more or less.
+-- waiters before it go, each with a wait of its own. Those can be told from the deadlines, more or less: a waiter is a
+-- wait behind the one before it. So one with less than 60 s and all these waits to go is raised to 300 s and these waits,
+-- when it joins behind them and whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
 --
 -- None of the three keys outlives its waiters: ours say that they live every second, so 10 s are enough for them. Dead ones
 -- of Redisson's are known by their deadlines only, which are of Java's clock: the last of them and 6 minutes more, for
@@ -24,6 +26,8 @@
 -- notice that it is gone, and nobody would wake them. An empty queue has no keys.
 
 local LONGEST_WAIT, WAITER_LIFE = 300000, 3000
+-- What a deadline has to be ahead by: while its waiter is kept, and until it is kept again.
+local KEPT_AHEAD, LEAST_AHEAD = 60000, 10000
 
 local function fair(lock, now)
   if not now then
@@ -55,6 +59,14 @@ local function note(f, id, record)
   call('HSET', f.alive, id, table.concat(text, ' '))
 end
 
+-- A waiter of ours lives.
+local function live(f, id, record)
+  -- It removes nothing: it is a write that full memory does not refuse, so that it does not refuse the next either.
+  call('HDEL', f.alive, '')
+  record.by = f.ms + WAITER_LIFE
+  note(f, id, record)
+end
+
 -- Sets the times to live of the queue's keys, at the end of every change.
 local function expire(f)
   local count = call('LLEN', f.queue)
@@ -83,10 +95,11 @@ end
 
 -- Reads the whole queue. Takes `minus` off the deadlines of all behind the first `from`. Then a live waiter of ours gets a
 -- later deadline when the clock or Redisson's waiters before it may come nearer than `margin` to it.
--- Finds out f.java: whether there are waiters of Redisson's.
+-- Finds out f.java: whether there are waiters of Redisson's, and f.queued: those of ours that are whole.
 local function scan(f, from, minus, margin)
   local ids = call('LRANGE', f.queue, 0, -1)
   local ours, waits, before = 0, 0, nil
+  f.queued = {}
   for first = 1, #ids, 1000 do
     local last = math.min(first + 999, #ids)
     local texts = call('HMGET', f.alive, unpack(ids, first, last))
@@ -99,6 +112,7 @@ local function scan(f, from, minus, margin)
       end
       if text then
         ours = ours + 1
+        f.queued[ids[i]] = score
         local raised = string.sub(text, -1) == '1'
         if score and score < f.ms + margin + waits then
           local record = record_of(text)
@@ -155,7 +169,7 @@ local function head_of(f)
     gone = true
   end
   if gone then
-    if head then scan(f, 0, minus, 10000) end
+    if head then scan(f, 0, minus, LEAST_AHEAD) end
     expire(f)
   end
   return head, record, gone
@@ -174,7 +188,7 @@ local function take_out(f, owner)
   end
   call('ZREM', f.timeout, owner)
   call('HDEL', f.alive, owner)
-  if place then scan(f, place, record and record.wait or 0, 10000) end
+  if place then scan(f, place, record and record.wait or 0, LEAST_AHEAD) end
   expire(f)
 end
 

@@ -14,13 +14,7 @@ function kinds.f.look(item, now)
   if item.queued then
     -- Whoever asks lives.
     local mine = record_of(call('HGET', f.alive, owner))
-    if mine then
-      -- The first write, which full memory does not refuse; then it does not refuse the others.
-      call('PEXPIRE', f.alive, 10000)
-      mine.by = f.ms + WAITER_LIFE
-      note(f, owner, mine)
-      expire(f)
-    end
+    if mine then live(f, owner, mine) end
     head, record, gone = head_of(f)
     if not head then expire(f) end
   end
@@ -35,15 +29,15 @@ function kinds.f.look(item, now)
   return patience(f, head, record)
 end
 
--- `ttl`: of the counter; `alone`: whether a grant of this item is all that the request needs.
 function kinds.f.wait(item, now, wait, lease, ttl, alone)
   local f, owner = item.fair, item[3]
-  local score = call('ZSCORE', f.timeout, owner)
-  if not score or not call('HGET', f.alive, owner) then
-    if not score then
+  -- All three, or somebody has deleted a part of the queue.
+  local place = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner)
+  if not place or not call('HGET', f.alive, owner) then
+    if not place then
+      if call('LPOS', f.queue, owner) then call('LREM', f.queue, 0, owner) end
       local last = call('LINDEX', f.queue, -1)
       local base = last and call('ZSCORE', f.timeout, last)
-      -- What is left of a queue that somebody deleted.
       if not last then call('DEL', f.timeout, f.alive) end
       base = base and math.max(base - f.ms, 0) or math.max(item.left, 0)
       call('ZADD', f.timeout, digits(f.ms + base + wait), owner)
@@ -53,7 +47,7 @@ function kinds.f.wait(item, now, wait, lease, ttl, alone)
       wait = wait, by = f.ms + WAITER_LIFE, lease = digits(math.min(lease, 5000)), direct = alone and '1' or '0',
       ttl = ttl, raised = '0'
     })
-    if call('HLEN', f.alive) < call('LLEN', f.queue) then scan(f, 0, 0, 60000) end
+    if call('HLEN', f.alive) < call('LLEN', f.queue) then scan(f, 0, 0, KEPT_AHEAD) end
   end
   expire(f)
 end

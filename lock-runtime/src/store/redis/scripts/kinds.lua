@@ -9,11 +9,13 @@
 --                           worth it; or nil and the reason why this is not a lock (listed in reply.rs).
 --                           item = {lock, counter, owner, ...}; what look finds out it may keep there under names.
 --   wait(item, now, wait, lease, ttl, alone)  after a refusal, for a caller who waits at most `wait` ms: joins the queue, sets
---                           the intent. ttl: of the counter, as text; alone: the request has no other items
+--                           the intent. ttl: of the counter, as text; alone: one item and no token floor, so that whoever
+--                           frees it can grant it
 --   grant(item, lease, now) writes the hold; tokens are settled. Returns an error reply when the server refuses.
 --   undo(item)              takes back what grant wrote, whether it was all of it or not
 --   free(lock, owner)       gives a hold back. Returns what free() does, see free.lua; or -3: given back, but the lock is held
 --                           still, so nobody was told
+--   wake(lock, gone)        of fair locks: after a hold was ended in another way; see fair_wake.lua
 --   leave(lock, owner)      stops waiting: gives up the place in the queue, ends the intent, wakes whoever that concerns
 --   keep(lock, owner, lease)  renews a hold; only lengthens. Returns 1, or 0 when the owner does not hold it
 --   refresh(lock, owner, now)  a waiter lives: called for all waiters of a call before the first stay

@@ -62,7 +62,7 @@ function kinds.r.stay(lock, owner, lease)
   local left = call('PTTL', lock)
   if left == -2 or mode == 'read' then left = call('PTTL', intent_of(lock)) end
   -- Without an end it is not from us; a look now and then is enough.
-  if left == -1 then return -1000 end
+  if left == -1 then return -INTENT_LIFE end
   return -math.max(left, 1)
 end
 
@@ -74,10 +74,10 @@ function kinds.w.stay(lock, owner, lease)
     local intent = intent_of(lock)
     local writer = try('GET', intent)
     if writer == owner then
-      call('PEXPIRE', intent, 1000)
+      call('PEXPIRE', intent, INTENT_LIFE)
     elseif not writer then
       -- Full memory refuses this; then readers go on coming in, and the writer would not be granted either.
-      try('SET', intent, owner, 'PX', 1000)
+      try('SET', intent, owner, 'PX', INTENT_LIFE)
     end
   end
   return -math.max(call('PTTL', lock), 1)

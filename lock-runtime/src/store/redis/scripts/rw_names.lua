@@ -5,6 +5,9 @@
 --   channel  redisson_rwlock:{n}      `0` when the last reader goes, `1` when a writer goes or readers may try again
 --   intent   lock_rw_intent:{n}       STRING = the writer who waits, 1 s. Ours alone: Redisson's readers don't look at it
 
+-- As in store/mod.rs.
+local INTENT_LIFE = 1000
+
 local function hold_of(lock, owner, index)
   return tag(lock) .. ':' .. owner .. ':rwlock_timeout:' .. index
 end

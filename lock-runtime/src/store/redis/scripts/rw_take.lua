@@ -26,14 +26,14 @@ local function intended(lock, owner)
   if not writer or writer == owner then return end
   local left = call('PTTL', intent)
   -- Without an end it is not from us; a look now and then is enough.
-  if left == -1 then return 1000 end
+  if left == -1 then return INTENT_LIFE end
   return math.max(left, 1)
 end
 
 function kinds.r.look(item)
   local left, mode, reads, writes, reason = find_rw(item)
   if reason then return nil, reason end
-  if reads or writes then return end
+  if writes or (reads and mode == 'read') then return end
   if left == -2 or mode == 'read' then return intended(item[1], item[3]) end
   return left
 end
@@ -72,7 +72,7 @@ function kinds.w.wait(item)
   if item.mode ~= 'read' then return end
   local intent = intent_of(item[1])
   local writer = call('GET', intent)
-  if not writer or writer == item[3] then call('SET', intent, item[3], 'PX', 1000) end
+  if not writer or writer == item[3] then call('SET', intent, item[3], 'PX', INTENT_LIFE) end
 end
 
 function kinds.w.grant(item, lease)

@@ -5,12 +5,12 @@ use super::wire::{Subscription, monitored};
 use super::*;
 use crate::store::{Kept, Notice, Standing, StoreErrorKind, Withdrawn};
 
-fn owners(items: &[&Item]) -> Vec<String> {
+pub(super) fn owners(items: &[&Item]) -> Vec<String> {
     items.iter().map(|item| item.owner.as_str().to_owned()).collect()
 }
 
 /// The lock is held, and these wait for it.
-async fn with_waiters<const N: usize>(rig: &Rig) -> (Item, [Item; N]) {
+pub(super) async fn with_waiters<const N: usize>(rig: &Rig) -> (Item, [Item; N]) {
     let holder = fair();
     rig.get(&holder).await;
     let waiters = std::array::from_fn(|_| fair());
@@ -322,7 +322,7 @@ async fn a_live_waiter_stays_whatever_its_deadline() {
     let now = rig.now().await;
     rig.stay(&first).await;
     let ahead = rig.deadline(first.owner.as_str()).await - now;
-    assert!(ahead >= 300_000 && ahead < 330_000, "{ahead}");
+    assert!((300_000..330_000).contains(&ahead), "{ahead}");
     rig.release(&holder).await;
     assert_eq!(rig.holder().await.as_deref(), Some(first.owner.as_str()));
 }
@@ -332,7 +332,7 @@ async fn a_live_waiter_stays_whatever_its_deadline() {
 async fn the_watch_hears_of_the_grant() {
     let rig = Rig::start().await;
     let (holder, [first, second]) = with_waiters(&rig).await;
-    let mut watch = rig.store.watch(Arc::new(request(&[second.clone()]))).await.unwrap();
+    let mut watch = rig.store.watch(Arc::new(request(std::slice::from_ref(&second)))).await.unwrap();
     assert!(watch.is_confirmed());
     rig.release(&holder).await;
     rig.release(&first).await;

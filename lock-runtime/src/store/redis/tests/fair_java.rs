@@ -3,7 +3,7 @@
 use super::fair_rig::{ALIVE, CHANNEL, FIVE, Java, LOCK, QUEUE, Rig, TIMEOUTS, fair};
 use super::wire::Subscription;
 use super::*;
-use crate::store::{Kept, StoreErrorKind};
+use crate::store::Kept;
 
 const ENOUGH: Duration = Duration::from_secs(300);
 
@@ -105,7 +105,7 @@ async fn abandoned_waiters_give_way() {
     rig.die(&two).await;
     let last = fair();
     until("the last has the lock", async || {
-        matches!(rig.ask(request(&[last.clone()]).queued(FIVE)).await, Acquired::Granted(_))
+        matches!(rig.ask(request(std::slice::from_ref(&last)).queued(FIVE)).await, Acquired::Granted(_))
     })
     .await;
     assert!(rig.now().await > ends);
@@ -165,7 +165,7 @@ async fn a_mixed_queue_keeps_its_order() {
     assert_eq!(rig.java_lock(&java_two, rig.now().await).await, None);
     // Behind a dead one of theirs, which has its time.
     rig.java_unlock(&java_two, rig.now().await).await;
-    busy(&rig.store, &[two.clone()]).await;
+    busy(&rig.store, std::slice::from_ref(&two)).await;
     let over = rig.now().await - 1;
     let _: u64 = rig.run(&["ZADD", TIMEOUTS, &over.to_string(), &java_dead.owner]).await;
     rig.get(&two).await;
@@ -227,7 +227,7 @@ async fn a_purged_waiter_joins_again() {
     rig.java_lock(&java, rig.now().await).await;
     let far_ahead = rig.now().await + 50_000;
     assert!(!rig.java_try(&Java::new(3, FIVE), far_ahead).await);
-    assert_eq!(rig.queue().await, [java.owner.clone()]);
+    assert_eq!(rig.queue().await, std::slice::from_ref(&java.owner));
     assert_eq!(rig.stay(&mine).await, Kept::Gone);
     assert_eq!(rig.run::<u64>(&["EXISTS", ALIVE]).await, 0);
     rig.queue_up(&mine, FIVE).await;
@@ -287,63 +287,4 @@ async fn a_lock_with_a_mode_is_busy() {
     let _: u64 = rig.run(&["PEXPIRE", LOCK, "30000"]).await;
     let refused = busy(&rig.store, &[mine]).await;
     assert!(refused.remaining > FIVE);
-}
-
-/// What is not a lock is left alone, and so is a queue that is none; a release stands in any case.
-#[tokio::test]
-async fn what_is_no_lock_is_left_alone() {
-    let rig = Rig::start().await;
-    for make in [
-        &["HSET", LOCK, "other:1", "1"][..],
-        &[
-            "EVAL",
-            "redis.call('HSET', KEYS[1], 'name', 'ann') redis.call('PEXPIRE', KEYS[1], 60000)",
-            "1",
-            LOCK,
-        ],
-        &["SET", LOCK, "data", "PX", "60000"],
-        &["SET", QUEUE, "data"],
-    ] {
-        let _: redis::Value = rig.run(make).await;
-        let before: Vec<String> = rig.server.keys().await;
-        for wish in [request(&[fair()]), request(&[fair()]).queued(FIVE)] {
-            let error = rig.store.acquire(Arc::new(wish)).await.unwrap_err();
-            assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{make:?} {error}");
-        }
-        assert_eq!(rig.server.keys().await, before);
-        let _: () = rig.run(&["FLUSHALL"]).await;
-    }
-    let mine = fair();
-    rig.get(&mine).await;
-    let _: () = rig.run(&["SET", QUEUE, "data"]).await;
-    assert_eq!(rig.stay(&fair()).await, Kept::Gone);
-    assert_eq!(rig.release(&mine).await.held, [true]);
-    rig.withdraw(&mine).await;
-    assert_eq!(rig.holder().await, None);
-}
-
-/// Full memory refuses newcomers; whoever is in the queue is kept, granted and released.
-#[tokio::test]
-async fn full_memory_keeps_the_queue_going() {
-    let rig = Rig::start().await;
-    let (holder, one, two, three) = (fair(), fair(), fair(), fair());
-    rig.get(&holder).await;
-    for waiter in [&one, &two, &three] {
-        rig.queue_up(waiter, FIVE).await;
-    }
-    let java = Java::new(2, FIVE);
-    rig.java_lock(&java, rig.now().await).await;
-    let _: () = rig.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let error = rig.store.acquire(Arc::new(request(&[fair()]).queued(FIVE))).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
-    assert_eq!(rig.queue().await.len(), 4);
-    assert!(matches!(rig.stay(&one).await, Kept::Waiting(_)));
-    rig.release(&holder).await;
-    assert_eq!(rig.holder().await.as_deref(), Some(one.owner.as_str()));
-    assert_eq!(rig.stay(&one).await, Kept::Renewed);
-    rig.withdraw(&two).await;
-    assert!(rig.store.force_release(key("a")).await.unwrap());
-    assert_eq!(rig.holder().await.as_deref(), Some(three.owner.as_str()));
-    assert_eq!(rig.release(&three).await.held, [true]);
-    assert_eq!(rig.queue().await, [java.owner]);
 }

@@ -149,7 +149,12 @@ impl Run {
 
     /// Whoever is first and alive takes the free lock, as it does when it was told or looks.
     async fn first_takes(&mut self) {
-        if let (None, Some(first)) = (&self.holder, self.queue.iter().find(|waiter| !waiter.dead).cloned()) {
+        let (None, Some(first)) = (&self.holder, self.queue.iter().find(|waiter| !waiter.dead).cloned())
+        else {
+            return;
+        };
+        // One of Redisson's that is overdue, maybe by its clock only, would purge itself and be the last again.
+        if first.is_ours() || first.deadline > self.rig.now().await + 5000 {
             self.ask(&first).await;
             self.settle(None, None).await;
         }
@@ -199,7 +204,7 @@ impl Run {
         let before = std::mem::take(&mut self.queue);
 
         // Who went, in order, and what that takes off those behind.
-        let (mut off, mut left) = (0, Vec::new());
+        let (mut off, mut maybe, mut left) = (0, 0, Vec::<Waiter>::new());
         for waiter in &before {
             let mut waiter = waiter.clone();
             let held = holder.as_deref() == Some(waiter.owner());
@@ -220,9 +225,18 @@ impl Run {
             // Redisson's clock may be ahead, and the step took a while.
             let overdue = waiter.deadline - off <= now + 2000;
             assert!(waiter.dead && waiter.is_ours() || overdue, "{waiter:?} had time left at {now}");
-            if waiter.is_ours() && waiter.deadline - off > now {
+            if waiter.is_ours() && (waiter.deadline - off - now).abs() <= 50 {
+                maybe += waiter.wait;
+            } else if waiter.is_ours() && waiter.deadline - off > now {
                 off += waiter.wait;
             }
+        }
+        // It ran out in this very moment, so that both would be right.
+        if let Some(first) = left.first()
+            && maybe > 0
+            && (self.rig.deadline(first.owner()).await - (first.deadline - maybe)).abs() <= 50
+        {
+            left.iter_mut().for_each(|waiter| waiter.deadline -= maybe);
         }
         if let Some(owner) = holder.as_deref() {
             let was = self.holder.as_ref().is_some_and(|before| before.owner() == owner);
@@ -250,6 +264,14 @@ impl Run {
                 None => self.rig.lease_ends().await,
             };
             last.deadline = base + last.wait;
+            // The one before may have been raised, and before that.
+            if let Some(before) = left.last() {
+                let (raised, there) =
+                    (self.rig.deadline(before.owner()).await, self.rig.deadline(last.owner()).await);
+                if there == raised + last.wait {
+                    last.deadline = there;
+                }
+            }
             if !last.is_ours() && left.is_empty() {
                 // By its own clock.
                 let there = self.rig.deadline(last.owner()).await;
@@ -280,11 +302,11 @@ impl Run {
             }
             waiter.deadline = there;
         }
+        let ours = queue.iter().any(Waiter::is_ours);
         for key in [QUEUE, TIMEOUTS, ALIVE] {
             let left: i64 = self.rig.run(&["PTTL", key]).await;
             // Redisson leaves the record of one of ours that it has purged, and does not end its own queues.
-            let bad =
-                if queue.is_empty() { left != -2 && key != ALIVE } else { left == -1 && !records.is_empty() };
+            let bad = if queue.is_empty() { left != -2 && key != ALIVE } else { left == -1 && ours };
             assert!(!bad, "{key} has {left} ms left");
         }
     }
@@ -355,6 +377,7 @@ impl Run {
 /// First in, first out among those who live; deadlines as by the formula; no live waiter of ours is purged by anybody;
 /// nothing is left at the end.
 #[tokio::test]
+#[allow(clippy::print_stdout, reason = "a run that fails can be made again")]
 async fn random_runs_keep_the_rules() {
     let mut grants = [0, 0];
     for _ in 0..6 {

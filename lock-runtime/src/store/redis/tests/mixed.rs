@@ -147,3 +147,65 @@ async fn linger_of_several_kinds_shortens_each() {
         assert_about(pttl(&server, key).await, 50_000);
     }
 }
+
+#[tokio::test]
+async fn a_request_with_fair_items_waits_in_their_queues_and_leaves_nothing_there() {
+    let server = Server::start();
+    let store = store(&server);
+    let holders = [read("a"), item_of(Kind::Fair, "b"), item("c")];
+    granted(&store, &holders).await;
+    let wish = [write("a"), item_of(Kind::Fair, "b"), item("c"), item_of(Kind::Fair, "d")];
+    for withdrawn in [true, false] {
+        let sent = Arc::new(request(&wish).queued(LEASE));
+        let Acquired::Busy(refused) = store.acquire(Arc::clone(&sent)).await.unwrap() else {
+            panic!("granted")
+        };
+        assert_eq!(refused.item, 0);
+        for name in ["b", "d"] {
+            let queue: Vec<String> =
+                server.command(&["LRANGE", &format!("redisson_lock_queue:{{lock:{name}}}"), "0", "-1"]).await;
+            let mine = wish.iter().find(|item| item.key == key(name)).unwrap();
+            assert_eq!(queue, [mine.owner.as_str()], "also where it is free");
+        }
+        assert!(left(&server).await.contains(&"lock_rw_intent:{lock:a}".to_owned()));
+        assert!(stay(&store, &wish).await.iter().all(|kept| matches!(kept, Kept::Waiting(_))));
+        if withdrawn {
+            store.withdraw(sent).await.unwrap();
+        } else {
+            release(&store, &holders).await.unwrap();
+            granted(&store, &wish).await;
+        }
+        let waiting = left(&server).await;
+        assert!(
+            !waiting
+                .iter()
+                .any(|key| ["queue", "timeout:{", "alive", "intent"].iter().any(|part| key.contains(part))),
+            "{waiting:?}"
+        );
+    }
+    assert_eq!(keep(&store, &wish, LEASE).await, [Kept::Renewed; 4]);
+    assert_eq!(release(&store, &wish).await.unwrap().held, [true; 4]);
+    assert!(left(&server).await.is_empty());
+}
+
+#[tokio::test]
+async fn full_memory_frees_and_keeps_items_of_all_kinds() {
+    let server = Server::start();
+    let store = store(&server);
+    let all = [item("a"), read("b"), write("c"), item_of(Kind::Fair, "d")];
+    granted(&store, &all).await;
+    let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
+    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let wish = request(&[read("x"), item_of(Kind::Fair, "y")]);
+    let error = store.acquire(Arc::new(wish)).await.unwrap_err();
+    assert_eq!(error.kind(), crate::store::StoreErrorKind::Full, "{error}");
+    assert_eq!(keep(&store, &all, 2 * LEASE).await, [Kept::Renewed; 4]);
+    assert!(
+        store
+            .scan(crate::store::ScanRequest { prefix: String::new(), cursor: 0, timeout: TIMEOUT })
+            .await
+            .is_ok()
+    );
+    assert_eq!(release(&store, &all).await.unwrap().held, [true; 4]);
+    assert!(left(&server).await.is_empty());
+}

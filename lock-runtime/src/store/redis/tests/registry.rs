@@ -7,6 +7,7 @@ use super::super::registry::{Own, Readiness, Registry, Ring};
 use super::*;
 use crate::clock::Tick;
 use crate::store::Notice;
+use crate::token::FencingToken;
 
 const LINGER: Duration = Duration::from_millis(100);
 
@@ -51,6 +52,19 @@ fn confirmed() -> (Registry, u64, u64, mpsc::Receiver<Notice>) {
     ring(&mut registry);
     assert_eq!(is_ready(readiness), Some(true));
     (registry, generation, id, notices)
+}
+
+/// A grant has the last place in a queue that is full of hints, and blocks nobody when even that is taken.
+#[test]
+fn a_grant_finds_room_among_hints() {
+    let (mut registry, generation, _, mut notices) = confirmed();
+    let granted = Notice::Granted { token: FencingToken::new(2), server_time: ServerTime::from_micros(1) };
+    for notice in [Notice::Retry; 5].into_iter().chain([granted, granted]) {
+        registry.message(generation, "channel 0", notice);
+    }
+    ring(&mut registry);
+    let heard: Vec<Notice> = std::iter::from_fn(|| notices.try_recv().ok()).collect();
+    assert_eq!(heard, [Notice::Retry, Notice::Retry, Notice::Retry, granted]);
 }
 
 #[test]

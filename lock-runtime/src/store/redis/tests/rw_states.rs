@@ -252,6 +252,10 @@ async fn redissons_writer_and_readers_are_respected() {
     pexpire(&server, "lock:a", 30_000).await;
     assert!(busy(&store, &[read("a")]).await.remaining > Duration::from_secs(20));
     busy(&store, &[write("a")]).await;
+    // A read field beside somebody else's write field, which nobody writes, is no way in.
+    let odd = [read("a")];
+    let _: () = server.command(&["HSET", "lock:a", odd[0].owner.as_str(), "1"]).await;
+    busy(&store, &odd).await;
     let _: () = server.command(&["DEL", "lock:a"]).await;
     redisson_reads(&server, 1, &[(1, 60_000)]).await;
     busy(&store, &[write("a")]).await;

@@ -4,7 +4,7 @@ use super::super::script;
 use super::*;
 
 /// Commands of Redis 6.2 that the scripts may use.
-const COMMANDS: [&str; 33] = [
+const COMMANDS: [&str; 35] = [
     "TIME",
     "EXISTS",
     "PTTL",
@@ -34,13 +34,15 @@ const COMMANDS: [&str; 33] = [
     "PEXPIREAT",
     "RPUSH",
     "ZADD",
+    "ZCARD",
     "ZMSCORE",
     "ZRANGE",
+    "ZRANGEBYSCORE",
     "ZREM",
     "ZSCORE",
 ];
 /// Options of those commands in Redis 6.2.
-const OPTIONS: [&str; 5] = ["KEEPTTL", "PX", "NUMSUB", "XX", "WITHSCORES"];
+const OPTIONS: [&str; 7] = ["KEEPTTL", "PX", "NUMSUB", "XX", "WITHSCORES", "LIMIT", "GT"];
 
 #[test]
 fn scripts_use_only_commands_and_options_of_redis_6_2() {
@@ -70,7 +72,7 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
     }
 }
 
-/// The scripts for all kinds have more, behind a first write; see the tests of full memory in `rw` and `fair_java`.
+/// The scripts for all kinds have more, behind a first write; see the tests of full memory in `rw` and `fair_states`.
 #[test]
 fn scripts_that_free_or_renew_use_only_commands_that_full_memory_allows() {
     // Those without the flag `denyoom`.

@@ -1,0 +1,305 @@
+//! [`CountDownLatch`], and the wait for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Counting, dispatched};
+use crate::backoff::{Backoff, jitter};
+use crate::clock::Tick;
+use crate::engine::acquire::Wait;
+use crate::engine::pace::Pace;
+use crate::error::{AcquireError, LockError};
+use crate::key::{InvalidKey, LockKey};
+use crate::store::{CountDownRequest, LatchStore, Notice, Watch};
+use crate::sync::atomic::Ordering;
+use crate::time;
+
+/// A subscription that was refused is asked for again after this.
+const RESUBSCRIBE: Duration = Duration::from_secs(1);
+/// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+/// The least time by which a wait that is shorter than a round trip is stretched.
+const GRACE: Duration = Duration::from_millis(100);
+/// Nobody knows when a latch will be at zero.
+const UNKNOWN: Duration = Duration::from_secs(60 * 60);
+/// For so many call time-outs a count-down is sent again.
+const ATTEMPTS: u32 = 3;
+/// For so many the store remembers it: the last copy may be executed one after it was sent.
+const REMEMBERED: u32 = 8;
+
+/// A count that goes down to zero, once, and whoever waits for that; made by
+/// [`LockManager::latch`](crate::LockManager::latch).
+///
+/// A latch that does not exist is at zero: nobody waits for it. It is gone when it has reached zero, and can be made
+/// again then.
+///
+/// The name has no hash tag, that is no braces: Redisson puts braces of its own around it, and in a Redis Cluster the two
+/// would be in different slots.
+#[derive(Clone)]
+pub struct CountDownLatch {
+    counting: Arc<Counting>,
+    name: Result<LockKey, AcquireError>,
+}
+
+impl CountDownLatch {
+    pub(crate) fn new(counting: Arc<Counting>, name: Result<LockKey, AcquireError>) -> Self {
+        Self { counting, name: name.and_then(without_hash_tag) }
+    }
+
+    fn parts(&self) -> Result<(LockKey, Arc<dyn LatchStore>, Duration), AcquireError> {
+        let name = self.name.clone()?;
+        let latches = self.counting.latches(&name)?;
+        Ok((name, latches, self.counting.engine.config.call_timeout))
+    }
+
+    /// Makes the latch with this count, unless it exists: then `false`.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Misconfigured`]: a count of zero, which is a latch that does not exist; somebody's data under that
+    ///   name; a store without latches.
+    /// - [`LockError::Unavailable`]: whether it was done is unknown; the call may be sent again.
+    /// - [`LockError::InvalidKey`], [`LockError::ShutDown`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The call is dispatched by the first poll and goes on when the future is dropped.
+    pub async fn try_set_count(&self, count: u32) -> Result<bool, LockError> {
+        let (name, latches, timeout) = self.parts()?;
+        if count == 0 {
+            let reason =
+                format!("latch {name}: a count of zero is a latch that does not exist; use 1 or more");
+            return Err(LockError::Misconfigured { reason: reason.into() });
+        }
+        let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
+        let call = async move {
+            let made = engine.bounded(|_| latches.try_set_count(key.clone(), count, timeout)).await;
+            made.map_err(|error| AcquireError::from_store(key, Arc::new(error)))
+        };
+        Ok(dispatched(&self.counting.engine, &name, call).await?)
+    }
+
+    /// Takes one from the count, and returns what is left. At zero everybody who waits goes on. A latch that does not
+    /// exist stays so.
+    ///
+    /// Without an answer the call is sent again, for about three call time-outs (default 6 s); however often it arrives,
+    /// it counts once.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`]: no answer; whether it has counted is unknown. [`LockError::Misconfigured`],
+    /// [`LockError::InvalidKey`], [`LockError::ShutDown`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The call is dispatched by the first poll and goes on when the future is dropped.
+    pub async fn count_down(&self) -> Result<u64, LockError> {
+        let (name, latches, timeout) = self.parts()?;
+        let engine = Arc::clone(&self.counting.engine);
+        let id = engine.owners.next().to_string();
+        let request = Arc::new(CountDownRequest::new(name.clone(), id, timeout, timeout * REMEMBERED));
+        let call = async move {
+            let give_up = engine.clock.now() + timeout * ATTEMPTS;
+            let mut backoff = Backoff::new();
+            loop {
+                let error = match engine.bounded(|_| latches.count_down(Arc::clone(&request))).await {
+                    Ok(left) => return Ok(left),
+                    Err(error) => error,
+                };
+                let now = engine.clock.now();
+                let next = now + backoff.next();
+                if !error.is_transient() || next >= give_up {
+                    return Err(AcquireError::from_store(request.key.clone(), Arc::new(error)));
+                }
+                tokio::time::sleep(next.since(now)).await;
+            }
+        };
+        Ok(dispatched(&self.counting.engine, &name, call).await?)
+    }
+
+    /// The count; zero when the latch does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel safe.
+    pub async fn count(&self) -> Result<u64, LockError> {
+        let (name, latches, timeout) = self.parts()?;
+        self.counting.engine.admin(&name, |_| latches.count(name.clone(), timeout)).await
+    }
+
+    /// Removes the latch, whatever its count: everybody who waits goes on. `false` when it did not exist.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    pub async fn delete(&self) -> Result<bool, LockError> {
+        let (name, latches, timeout) = self.parts()?;
+        let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
+        let call = async move {
+            let gone = engine.bounded(|_| latches.delete(key.clone(), timeout)).await;
+            gone.map_err(|error| AcquireError::from_store(key, Arc::new(error)))
+        };
+        Ok(dispatched(&self.counting.engine, &name, call).await?)
+    }
+
+    /// Waits until the latch is at zero or deleted, at most for `limit`; zero looks once.
+    ///
+    /// # Errors
+    ///
+    /// - [`AcquireError::TimedOut`]: the count was not zero when the wait ended.
+    /// - [`AcquireError::Busy`]: the count is not zero, and `limit` was.
+    /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`AcquireError::ShutDown`], [`AcquireError::InvalidKey`].
+    /// - [`AcquireError::Misconfigured`]: somebody's data under that name, or a store without latches.
+    ///
+    /// Cancel safe.
+    pub async fn wait(&self, limit: Duration) -> Result<(), AcquireError> {
+        self.wait_within(Wait::at_most(limit)).await
+    }
+
+    /// Waits until the latch is at zero or deleted, for as long as it takes, also while the store is down.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait), without [`TimedOut`](AcquireError::TimedOut), [`Busy`](AcquireError::Busy) and
+    /// [`Unavailable`](AcquireError::Unavailable).
+    ///
+    /// Cancel safe.
+    pub async fn wait_forever(&self) -> Result<(), AcquireError> {
+        self.wait_within(Wait::Forever).await
+    }
+
+    async fn wait_within(&self, wait: Wait) -> Result<(), AcquireError> {
+        let (name, latches, timeout) = self.parts()?;
+        let waiter = Waiter { counting: &self.counting, latches: &*latches, name, timeout };
+        waiter.run(wait).await
+    }
+}
+
+/// Redisson puts the whole name between braces, whatever is in it.
+fn without_hash_tag(name: LockKey) -> Result<LockKey, AcquireError> {
+    if name.as_str().contains('{') {
+        let reason = "it has a hash tag, which a latch can't have: Redisson's name of its channel is in another slot of a \
+                      cluster then; use a name without braces";
+        return Err(InvalidKey::new(name.as_str(), reason).into());
+    }
+    Ok(name)
+}
+
+impl fmt::Debug for CountDownLatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountDownLatch").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// One wait: looks at the count, is told when to look again, and looks now and then in any case.
+struct Waiter<'a> {
+    counting: &'a Counting,
+    latches: &'a dyn LatchStore,
+    name: LockKey,
+    timeout: Duration,
+}
+
+impl Waiter<'_> {
+    async fn run(self, wait: Wait) -> Result<(), AcquireError> {
+        let engine = &self.counting.engine;
+        let started = engine.clock.now();
+        let end = match wait {
+            Wait::For(limit) => started + limit,
+            Wait::No | Wait::Forever => Tick::MAX,
+        };
+        let (mut pace, mut watch, mut subscribe_after) = (Pace::default(), None, Tick::default());
+        // A wait that is shorter than a round trip is stretched, so that its one look can be answered.
+        let mut grace = GRACE.max(engine.rtt.lowest() * 4).min(self.timeout);
+        loop {
+            if engine.shut_down.load(Ordering::Acquire) {
+                return Err(AcquireError::ShutDown { key: self.name });
+            }
+            // Whatever was published before the count is asked for says nothing new.
+            while watch.as_mut().and_then(Watch::try_notice).is_some() {}
+            let left = (end + std::mem::take(&mut grace)).since(engine.clock.now());
+            let look = engine.bounded(|_| self.latches.count(self.name.clone(), self.timeout));
+            match time::timeout(&engine.runtime, left, look).await {
+                Some(Ok(0)) => return Ok(()),
+                Some(Ok(_)) if wait == Wait::No => return Err(AcquireError::Busy { key: self.name }),
+                Some(Ok(_)) => {
+                    let listening = watch.as_ref().is_some_and(Watch::is_confirmed);
+                    let now = engine.clock.now();
+                    pace.busy(now, UNKNOWN, listening, engine.config.fallback_poll, jitter());
+                    if !listening && now >= subscribe_after && now < end {
+                        subscribe_after = now + RESUBSCRIBE;
+                        watch = self.subscribe(end.since(now)).await;
+                        if watch.as_ref().is_some_and(Watch::is_confirmed) {
+                            // What happened before it counts too.
+                            continue;
+                        }
+                    }
+                }
+                Some(Err(error)) => {
+                    let (fatal, error) = (!error.is_transient(), Arc::new(error));
+                    if fatal || wait == Wait::No {
+                        return Err(AcquireError::from_store(self.name, error));
+                    }
+                    pace.failed(engine.clock.now(), error, jitter());
+                }
+                // The time is over, as is seen below.
+                None => {}
+            }
+            if let Some(over) = self.pause(end, &mut pace, &mut watch).await {
+                let waited = over.since(started);
+                return Err(match pace.last_error.take() {
+                    Some(cause) => AcquireError::from_store(self.name, cause),
+                    None => AcquireError::TimedOut { key: self.name, waited },
+                });
+            }
+        }
+    }
+
+    /// Until it is time to look again, or the wait is over: since when.
+    async fn pause(&self, end: Tick, pace: &mut Pace, watch: &mut Option<Watch>) -> Option<Tick> {
+        let engine = &self.counting.engine;
+        loop {
+            let now = engine.clock.now();
+            if now >= end {
+                return Some(now);
+            }
+            if now >= pace.not_before() || engine.runtime_is_gone() {
+                return None;
+            }
+            let left = pace.not_before().min(end).since(now).min(LONGEST_SLEEP);
+            tokio::select! {
+                biased; // so that a run can be made again
+                () = self.counting.shut_down.cancelled() => return None,
+                _ = next_notice(watch) => {
+                    pace.message(engine.clock.now());
+                }
+                () = time::sleep(&engine.runtime, left) => {}
+            }
+        }
+    }
+
+    /// Without messages it polls.
+    async fn subscribe(&self, limit: Duration) -> Option<Watch> {
+        let engine = &self.counting.engine;
+        let watch = engine.bounded(|_| self.latches.watch(self.name.clone(), self.timeout));
+        match time::timeout(&engine.runtime, limit, watch).await? {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                tracing::debug!(latch = %self.name, %error, "no subscription");
+                None
+            }
+        }
+    }
+}
+
+async fn next_notice(watch: &mut Option<Watch>) -> Notice {
+    match watch {
+        Some(watch) => watch.notice().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,266 @@
+//! [`Lines`]: who waits in this process for permits, by semaphore: first in, first out, and one at a time asks the store.
+//!
+//! A line has a task, its contender, which gives the first of the line to the engine and awaits how that ends, then the
+//! next. The wish that is with the engine waits, tries again and ends as that of a lock does. Permits go to their caller
+//! through a channel: of whoever has gone, they are released, and the line does not wait for who is not polled.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::clock::Tick;
+use crate::engine::Engine;
+use crate::engine::acquire::{Acquire, Request, Wait};
+use crate::engine::hold::Lease;
+use crate::engine::registry::Spec;
+use crate::error::AcquireError;
+use crate::guard::LockGuard;
+use crate::key::LockKey;
+use crate::metrics::{self, Label};
+use crate::store::SemaphoreStore;
+use crate::sync::atomic::Ordering;
+use crate::sync::{Mutex, lock, shielded};
+use crate::time;
+
+/// A wish for permits.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) name: LockKey,
+    pub(super) permits: u32,
+    pub(super) wait: Wait,
+    pub(super) lease: Lease,
+    pub(super) label: Label,
+    pub(super) asked: Tick,
+}
+
+type Answer = Result<LockGuard, AcquireError>;
+
+/// Somebody who stands in line.
+struct Waiter {
+    wish: Wish,
+    answer: oneshot::Sender<Answer>,
+    counted: Counted,
+}
+
+#[derive(Default)]
+struct Line {
+    waiters: BTreeMap<u64, Waiter>,
+    last: u64,
+}
+
+/// All lines of a manager. There is one for each semaphore whose contender runs.
+pub(super) struct Lines {
+    pub(super) engine: Arc<Engine>,
+    pub(super) store: Arc<dyn SemaphoreStore>,
+    lines: Mutex<HashMap<LockKey, Line>>,
+}
+
+impl Lines {
+    pub(super) fn new(engine: Arc<Engine>, store: Arc<dyn SemaphoreStore>) -> Self {
+        Self { engine, store, lines: Mutex::default() }
+    }
+
+    /// Waits for permits, or tries once, which overtakes those in line as it does those of other processes.
+    pub(super) async fn acquire(self: Arc<Self>, wish: Wish) -> Answer {
+        if wish.wait == Wait::No {
+            return Acquire::new(Ok(self.request(&wish))).await;
+        }
+        loop {
+            let (place, mut answer) = self.stand_in_line(&wish)?;
+            let shut_down = || Err(AcquireError::ShutDown { key: wish.name.clone() });
+            let guard = match self.in_time(&wish, &place, &mut answer).await? {
+                Some(answered) => answered.unwrap_or_else(|_| shut_down())?,
+                None => answer.await.unwrap_or_else(|_| shut_down())?,
+            };
+            // It may have lain there while nobody polled us; then it was for nothing.
+            if !guard.is_lost() {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Awaits the answer as long as the wish allows while it is in line; `None` when the engine has it, which ends it by
+    /// its own clock.
+    async fn in_time(
+        &self,
+        wish: &Wish,
+        place: &Place,
+        answer: &mut oneshot::Receiver<Answer>,
+    ) -> Result<Option<Result<Answer, oneshot::error::RecvError>>, AcquireError> {
+        let Wait::For(wait) = wish.wait else { return Ok(None) };
+        let engine = &self.engine;
+        loop {
+            let left = (wish.asked + wait).since(engine.clock.now());
+            if left.is_zero() {
+                return if place.leave() { Err(self.timed_out(wish)) } else { Ok(None) };
+            }
+            if let Some(answered) = time::timeout(&engine.runtime, left, &mut *answer).await {
+                return Ok(Some(answered));
+            }
+            if engine.runtime_is_gone() {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn timed_out(&self, wish: &Wish) -> AcquireError {
+        let (engine, key) = (&self.engine, wish.name.clone());
+        let last_error = engine
+            .registry
+            .find_all(&key)
+            .iter()
+            .find_map(|key| engine.act(key, |machine, _, _| machine.pace.last_error.clone()));
+        match last_error {
+            Some(cause) => AcquireError::from_store(key, cause),
+            None => AcquireError::TimedOut { waited: engine.clock.now().since(wish.asked), key },
+        }
+    }
+
+    fn request(&self, wish: &Wish) -> Request {
+        Request {
+            engine: Arc::clone(&self.engine),
+            key: wish.name.clone(),
+            spec: Spec::permits(wish.permits),
+            wait: wish.wait,
+            lease: wish.lease,
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            label: wish.label.clone(),
+            asked: Some(wish.asked),
+        }
+    }
+
+    fn stand_in_line(
+        self: &Arc<Self>,
+        wish: &Wish,
+    ) -> Result<(Place, oneshot::Receiver<Answer>), AcquireError> {
+        let config = &self.engine.config;
+        let full = |waiting, cap| AcquireError::TooManyWaiters { key: wish.name.clone(), waiting, cap };
+        let counted =
+            Counted::new(&self.engine, config.max_waiters).map_err(|now| full(now, "max_waiters"))?;
+        let (answer, answered) = oneshot::channel();
+        let waiter = Waiter { wish: wish.clone(), answer, counted };
+        let mut lines = lock(&self.lines);
+        let mut first = None;
+        let mut id = 0;
+        match lines.get_mut(&wish.name) {
+            Some(line) => {
+                // One more is with the engine.
+                let waiting = line.waiters.len() + 1;
+                if waiting >= config.max_waiters_per_key {
+                    drop(lines);
+                    return Err(full(waiting, "max_waiters_per_key"));
+                }
+                line.last += 1;
+                id = line.last;
+                line.waiters.insert(id, waiter);
+            }
+            None => {
+                lines.insert(wish.name.clone(), Line::default());
+                first = Some(waiter);
+            }
+        }
+        drop(lines);
+        let place = Place { lines: Arc::clone(self), name: wish.name.clone(), id };
+        if let Some(first) = first {
+            let contender = Contender { lines: Arc::clone(self), name: wish.name.clone(), ended: false };
+            drop(self.engine.tasks.spawn_on(contender.run(first), &self.engine.runtime));
+        }
+        Ok((place, answered))
+    }
+}
+
+/// A place in line, given up when it is dropped.
+struct Place {
+    lines: Arc<Lines>,
+    name: LockKey,
+    /// 0 for who was never in line, because there was none.
+    id: u64,
+}
+
+impl Place {
+    /// `false` when it is with the engine, or answered.
+    fn leave(&self) -> bool {
+        let mut lines = lock(&self.lines.lines);
+        let waiter = lines.get_mut(&self.name).and_then(|line| line.waiters.remove(&self.id));
+        drop(lines);
+        waiter.is_some()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// The task that asks for the first of a line.
+struct Contender {
+    lines: Arc<Lines>,
+    name: LockKey,
+    ended: bool,
+}
+
+impl Contender {
+    async fn run(mut self, first: Waiter) {
+        let mut next = Some(first);
+        while let Some(Waiter { wish, mut answer, counted }) = next {
+            // The engine counts it from here on.
+            drop(counted);
+            let acquire = Acquire::new(Ok(self.lines.request(&wish)));
+            let answered = tokio::select! {
+                biased; // so that a run can be made again
+                answered = acquire => Some(answered),
+                () = answer.closed() => None,
+            };
+            if let Some(answered) = answered {
+                // To whoever has gone: dropped here, and so released.
+                drop(answer.send(answered));
+            }
+            next = self.next();
+        }
+        self.ended = true;
+    }
+
+    /// The next in line; without one, there is no line any more.
+    fn next(&self) -> Option<Waiter> {
+        let mut lines = lock(&self.lines.lines);
+        let next = lines.get_mut(&self.name)?.waiters.pop_first();
+        if next.is_none() {
+            lines.remove(&self.name);
+        }
+        next.map(|(_, waiter)| waiter)
+    }
+}
+
+impl Drop for Contender {
+    /// Its runtime is gone, or something panicked: nobody is to wait for it.
+    fn drop(&mut self) {
+        if !self.ended {
+            let line = lock(&self.lines.lines).remove(&self.name);
+            drop(line);
+        }
+    }
+}
+
+/// One of those who wait, of all semaphores.
+struct Counted(Arc<Engine>);
+
+impl Counted {
+    /// `Err`: so many do already.
+    fn new(engine: &Arc<Engine>, cap: usize) -> Result<Self, usize> {
+        let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
+        let counted = Self(Arc::clone(engine));
+        metrics::waiters(1.0);
+        if waiting >= cap { Err(waiting) } else { Ok(counted) }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        shielded(|| metrics::waiters(-1.0));
+    }
+}

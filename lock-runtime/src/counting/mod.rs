@@ -1,0 +1,122 @@
+//! Semaphores and latches: what is counted rather than locked.
+//!
+//! - [`permits`]: a [`SemaphoreStore`] seen as a [`LockStore`], so that permits are held by the locks' engine: renewed,
+//!   lost, released, withdrawn. A manager has a second engine for them, made when it is first needed.
+//! - [`line`]: who waits here for a semaphore, first in, first out, with one contender.
+//! - [`semaphore`], [`latch`]: the handles.
+
+mod latch;
+mod line;
+mod permits;
+mod semaphore;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+pub use self::latch::CountDownLatch;
+use self::line::Lines;
+pub(crate) use self::permits::owner_of;
+pub use self::semaphore::{Semaphore, SemaphorePermit};
+use crate::config::{Config, TokenRetention};
+use crate::engine::Engine;
+use crate::error::AcquireError;
+use crate::key::LockKey;
+use crate::store::{LatchStore, LockStore, SemaphoreStore};
+use crate::sync::atomic::Ordering;
+
+/// What a manager has for semaphores and latches.
+pub(crate) struct Counting {
+    /// The locks'.
+    engine: Arc<Engine>,
+    /// `None`: the manager was shut down before there were any.
+    lines: OnceLock<Option<Arc<Lines>>>,
+    latches: OnceLock<Option<Arc<dyn LatchStore>>>,
+    /// Ends the waits for latches.
+    shut_down: CancellationToken,
+}
+
+impl Counting {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        let shut_down = CancellationToken::new();
+        Self { engine, lines: OnceLock::new(), latches: OnceLock::new(), shut_down }
+    }
+
+    /// Those who want permits of `name`; made with the first call.
+    fn lines(&self, name: &LockKey) -> Result<&Arc<Lines>, AcquireError> {
+        if self.lines.get().is_none() {
+            // Outside of the cell: a store of the user's own is asked.
+            let Some(store) = self.engine.store.semaphores() else {
+                return Err(AcquireError::misconfigured(format!(
+                    "semaphore {name}: the store {:?} has no semaphores",
+                    self.engine.store
+                )));
+            };
+            self.lines.get_or_init(|| Some(Arc::new(self.start(store))));
+        }
+        let lines = self.lines.get().and_then(Option::as_ref);
+        lines.ok_or_else(|| AcquireError::ShutDown { key: name.clone() })
+    }
+
+    fn start(&self, store: Arc<dyn SemaphoreStore>) -> Lines {
+        let engine = &self.engine;
+        // There are no fencing tokens that a lease could outlive.
+        let config = Config { token_retention: TokenRetention::Keep, ..engine.config.clone() };
+        // Keeps the locks' engine, and so a thread of its own, for as long as permits are held.
+        let permits: Arc<dyn LockStore> =
+            Arc::new(permits::PermitsAsLocks::new(Arc::clone(&store), Arc::clone(engine)));
+        Lines::new(Engine::start(config, engine.clock, permits, engine.runtime.clone()), store)
+    }
+
+    fn latches(&self, name: &LockKey) -> Result<Arc<dyn LatchStore>, AcquireError> {
+        let latches = self.latches.get_or_init(|| self.engine.store.latches());
+        latches.clone().ok_or_else(|| {
+            AcquireError::misconfigured(format!(
+                "latch {name}: the store {:?} has no latches",
+                self.engine.store
+            ))
+        })
+    }
+
+    /// As [`Engine::shutdown`], for permits; and ends the waits for latches.
+    pub(crate) async fn shutdown(&self, grace: Duration) -> (usize, bool) {
+        self.shut_down.cancel();
+        match self.lines.get_or_init(|| None) {
+            Some(lines) => lines.engine.shutdown(grace).await,
+            None => (0, true),
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn engine_of_permits(&self) -> Option<&Arc<Engine>> {
+        self.lines.get()?.as_ref().map(|lines| &lines.engine)
+    }
+}
+
+impl fmt::Debug for Counting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counting").field("store", &self.engine.store).finish_non_exhaustive()
+    }
+}
+
+/// Runs a call to its end, whoever awaits its outcome.
+async fn dispatched<T: Send + 'static>(
+    engine: &Engine,
+    name: &LockKey,
+    call: impl Future<Output = Result<T, AcquireError>> + Send + 'static,
+) -> Result<T, AcquireError> {
+    if engine.shut_down.load(Ordering::Acquire) {
+        return Err(AcquireError::ShutDown { key: name.clone() });
+    }
+    let (report, outcome) = oneshot::channel();
+    let task = async move {
+        let _ = report.send(call.await);
+    };
+    drop(engine.tasks.spawn_on(task, &engine.runtime));
+    // Its task is gone with its runtime only: calls that panic are errors.
+    outcome.await.unwrap_or_else(|_| Err(AcquireError::ShutDown { key: name.clone() }))
+}

@@ -1,0 +1,361 @@
+//! [`Semaphore`] and [`SemaphorePermit`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::line::Wish;
+use super::permits::ids_of;
+use super::{Counting, dispatched};
+use crate::engine::acquire::Wait;
+use crate::engine::hold::Lease;
+use crate::error::{AcquireError, ExtendError, LockError, ReleaseError};
+use crate::guard::LockGuard;
+use crate::key::LockKey;
+use crate::metrics::Label;
+use crate::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, StoreErrorKind};
+
+/// A number of permits, shared by all processes; made by [`LockManager::semaphore`](crate::LockManager::semaphore).
+///
+/// A semaphore has no permits until somebody gives it some: [`try_set_permits`](Self::try_set_permits), by whoever comes
+/// first. Until then everybody waits. It stays, with its permits, until it is deleted at the store.
+///
+/// A value of this type is also a request that has not been made yet: name the number of permits, the wait and the
+/// lease, then [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire). There is no re-entry: whoever asks
+/// again takes more permits.
+///
+/// # Fairness
+///
+/// Callers of one process that wait are served in the order in which they were first polled, so one that wants many
+/// permits is not overtaken by others that want few; tries do overtake. Between processes, who is next is a race.
+///
+/// # Java
+///
+/// Names, types and messages are those of Redisson's `RPermitExpirableSemaphore`, not of its `RSemaphore`, whose permits
+/// have no holders. Java's clients compare leases with their own clocks: one that is ahead by two thirds of a lease takes
+/// permits away that are renewed in time.
+#[must_use = "nothing is taken before `acquire` or `try_acquire`"]
+#[derive(Clone)]
+pub struct Semaphore {
+    counting: Arc<Counting>,
+    name: Result<LockKey, AcquireError>,
+    permits: u32,
+    wait: Option<Wait>,
+    lease: Option<Duration>,
+    label: Label,
+}
+
+impl Semaphore {
+    pub(crate) fn new(counting: Arc<Counting>, name: Result<LockKey, AcquireError>) -> Self {
+        Self { counting, name, permits: 1, wait: None, lease: None, label: Label::Borrowed("") }
+    }
+
+    /// Takes so many permits together, all or nothing. Default 1, at most 1000.
+    pub fn permits(mut self, permits: u32) -> Self {
+        self.permits = permits;
+        self
+    }
+
+    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds. Zero is the same as
+    /// [`no_wait`](Self::no_wait).
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = Some(Wait::at_most(limit));
+        self
+    }
+
+    /// Waits for as long as it takes, also while the store is down.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Some(Wait::Forever);
+        self
+    }
+
+    /// Does not wait: one attempt, and [`AcquireError::Busy`] if too few permits are left.
+    pub fn no_wait(mut self) -> Self {
+        self.wait = Some(Wait::No);
+        self
+    }
+
+    /// A fixed lease: the permits come back by themselves this long after they were granted, and are not renewed. At
+    /// least 100 ms and four round trips.
+    ///
+    /// Without it, permits have the manager's lease (30 s) and are renewed every third of that for as long as the guard
+    /// lives.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// The name under which metrics count it (label `lock`). Use few different names, never the semaphore's.
+    pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        self.label = name.into();
+        self
+    }
+
+    /// Waits for the permits.
+    ///
+    /// # Errors
+    ///
+    /// - [`AcquireError::TimedOut`]: too few were left until the wait ended.
+    /// - [`AcquireError::Busy`]: too few are left, and [`no_wait`](Self::no_wait) was given.
+    /// - [`AcquireError::TooManyWaiters`]: a waiter cap of the manager is reached.
+    /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`AcquireError::ShutDown`], [`AcquireError::InvalidKey`].
+    /// - [`AcquireError::Misconfigured`]: no permits, or more than 1000, were asked for; a lease out of range; somebody's
+    ///   data under that name; a store without semaphores.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future at any point leaves nothing behind: the caller leaves the line, and permits that were just
+    /// granted are released in the background.
+    pub async fn acquire(self) -> Result<SemaphorePermit, AcquireError> {
+        let wait = self.wait;
+        self.acquire_within(wait).await
+    }
+
+    /// Takes the permits if enough are left; one attempt, no waiting.
+    ///
+    /// Permits that were just dropped may still be on their way back; those that were [released](SemaphorePermit::release)
+    /// are found.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), but `Ok(None)` when too few are left. Store errors are not retried.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Option<SemaphorePermit>, AcquireError> {
+        match self.acquire_within(Some(Wait::No)).await {
+            Ok(permit) => Ok(Some(permit)),
+            Err(AcquireError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn acquire_within(self, wait: Option<Wait>) -> Result<SemaphorePermit, AcquireError> {
+        let name = self.name?;
+        if !(1..=MAX_PERMITS).contains(&self.permits) {
+            return Err(AcquireError::misconfigured(format!(
+                "semaphore {name}: {} permits were asked for; ask for 1 to {MAX_PERMITS}",
+                self.permits
+            )));
+        }
+        let lines = Arc::clone(self.counting.lines(&name)?);
+        let config = &lines.engine.config;
+        let wish = Wish {
+            name,
+            permits: self.permits,
+            wait: wait.unwrap_or_else(|| Wait::at_most(config.default_wait)),
+            lease: self.lease.map_or(Lease::Watchdog(config.lease), Lease::Fixed),
+            label: self.label,
+            asked: lines.engine.clock.now(),
+        };
+        Ok(SemaphorePermit::new(lines.acquire(wish).await?))
+    }
+
+    /// Gives the semaphore this many permits, unless it was given some before: then `false`.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Unavailable`]: whether it was done is unknown; the call may be sent again.
+    /// - [`LockError::Misconfigured`]: more permits than Java can count (2^31 - 1); somebody's data under that name; a
+    ///   store without semaphores.
+    /// - [`LockError::InvalidKey`], [`LockError::ShutDown`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The call is dispatched by the first poll and goes on when the future is dropped.
+    pub async fn try_set_permits(&self, permits: u32) -> Result<bool, LockError> {
+        self.change(Permits::TrySet(permits)).await
+    }
+
+    /// From now on the semaphore has this many permits in all, those that are held among them. With fewer than are held,
+    /// [`available_permits`](Self::available_permits) is below zero until so many have come back.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_permits`](Self::try_set_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub async fn set_permits(&self, permits: u32) -> Result<(), LockError> {
+        self.change(Permits::Set(permits)).await.map(drop)
+    }
+
+    /// Gives the semaphore this many permits more, or takes as many away if `more` is negative; of those that are held,
+    /// none is taken away, so [`available_permits`](Self::available_permits) may be below zero then.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_permits`](Self::try_set_permits), but this may not be sent again without counting twice.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`try_set_permits`](Self::try_set_permits).
+    pub async fn add_permits(&self, more: i32) -> Result<(), LockError> {
+        self.change(Permits::Add(more)).await.map(drop)
+    }
+
+    async fn change(&self, permits: Permits) -> Result<bool, LockError> {
+        let name = self.name.clone()?;
+        let lines = Arc::clone(self.counting.lines(&name)?);
+        let (key, engine) = (name.clone(), Arc::clone(&lines.engine));
+        let call = async move {
+            let timeout = lines.engine.config.call_timeout;
+            let request = PermitsChange { key: key.clone(), permits, timeout };
+            let changed = lines.engine.bounded(|_| lines.store.change(request)).await;
+            changed.map_err(|error| match error.kind() {
+                // More than Java can count.
+                StoreErrorKind::Refused => AcquireError::misconfigured(format!("semaphore {key}: {error}")),
+                _ => AcquireError::from_store(key, Arc::new(error)),
+            })
+        };
+        Ok(dispatched(&engine, &name, call).await?)
+    }
+
+    async fn counts(&self) -> Result<PermitCounts, LockError> {
+        let name = self.name.clone()?;
+        let lines = self.counting.lines(&name)?;
+        let timeout = lines.engine.config.call_timeout;
+        lines.engine.admin(&name, |_| lines.store.counts(name.clone(), timeout)).await
+    }
+
+    /// How many permits are left; below zero when the number was set to less than are held, and zero for a semaphore
+    /// that nobody has given any.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel safe.
+    pub async fn available_permits(&self) -> Result<i64, LockError> {
+        Ok(self.counts().await?.available)
+    }
+
+    /// How many permits are held, by all processes.
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits). Cancel safe.
+    pub async fn acquired_permits(&self) -> Result<u64, LockError> {
+        Ok(self.counts().await?.acquired)
+    }
+
+    /// How many permits there are, left and held.
+    ///
+    /// # Errors
+    ///
+    /// As [`available_permits`](Self::available_permits). Cancel safe.
+    pub async fn total_permits(&self) -> Result<i64, LockError> {
+        Ok(self.counts().await?.total())
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("name", &self.name)
+            .field("permits", &self.permits)
+            .field("wait", &self.wait)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Held permits of a [`Semaphore`]. Dropping it gives them back in the background; [`release`](Self::release) awaits the
+/// outcome.
+///
+/// It is owned and `'static`: it can be stored, sent to another task, and dropped anywhere. Unless the permits were taken
+/// with a fixed lease, they are renewed for as long as it lives. Several permits are held, lost and released together.
+#[must_use = "the permits are given back as soon as this is dropped; bind it to a name, as in `let _permit`, not to `_`"]
+pub struct SemaphorePermit {
+    guard: LockGuard,
+    ids: Vec<PermitId>,
+}
+
+impl SemaphorePermit {
+    fn new(guard: LockGuard) -> Self {
+        Self { ids: ids_of(guard.owner()), guard }
+    }
+
+    /// The semaphore's name.
+    #[must_use]
+    pub fn name(&self) -> &LockKey {
+        self.guard.key()
+    }
+
+    /// The permits' ids at the store, as Redisson shows them.
+    #[must_use]
+    pub fn ids(&self) -> &[PermitId] {
+        &self.ids
+    }
+
+    /// For how long the permits are certain if they are not renewed; zero when they are lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// Whether the permits are lost: their lease is over by the local clock, or the store said that one of them is gone.
+    ///
+    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays `true`.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.guard.is_lost()
+    }
+
+    /// Resolves when the permits are lost, no later than at the local deadline and without help from the store.
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        self.guard.lost().await;
+    }
+
+    /// Cancelled when the permits are lost. Not cancelled by a release.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.guard.cancellation_token()
+    }
+
+    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never shortens.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::extend`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::extend`].
+    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+        self.guard.extend(lease).await
+    }
+
+    /// Gives the permits back and awaits the store's answer, for at most two call time-outs (default 4 s).
+    ///
+    /// # Errors
+    ///
+    /// - [`ReleaseError::Lost`]: one of them had been lost before, so others may have had it meanwhile. The others of
+    ///   several were given back.
+    /// - [`ReleaseError::Unavailable`]: the store did not confirm. The release is sent again in the background until the
+    ///   lease is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it is
+    /// dispatched by the drop.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+}
+
+impl fmt::Debug for SemaphorePermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SemaphorePermit")
+            .field("name", self.name())
+            .field("ids", &self.ids)
+            .field("remaining", &self.remaining())
+            .field("lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}

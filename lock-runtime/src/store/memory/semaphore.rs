@@ -1,0 +1,283 @@
+//! [`MemorySemaphores`]: semaphores inside one process, with the semantics of those on Redis.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Handle;
+use super::listeners::Listeners;
+use crate::clock::Tick;
+use crate::key::LockKey;
+use crate::store::{
+    BoxFuture, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsKeep,
+    PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
+};
+use crate::sync::{Mutex, lock};
+
+/// All semaphores of a store, by prefix and key.
+#[derive(Default)]
+pub(super) struct Semaphores {
+    table: Mutex<HashMap<String, Semaphore>>,
+    listeners: Listeners,
+}
+
+/// One that has been given permits. It stays, as it does on a server.
+#[derive(Default)]
+struct Semaphore {
+    left: i64,
+    /// The permits that are held, and when their leases end.
+    held: BTreeMap<PermitId, Tick>,
+}
+
+impl Semaphore {
+    /// Gives back what has expired; `true` when something has.
+    fn reclaim(&mut self, now: Tick) -> bool {
+        let before = self.held.len();
+        self.held.retain(|_, expires| *expires > now);
+        self.give_back(before - self.held.len())
+    }
+
+    fn give_back(&mut self, permits: usize) -> bool {
+        self.left = self.left.saturating_add_unsigned(permits as u64);
+        permits > 0
+    }
+
+    /// Which of the permits were held; they are not any more.
+    fn release(&mut self, ids: &[PermitId]) -> Vec<bool> {
+        let held: Vec<bool> = ids.iter().map(|id| self.held.remove(id).is_some()).collect();
+        self.give_back(held.iter().filter(|held| **held).count());
+        held
+    }
+
+    fn counts(&self) -> PermitCounts {
+        PermitCounts { available: self.left, acquired: self.held.len() as u64 }
+    }
+}
+
+/// The semaphores of a memory store.
+pub(super) struct MemorySemaphores(Handle);
+
+impl MemorySemaphores {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self(handle)
+    }
+
+    fn call<T, F>(&self, work: F) -> BoxFuture<Result<T, StoreError>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Handle) -> Result<T, StoreError> + Send + 'static,
+    {
+        let handle = self.0.clone();
+        Box::pin(async move { work(&handle) })
+    }
+}
+
+impl fmt::Debug for MemorySemaphores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemorySemaphores").field("prefix", &self.0.prefix).finish_non_exhaustive()
+    }
+}
+
+/// What a step works on.
+struct Step<'a> {
+    table: &'a mut HashMap<String, Semaphore>,
+    now: Tick,
+    server_time: ServerTime,
+}
+
+impl Handle {
+    pub(super) fn full_name(&self, key: &LockKey) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// One atomic step. `work` says of which semaphores permits have come back; who waits for those is told, as long as
+    /// some are left.
+    fn semaphore_step<T>(&self, work: impl FnOnce(&mut Step<'_>, &mut Vec<String>) -> T) -> T {
+        let semaphores = &self.shared.semaphores;
+        let mut table = lock(&semaphores.table);
+        let now = self.shared.clock.now();
+        let server_time = self.shared.server_time(now);
+        let mut freed = Vec::new();
+        let result = work(&mut Step { table: &mut table, now, server_time }, &mut freed);
+        freed.retain(|name| table.get(name).is_some_and(|semaphore| semaphore.left > 0));
+        drop(table);
+        for name in freed {
+            semaphores.listeners.ring(&name);
+        }
+        result
+    }
+
+    /// The same for one semaphore, without what has expired; `None` when nobody has given it permits.
+    fn on_semaphore<T>(
+        &self,
+        key: &LockKey,
+        work: impl FnOnce(Option<&mut Semaphore>, Tick, ServerTime, &mut bool) -> T,
+    ) -> T {
+        self.semaphore_step(|step, freed| {
+            let name = self.full_name(key);
+            let (mut semaphore, mut changed) = (step.table.get_mut(&name), false);
+            if let Some(semaphore) = &mut semaphore {
+                changed = semaphore.reclaim(step.now);
+            }
+            let result = work(semaphore, step.now, step.server_time, &mut changed);
+            if changed {
+                freed.push(name);
+            }
+            result
+        })
+    }
+
+    fn acquire_permits(&self, request: &PermitsRequest) -> Result<PermitsAcquired, StoreError> {
+        let latest = request.stamp(self.shared.server_time(self.shared.clock.now()));
+        self.on_semaphore(&request.key, |semaphore, now, server_time, _| {
+            if server_time > latest {
+                let what =
+                    format!("the memory store got a request at {server_time:?} that expired at {latest:?}");
+                return Err(StoreError::new(StoreErrorKind::TooLate, what));
+            }
+            let busy = |available, remaining| {
+                Ok(PermitsAcquired::Busy(PermitsBusy { available, remaining, server_time }))
+            };
+            let Some(semaphore) = semaphore else { return busy(0, None) };
+            let fresh = request.ids.iter().filter(|id| !semaphore.held.contains_key(id)).count();
+            let left = semaphore.left.saturating_sub_unsigned(fresh as u64);
+            if fresh > 0 && left < 0 {
+                let next = semaphore.held.values().min().map(|expires| expires.since(now));
+                return busy(semaphore.left, next);
+            }
+            semaphore.left = left;
+            let expires = now + request.lease;
+            for id in &request.ids {
+                let old = semaphore.held.entry(*id).or_insert(expires);
+                *old = expires.max(*old);
+            }
+            Ok(PermitsAcquired::Granted(server_time))
+        })
+    }
+
+    fn release_permits(&self, key: &LockKey, ids: &[PermitId]) -> (Vec<bool>, ServerTime) {
+        self.on_semaphore(key, |semaphore, _, server_time, changed| {
+            let held = semaphore.map_or_else(|| vec![false; ids.len()], |it| it.release(ids));
+            *changed |= held.contains(&true);
+            (held, server_time)
+        })
+    }
+
+    fn keep_permits(&self, request: &PermitsKeep) -> Vec<Vec<bool>> {
+        let each = request.holds.iter().map(|hold| {
+            self.on_semaphore(&hold.key, |semaphore, now, _, _| {
+                let Some(semaphore) = semaphore else { return vec![false; hold.ids.len()] };
+                let expires = now + hold.lease;
+                let mut kept = Vec::with_capacity(hold.ids.len());
+                for id in &hold.ids {
+                    let old = semaphore.held.get_mut(id);
+                    kept.push(old.is_some());
+                    if let Some(old) = old {
+                        *old = expires.max(*old);
+                    }
+                }
+                kept
+            })
+        });
+        each.collect()
+    }
+
+    fn change_permits(&self, request: &PermitsChange) -> Result<bool, StoreError> {
+        self.semaphore_step(|step, freed| {
+            let name = self.full_name(&request.key);
+            let old = step.table.get_mut(&name);
+            let exists = old.is_some();
+            let mut fresh = Semaphore::default();
+            let semaphore = old.unwrap_or(&mut fresh);
+            let mut changed = semaphore.reclaim(step.now);
+            let more = match request.permits {
+                Permits::TrySet(_) if exists => None,
+                Permits::TrySet(number) => Some(i64::from(number)),
+                Permits::Set(number) => Some(i64::from(number) - semaphore.counts().total()),
+                Permits::Add(number) => Some(i64::from(number)),
+            };
+            if let Some(more) = more {
+                let left = semaphore.left.saturating_add(more);
+                // As on a server, where Java counts with an `int`.
+                if i32::try_from(left).is_err() {
+                    let what = format!("the semaphore {name:?} would have {left} permits left");
+                    return Err(StoreError::new(StoreErrorKind::Refused, what));
+                }
+                semaphore.left = left;
+                changed |= more > 0;
+            }
+            let counts_only = request.permits == Permits::Add(0);
+            if !exists && !counts_only {
+                step.table.insert(name.clone(), fresh);
+            }
+            if changed {
+                freed.push(name);
+            }
+            Ok(more.is_some())
+        })
+    }
+}
+
+impl SemaphoreStore for MemorySemaphores {
+    fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
+        self.call(move |handle| handle.acquire_permits(&request))
+    }
+
+    fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
+        self.call(move |handle| Ok(handle.release_permits(&request.key, &request.ids).0))
+    }
+
+    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
+        self.call(move |handle| Ok(handle.keep_permits(&request)))
+    }
+
+    fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        self.call(move |handle| {
+            let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+            let (_, now) = handle.release_permits(&request.key, &request.ids);
+            Ok(Withdrawn::by(latest, now))
+        })
+    }
+
+    fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
+        self.call(move |handle| Ok(handle.shared.semaphores.listeners.watch(&handle.full_name(&key))))
+    }
+
+    fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
+        self.call(move |handle| handle.change_permits(&request))
+    }
+
+    fn counts(&self, key: LockKey, _: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
+        self.call(move |handle| {
+            Ok(handle.on_semaphore(&key, |semaphore, _, _, _| {
+                semaphore.map_or_else(PermitCounts::default, |semaphore| semaphore.counts())
+            }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::TokenRetention;
+    use crate::store::memory::MemoryStore;
+
+    use super::*;
+
+    /// Watches and looks at semaphores that nobody has given permits leave nothing behind.
+    #[tokio::test(start_paused = true)]
+    async fn what_only_looks_leaves_nothing() {
+        let store = MemoryStore::new("", TokenRetention::Keep);
+        let semaphores = MemorySemaphores::new(store.handle.clone());
+        let key = LockKey::new("s").unwrap();
+        let watch = semaphores.watch(key.clone(), Duration::ZERO).await.unwrap();
+        semaphores.counts(key.clone(), Duration::ZERO).await.unwrap();
+        let request =
+            PermitsRequest::new(key, vec![PermitId::from_bytes([7; 16])], Duration::MAX, Duration::MAX);
+        semaphores.acquire(Arc::new(request)).await.unwrap();
+        let inside = &store.handle.shared.semaphores;
+        assert_eq!((lock(&inside.table).len(), inside.listeners.len()), (0, 1));
+        drop(watch);
+        assert_eq!(inside.listeners.len(), 0);
+    }
+}

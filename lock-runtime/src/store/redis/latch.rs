@@ -1,0 +1,195 @@
+//! [`RedisLatches`]: latches as Redisson's `RCountDownLatch` has them; see `scripts/latch_count_down.lua`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::names::Names;
+use super::reply;
+use super::script::{self, Invocation, Script};
+use super::steps::millis;
+use super::{Inner, RedisStore};
+use crate::key::LockKey;
+use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
+
+const NOT_A_COUNT: &str = "its value is no count";
+
+/// What a latch is called at the server.
+struct LatchNames {
+    count: String,
+    channel: String,
+}
+
+impl LatchNames {
+    fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
+        let count = Names::new(prefix, key)?.lock().to_string();
+        if count.contains('{') {
+            // Redisson puts braces around the whole name, whatever is in it, and so the channel into another slot.
+            let what = format!(
+                "the latch {count:?} can't have a hash tag: Redisson's name of its channel is in another slot of a \
+                 cluster then. Use a name and a prefix without braces"
+            );
+            return Err(StoreError::new(StoreErrorKind::Unsupported, what));
+        }
+        Ok(Self { channel: format!("redisson_countdownlatch__channel__{{{count}}}"), count })
+    }
+
+    /// Where it is written down that the call `id` has counted.
+    fn done(&self, id: &str) -> String {
+        format!("lock_latch_done:{{{}}}:{id}", self.count)
+    }
+}
+
+impl Inner {
+    fn latch(&self, key: &LockKey) -> Result<LatchNames, StoreError> {
+        LatchNames::new(&self.options.prefix, key)
+    }
+
+    fn not_a_latch(&self, names: &LatchNames) -> StoreError {
+        self.foreign_to("latch", &names.count, NOT_A_COUNT)
+    }
+
+    async fn count_down(&self, request: &CountDownRequest) -> Result<u64, StoreError> {
+        let names = self.latch(&request.key)?;
+        let mut ready = self.connector.ready(request.timeout).await?;
+        let mut refused = None;
+        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        for _ in 0..2 {
+            let latest = request.stamp(self.server_time(ready.now)?);
+            let mut invocation = Invocation::new(&script::LATCH_COUNT_DOWN, 2, 3);
+            invocation.arg(&names.count).arg(names.done(&request.id));
+            invocation.arg(latest.as_micros()).arg(&names.channel).arg(millis(request.remember));
+            let answer = self.connector.run(&ready, &invocation).await;
+            let value = answer.map_err(|error| self.about_key(error, &names.count))?;
+            let values = reply::array(&value).unwrap_or_default();
+            let (code, now) = (values.first().and_then(reply::int), values.get(1).and_then(reply::now));
+            let now = now.ok_or_else(|| self.senseless(&value))?;
+            self.server_clock.observe(now, ready.now);
+            match (code, values.get(2)) {
+                (Some(1), Some(left)) => return self.read_count(left),
+                (Some(2), None) => refused = Some(now),
+                (Some(3), Some(_)) => return Err(self.not_a_latch(&names)),
+                _ => return Err(self.senseless(&value)),
+            }
+            ready = self.connector.later(&ready);
+        }
+        Err(self.too_late(refused))
+    }
+
+    /// Runs a script that knows the latch's key, and answers with a number or that it is no latch.
+    async fn on_latch(
+        &self,
+        script: &'static Script,
+        key: &LockKey,
+        timeout: Duration,
+        arguments: impl FnOnce(&mut Invocation, &LatchNames),
+    ) -> Result<Value, StoreError> {
+        let names = self.latch(key)?;
+        let ready = self.connector.ready(timeout).await?;
+        let mut invocation = Invocation::new(script, 1, 2);
+        invocation.arg(&names.count);
+        arguments(&mut invocation, &names);
+        let answer = self.connector.run(&ready, &invocation).await;
+        let value = answer.map_err(|error| self.about_key(error, &names.count))?;
+        match reply::text(&value) {
+            Some(_) => Err(self.not_a_latch(&names)),
+            None => Ok(value),
+        }
+    }
+
+    fn read_count(&self, value: &Value) -> Result<u64, StoreError> {
+        let count = reply::int(value).ok_or_else(|| self.senseless(value))?;
+        // Redisson's own countDown goes below zero for a moment only, within its script.
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    fn read_flag(&self, value: &Value) -> Result<bool, StoreError> {
+        match reply::int(value) {
+            Some(0) => Ok(false),
+            Some(1) => Ok(true),
+            _ => Err(self.senseless(value)),
+        }
+    }
+}
+
+/// The latches of a [`RedisStore`].
+pub(super) struct RedisLatches(RedisStore);
+
+impl RedisLatches {
+    pub(super) fn new(store: &RedisStore) -> Self {
+        Self(store.clone())
+    }
+}
+
+impl fmt::Debug for RedisLatches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RedisLatches").field(&self.0).finish()
+    }
+}
+
+impl LatchStore for RedisLatches {
+    fn try_set_count(
+        &self,
+        key: LockKey,
+        count: u32,
+        timeout: Duration,
+    ) -> BoxFuture<Result<bool, StoreError>> {
+        self.0.call(move |inner| async move {
+            let arguments = |invocation: &mut Invocation, names: &LatchNames| {
+                invocation.arg(count.max(1)).arg(&names.channel);
+            };
+            let value = inner.on_latch(&script::LATCH_SET, &key, timeout, arguments).await?;
+            inner.read_flag(&value)
+        })
+    }
+
+    fn count_down(&self, request: Arc<CountDownRequest>) -> BoxFuture<Result<u64, StoreError>> {
+        self.0.call(|inner| async move { inner.count_down(&request).await })
+    }
+
+    fn count(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<u64, StoreError>> {
+        self.0.call(move |inner| async move {
+            let value = inner.on_latch(&script::LATCH_COUNT, &key, timeout, |_, _| {}).await?;
+            inner.read_count(&value)
+        })
+    }
+
+    fn delete(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<bool, StoreError>> {
+        self.0.call(move |inner| async move {
+            let arguments = |invocation: &mut Invocation, names: &LatchNames| {
+                invocation.arg(&names.channel);
+            };
+            let value = inner.on_latch(&script::LATCH_DELETE, &key, timeout, arguments).await?;
+            inner.read_flag(&value)
+        })
+    }
+
+    fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
+        self.0.call(move |inner| async move {
+            let channel = inner.latch(&key)?.channel;
+            Ok(inner.watch_channel(channel, timeout).await)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_redissons_and_have_no_hash_tag() {
+        let key = |text| LockKey::new(text).unwrap();
+        let names = LatchNames::new("lock:", &key("l")).unwrap();
+        assert_eq!(
+            [&*names.count, &*names.channel, &*names.done("7")],
+            ["lock:l", "redisson_countdownlatch__channel__{lock:l}", "lock_latch_done:{lock:l}:7"]
+        );
+        for (prefix, name) in [("", "{u}:1"), ("{app}:", "l")] {
+            let error = LatchNames::new(prefix, &key(name)).err().unwrap();
+            assert_eq!(error.kind(), StoreErrorKind::Unsupported);
+            assert!(error.to_string().contains("hash tag"), "{error}");
+        }
+    }
+}

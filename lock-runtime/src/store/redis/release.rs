@@ -1,0 +1,193 @@
+//! How holds are given back: at once, later, or with a takeover; and what is known then of those who listened.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::connection::Ready;
+use super::group;
+use super::kinds::are_mutexes;
+use super::names::Names;
+use super::reply::{self, Freed};
+use super::script::{self, Invocation};
+use super::singles::ReleaseOne;
+use super::steps::{locks, locks_and_counters, millis, owners_and_channels};
+use super::{HIGHEST_FLOOR, Inner};
+use crate::store::{
+    Acquired, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, StoreError, Takeover,
+};
+
+impl Inner {
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        request: Arc<ReleaseRequest>,
+    ) -> Result<Released, StoreError> {
+        if let ([item @ Item { kind: Kind::Mutex, .. }], Duration::ZERO, None) =
+            (&*request.items, request.linger, &request.then)
+        {
+            self.name(item)?;
+            return group::call::<ReleaseOne>(self, request).await;
+        }
+        Box::pin(self.release_all(&request)).await
+    }
+
+    async fn release_all(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
+        let names = self.names(&request.items)?;
+        let ready = self.connector.ready(request.timeout).await?;
+        if !request.linger.is_zero() {
+            return self.linger(request, &names, &ready).await;
+        }
+        if !are_mutexes(&request.items) {
+            return self.release_kinds(request, &names, &ready).await;
+        }
+        let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
+        match (&request.then, successors) {
+            (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &ready).await,
+            _ => {
+                let mut invocation = Invocation::new(&script::RELEASE, names.len(), 2 * names.len());
+                locks(&mut invocation, &names);
+                owners_and_channels(&mut invocation, &request.items, &names);
+                self.freed(request, &names, &ready, &invocation).await
+            }
+        }
+    }
+
+    /// Runs a script that releases each item, whatever becomes of the others.
+    pub(super) async fn freed(
+        &self,
+        request: &ReleaseRequest,
+        names: &[Names<'_>],
+        ready: &Ready,
+        invocation: &Invocation,
+    ) -> Result<Released, StoreError> {
+        let value = self.connector.run(ready, invocation).await?;
+        let answers = reply::each(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
+        let freed: Result<Vec<_>, _> = answers.iter().map(|answer| self.read_freed(ready, answer)).collect();
+        Ok(self.released(&freed?, request, names))
+    }
+
+    /// What a script that releases said about one key.
+    pub(super) fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
+        match value {
+            Value::ServerError(error) => Err(self.connector.refused(ready, error)),
+            value => reply::freed(value).ok_or_else(|| self.senseless(value)),
+        }
+    }
+
+    async fn linger(
+        &self,
+        request: &ReleaseRequest,
+        names: &[Names<'_>],
+        ready: &Ready,
+    ) -> Result<Released, StoreError> {
+        let invocation = if are_mutexes(&request.items) {
+            let mut invocation = Invocation::new(&script::LINGER, names.len(), 1 + 2 * names.len());
+            locks(&mut invocation, names);
+            invocation.arg(millis(request.linger));
+            owners_and_channels(&mut invocation, &request.items, names);
+            invocation
+        } else {
+            self.lingering(request, names)
+        };
+        let value = self.connector.run(ready, &invocation).await?;
+        let held = reply::flags(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
+        Ok(Released { held, other_listeners: 0, echo: false, then: None })
+    }
+
+    async fn take_over(
+        &self,
+        request: &ReleaseRequest,
+        then: &Takeover,
+        order: &[usize],
+        names: &[Names<'_>],
+        ready: &Ready,
+    ) -> Result<Released, StoreError> {
+        let latest = self.stamp([&then.request], ready.now)?;
+        let mut invocation = Invocation::new(&script::TAKEOVER, 2 * names.len(), 7 + 4 * names.len());
+        locks_and_counters(&mut invocation, names);
+        invocation.arg(2 + 3 * names.len()).arg(u8::from(then.listeners == ListenerPolicy::Respect));
+        for (item, names) in request.items.iter().zip(names) {
+            let channel = names.channel(item.kind);
+            let own = self.subscriber.own(&channel.to_string());
+            // Others who listen here have no subscription of their own that the script could count.
+            let ours =
+                if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) };
+            invocation.arg(item.owner.as_str()).name(channel).arg(ours);
+        }
+        let owners = order.iter().filter_map(|&index| then.request.items.get(index));
+        self.grant_arguments(&mut invocation, &then.request, latest, owners);
+        let value = self.connector.run(ready, &invocation).await?;
+
+        let (freed, grant) = reply::takeover(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
+        let mut released = self.released(&freed, request, names);
+        if let Some(why) = reply::text(grant) {
+            tracing::debug!(store = ?self.address, answer = why, "released, but could not acquire in the same step");
+        } else if *grant != Value::Int(0) {
+            // The release stands whatever the grant says.
+            match self.read_grant(ready, grant, names, then.request.tokens) {
+                Ok(Ok(Acquired::Granted(granted))) => released.then = Some(reorder(granted, order)),
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "released, but could not acquire in the same step"),
+            }
+        }
+        Ok(released)
+    }
+
+    pub(super) fn released(
+        &self,
+        freed: &[Freed],
+        request: &ReleaseRequest,
+        names: &[Names<'_>],
+    ) -> Released {
+        let mut released = Released { held: Vec::new(), other_listeners: 0, echo: false, then: None };
+        for ((freed, item), names) in freed.iter().zip(&request.items).zip(names) {
+            released.held.push(*freed != Freed::NotHeld);
+            let told = match *freed {
+                Freed::NotHeld | Freed::StillHeld => continue,
+                Freed::Untold => {
+                    if !self.warned_untold.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(
+                            store = ?self.address,
+                            channel = %names.channel(item.kind),
+                            "locks are released, but the user may not PUBLISH: waiters elsewhere find out by polling"
+                        );
+                    }
+                    0
+                }
+                // Only the next waiter was told.
+                Freed::Told(told) if item.kind == Kind::Fair => {
+                    released.other_listeners = released.other_listeners.saturating_add(told);
+                    continue;
+                }
+                Freed::Told(told) => told,
+            };
+            if told == 0 && !self.subscriber.is_watched() {
+                continue;
+            }
+            let own = self.subscriber.own(&names.channel(item.kind).to_string());
+            let elsewhere = told.saturating_sub(u64::from(own.subscribed));
+            let here = own.watches.saturating_sub(u64::from(request.own_watches));
+            released.other_listeners =
+                released.other_listeners.saturating_add(elsewhere).saturating_add(here);
+            released.echo |= told > 0 && own.subscribed && own.watches > 0;
+        }
+        released
+    }
+}
+
+/// For each released item the index of the takeover's item with the same key; `None` when they don't match.
+fn successors(items: &[Item], then: &Takeover) -> Option<Vec<usize>> {
+    if items.len() != then.request.items.len() || then.request.token_floor > HIGHEST_FLOOR {
+        return None;
+    }
+    items.iter().map(|item| then.request.items.iter().position(|next| next.key == item.key)).collect()
+}
+
+/// Puts tokens that are in the order of the released items into the order of the takeover's.
+fn reorder(granted: Granted, order: &[usize]) -> Granted {
+    let mut tokens: Vec<_> = order.iter().zip(granted.tokens).collect();
+    tokens.sort_by_key(|(index, _)| **index);
+    Granted { tokens: tokens.into_iter().map(|(_, range)| range).collect(), server_time: granted.server_time }
+}

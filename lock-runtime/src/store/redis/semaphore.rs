@@ -1,0 +1,320 @@
+//! [`RedisSemaphores`]: semaphores as Redisson's `RPermitExpirableSemaphore` has them; see `scripts/semaphore.lua`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::connection::Ready;
+use super::names::Names;
+use super::reply;
+use super::script::{self, Invocation};
+use super::steps::millis;
+use super::{Inner, RedisStore};
+use crate::key::LockKey;
+use crate::store::{
+    BoxFuture, MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange,
+    PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError,
+    StoreErrorKind, Watch, Withdrawn,
+};
+
+/// What a semaphore is called at the server.
+struct SemaphoreNames {
+    permits: String,
+    timeouts: String,
+    channel: String,
+}
+
+impl SemaphoreNames {
+    fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
+        let permits = Names::new(prefix, key)?.lock().to_string();
+        let tag = if permits.contains('{') { permits.clone() } else { format!("{{{permits}}}") };
+        Ok(Self { timeouts: format!("{tag}:timeout"), channel: format!("redisson_sc:{tag}"), permits })
+    }
+}
+
+/// What a script of one semaphore answers.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// Its own numbers, and the server's time.
+    Done(i64, ServerTime, Vec<i64>),
+    /// It is no semaphore.
+    Foreign(&'static str),
+}
+
+fn read(value: &Value) -> Option<Answer> {
+    let values = reply::array(value)?;
+    let (code, now) = (reply::int(values.first()?)?, reply::now(values.get(1)?)?);
+    let rest = values.get(2..)?;
+    if code == 3 {
+        return match reply::text(rest.first()?)? {
+            "number" => Some(Answer::Foreign("its value is no number of permits")),
+            "permit" => Some(Answer::Foreign("its list of held permits has something else in it")),
+            _ => None,
+        };
+    }
+    Some(Answer::Done(code, now, rest.iter().map(reply::int).collect::<Option<_>>()?))
+}
+
+impl Inner {
+    fn semaphore(&self, key: &LockKey) -> Result<SemaphoreNames, StoreError> {
+        SemaphoreNames::new(&self.options.prefix, key)
+    }
+
+    /// Says which key an error about somebody's data is about.
+    pub(super) fn about_key(&self, error: StoreError, key: &str) -> StoreError {
+        if error.kind() == StoreErrorKind::ForeignData {
+            return StoreError::new(error.kind(), format!("{error} (asked for: {key:?})"));
+        }
+        error
+    }
+
+    /// Somebody's data, which is no semaphore or latch.
+    pub(super) fn foreign_to(&self, kind: &str, key: &str, reason: &str) -> StoreError {
+        let what = format!(
+            "the key {key:?} is not a {kind}: {reason}. It is somebody's data and is left alone; use another name or \
+             prefix"
+        );
+        self.address.error(StoreErrorKind::ForeignData, what)
+    }
+
+    fn read_semaphore(
+        &self,
+        value: &Value,
+        names: &SemaphoreNames,
+    ) -> Result<(i64, ServerTime, Vec<i64>), StoreError> {
+        match read(value) {
+            Some(Answer::Done(code, now, numbers)) => Ok((code, now, numbers)),
+            Some(Answer::Foreign(reason)) => Err(self.foreign_to("semaphore", &names.permits, reason)),
+            None => Err(self.senseless(value)),
+        }
+    }
+
+    async fn acquire_permits(&self, request: &PermitsRequest) -> Result<PermitsAcquired, StoreError> {
+        let names = self.semaphore(&request.key)?;
+        let mut ready = self.connector.ready(request.timeout).await?;
+        let mut refused = None;
+        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        for _ in 0..2 {
+            let latest = request.stamp(self.server_time(ready.now)?);
+            let mut invocation = Invocation::new(&script::SEMAPHORE_ACQUIRE, 2, 3 + request.ids.len());
+            invocation.arg(&names.permits).arg(&names.timeouts);
+            invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(&names.channel);
+            ids(&mut invocation, &request.ids);
+            let answer = self.connector.run(&ready, &invocation).await;
+            let value = answer.map_err(|error| self.about_key(error, &names.permits))?;
+            let (code, now, numbers) = self.read_semaphore(&value, &names)?;
+            self.server_clock.observe(now, ready.now);
+            match (code, &*numbers) {
+                (1, []) => return Ok(PermitsAcquired::Granted(now)),
+                (0, &[available, wait]) => {
+                    let remaining = u64::try_from(wait).ok().map(|wait| Duration::from_millis(wait.max(1)));
+                    let busy = PermitsBusy { available, remaining, server_time: now };
+                    return Ok(PermitsAcquired::Busy(busy));
+                }
+                (2, []) => refused = Some(now),
+                _ => return Err(self.senseless(&value)),
+            }
+            ready = self.connector.later(&ready);
+        }
+        Err(self.too_late(refused))
+    }
+
+    async fn release_permits(&self, request: &PermitsRelease) -> Result<(ServerTime, Vec<bool>), StoreError> {
+        let names = self.semaphore(&request.key)?;
+        let ready = self.connector.ready(request.timeout).await?;
+        let mut invocation = Invocation::new(&script::SEMAPHORE_RELEASE, 2, 1 + request.ids.len());
+        invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel);
+        ids(&mut invocation, &request.ids);
+        let answer = self.connector.run(&ready, &invocation).await;
+        let value = answer.map_err(|error| self.about_key(error, &names.permits))?;
+        let (code, now, flags) = self.read_semaphore(&value, &names)?;
+        if code != 1 || flags.len() != request.ids.len() {
+            return Err(self.senseless(&value));
+        }
+        self.server_clock.observe(now, ready.now);
+        Ok((now, flags.into_iter().map(|flag| flag == 1).collect()))
+    }
+
+    /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
+    /// meanwhile.
+    async fn keep_permits(&self, request: &PermitsKeep) -> Result<Vec<Vec<bool>>, StoreError> {
+        let mut ready = self.connector.ready(request.timeout).await?;
+        let mut kept = Vec::with_capacity(request.holds.len());
+        let mut rest = &*request.holds;
+        while !rest.is_empty() {
+            let mut permits = 0;
+            let fits = rest.iter().take_while(|hold| {
+                permits += hold.ids.len();
+                permits <= MAX_PERMITS as usize
+            });
+            let (now, later) = rest.split_at(fits.count().max(1));
+            kept.extend(self.keep_some_permits(&ready, now).await?);
+            rest = later;
+            ready = self.connector.later(&ready);
+        }
+        Ok(kept)
+    }
+
+    async fn keep_some_permits(
+        &self,
+        ready: &Ready,
+        holds: &[PermitsHold],
+    ) -> Result<Vec<Vec<bool>>, StoreError> {
+        let arguments = holds.iter().map(|hold| 3 + hold.ids.len()).sum();
+        let mut invocation = Invocation::new(&script::SEMAPHORE_KEEP, 2 * holds.len(), arguments);
+        let names: Result<Vec<_>, _> = holds.iter().map(|hold| self.semaphore(&hold.key)).collect();
+        let names = names?;
+        for names in &names {
+            invocation.arg(&names.permits).arg(&names.timeouts);
+        }
+        for (hold, names) in holds.iter().zip(&names) {
+            invocation.arg(&names.channel).arg(millis(hold.lease)).arg(hold.ids.len());
+            ids(&mut invocation, &hold.ids);
+        }
+        let value = self.connector.run(ready, &invocation).await?;
+        let kept = reply::array(&value).filter(|answers| answers.len() == holds.len()).and_then(|answers| {
+            let each = answers.iter().zip(holds).map(|(answer, hold)| reply::flags(answer, hold.ids.len()));
+            each.collect::<Option<_>>()
+        });
+        kept.ok_or_else(|| self.senseless(&value))
+    }
+
+    async fn withdraw_permits(&self, request: &PermitsRequest) -> Result<Withdrawn, StoreError> {
+        // Never stamped: never sent.
+        let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+        let (key, ids) = (request.key.clone(), request.ids.clone());
+        let release = PermitsRelease { key, ids, timeout: request.timeout };
+        let (now, _) = self.release_permits(&release).await?;
+        Ok(Withdrawn::by(latest, now))
+    }
+
+    async fn change_permits(
+        &self,
+        key: &LockKey,
+        how: &str,
+        number: i64,
+        timeout: Duration,
+    ) -> Result<(bool, PermitCounts), StoreError> {
+        let names = self.semaphore(key)?;
+        let ready = self.connector.ready(timeout).await?;
+        let mut invocation = Invocation::new(&script::SEMAPHORE_CHANGE, 2, 3);
+        invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel).arg(how).arg(number);
+        let answer = self.connector.run(&ready, &invocation).await;
+        let value = answer.map_err(|error| self.about_key(error, &names.permits))?;
+        match self.read_semaphore(&value, &names)? {
+            (code @ (0 | 1), _, numbers) => match &*numbers {
+                &[available, held] => {
+                    let acquired = u64::try_from(held).map_err(|_| self.senseless(&value))?;
+                    Ok((code == 1, PermitCounts { available, acquired }))
+                }
+                _ => Err(self.senseless(&value)),
+            },
+            (4, _, numbers) => {
+                let left = numbers.first().copied().unwrap_or_default();
+                let what = format!(
+                    "the semaphore {:?} would have {left} permits left; Java counts them in an `int`",
+                    names.permits
+                );
+                Err(self.address.error(StoreErrorKind::Refused, what))
+            }
+            _ => Err(self.senseless(&value)),
+        }
+    }
+
+    /// Watches one channel.
+    pub(super) async fn watch_channel(&self, channel: String, timeout: Duration) -> Watch {
+        self.subscriber.watch(vec![Arc::from(channel)], self.deadline(timeout)).await
+    }
+}
+
+fn ids(invocation: &mut Invocation, ids: &[PermitId]) {
+    for id in ids {
+        invocation.arg(id.as_bytes());
+    }
+}
+
+/// The semaphores of a [`RedisStore`].
+pub(super) struct RedisSemaphores(RedisStore);
+
+impl RedisSemaphores {
+    pub(super) fn new(store: &RedisStore) -> Self {
+        Self(store.clone())
+    }
+}
+
+impl fmt::Debug for RedisSemaphores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RedisSemaphores").field(&self.0).finish()
+    }
+}
+
+impl SemaphoreStore for RedisSemaphores {
+    fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
+        self.0.call(|inner| async move { inner.acquire_permits(&request).await })
+    }
+
+    fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
+        self.0.call(|inner| async move { Ok(inner.release_permits(&request).await?.1) })
+    }
+
+    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
+        self.0.call(|inner| async move { inner.keep_permits(&request).await })
+    }
+
+    fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        self.0.call(|inner| async move { inner.withdraw_permits(&request).await })
+    }
+
+    fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
+        self.0.call(move |inner| async move {
+            let channel = inner.semaphore(&key)?.channel;
+            Ok(inner.watch_channel(channel, timeout).await)
+        })
+    }
+
+    fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
+        self.0.call(|inner| async move {
+            let (how, number) = match request.permits {
+                Permits::TrySet(number) => ("try", number.into()),
+                Permits::Set(number) => ("set", number.into()),
+                Permits::Add(number) => ("add", number.into()),
+            };
+            Ok(inner.change_permits(&request.key, how, number, request.timeout).await?.0)
+        })
+    }
+
+    fn counts(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
+        self.0.call(move |inner| async move { Ok(inner.change_permits(&key, "add", 0, timeout).await?.1) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(prefix: &str, key: &str) -> [String; 3] {
+        let names = SemaphoreNames::new(prefix, &LockKey::new(key).unwrap()).unwrap();
+        [names.permits, names.timeouts, names.channel]
+    }
+
+    #[test]
+    fn names_are_redissons() {
+        assert_eq!(names("lock:", "s"), ["lock:s", "{lock:s}:timeout", "redisson_sc:{lock:s}"]);
+        assert_eq!(names("", "{u}:1"), ["{u}:1", "{u}:1:timeout", "redisson_sc:{u}:1"]);
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_refused() {
+        for value in [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(3), Value::Int(5), Value::SimpleString("whatever".to_owned())]),
+            Value::Array(vec![Value::Int(1), Value::Int(5), Value::Nil]),
+        ] {
+            assert_eq!(read(&value), None, "{value:?}");
+        }
+    }
+}
