@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, LockError, LockManager, MultiKey};
+use lock_runtime::{AcquireError, Kind, LockError, LockGuard, LockManager, MultiKey};
 use lock_tests::kinds::{EXCLUSIVE, KINDS, is_free, is_locked, lock, nothing_is_left, rival_of, status};
 use lock_tests::{eventually, on_every_store, validity};
 use tokio::sync::Barrier;
@@ -57,7 +57,7 @@ on_every_store! {
             let inner = outer.scope(lock(&locks, kind, "again").acquire()).await.unwrap();
             let tried = inner.scope(lock(&locks, kind, "again").try_acquire()).await.unwrap();
             let again = outer.reenter().unwrap();
-            let tokens = [Some(&inner), tried.as_ref(), Some(&again)].map(|guard| guard.map(|g| g.fencing_token()));
+            let tokens = [Some(&inner), tried.as_ref(), Some(&again)].map(|guard| guard.map(LockGuard::fencing_token));
             assert_eq!(tokens, [Some(outer.fencing_token()); 3], "{kind:?}");
             let seen = status(&other, "again").await;
             assert_eq!((seen.kind.is_some(), seen.holders.len()), (true, 1), "{kind:?}: {seen:?}");
