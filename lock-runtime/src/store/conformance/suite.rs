@@ -128,7 +128,7 @@ macro_rules! conformance {
                 a_writer_that_does_not_wait_keeps_nobody_out
                 an_intent_ends_by_itself
                 an_intent_is_kept
-                an_intent_is_set_by_keep
+                a_writer_that_finds_readers_later_is_told_to_ask_again
                 an_intent_stops_no_writer
                 an_intent_ends_with_the_grant
                 withdraw_of_a_waiting_writer_lets_readers_in
