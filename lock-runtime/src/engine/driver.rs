@@ -275,8 +275,9 @@ impl Driver {
         }
         let tokens = TokenRange { first: token.get(), last: token.get() };
         self.hold_granted(&hold, tokens, server_time);
-        if matches!(lease, Lease::Fixed(_)) && direct < lease.duration() {
-            // Goes on by itself; the hold's deadline tells how it went.
+        if matches!(lease, Lease::Fixed(_)) {
+            // Counted from when it was last known to wait, and of a direct grant's length: it is less than what was asked
+            // for. Goes on by itself; the hold's deadline tells how it went.
             drop(engine.extend(&hold, lease.duration(), hold.deadline()));
         }
     }

@@ -4,8 +4,8 @@
 //! line; `failed <error>` where an operation fails, `!…` where a command is not understood:
 //!
 //! ```text
-//! acquire <key> [wait=<ms>] [lease=<ms>]   acquired <token>
-//! start <key> [wait=<ms>] [lease=<ms>]     started, later on its own line: acquired <token>
+//! acquire <key> [kind=<kind>] [wait=<ms>] [lease=<ms>]   acquired <token>
+//! start <key> [kind=<kind>] [wait=<ms>] [lease=<ms>]     started, later on its own line: acquired <token>
 //! release <key>                            released
 //! drop <key>                               dropped
 //! state <key>                              lost | held <remaining ms>
@@ -15,6 +15,8 @@
 //!                                          awaits; in the end `outcome done` or `outcome lost`
 //! ```
 //!
+//! Kinds are `mutex` (when none is named), `fair`, `read` and `write`.
+//!
 //! It ends, without releasing anything in an orderly way, when its input ends.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
@@ -22,7 +24,7 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockError, LockGuard, LockManager};
+use lock_runtime::{AcquireError, Kind, LockError, LockGuard, LockManager};
 use lock_tests::fenced::FencedRegister;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -127,14 +129,14 @@ async fn main() {
 }
 
 async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<LockGuard, AcquireError> {
-    let mut mutex = locks.mutex(key);
+    let mut lock = lock_tests::kinds::lock(locks, options.kind.unwrap_or(Kind::Mutex), key);
     if let Some(wait) = options.wait {
-        mutex = mutex.wait(wait);
+        lock = lock.wait(wait);
     }
     if let Some(lease) = options.lease {
-        mutex = mutex.lease(lease);
+        lock = lock.lease(lease);
     }
-    mutex.acquire().await
+    lock.acquire().await
 }
 
 /// A locked body that is between two awaits when it is told to go on.
@@ -167,8 +169,19 @@ fn next_line() -> Option<String> {
     }
 }
 
+fn kind(name: &str) -> Kind {
+    match name {
+        "mutex" => Kind::Mutex,
+        "fair" => Kind::Fair,
+        "read" => Kind::Read,
+        "write" => Kind::Write,
+        _ => panic!("unknown kind {name:?}"),
+    }
+}
+
 #[derive(Debug, Default)]
 struct Options {
+    kind: Option<Kind>,
     wait: Option<Duration>,
     lease: Option<Duration>,
     call_timeout: Option<Duration>,
@@ -178,7 +191,11 @@ impl Options {
     fn parse(text: &str) -> Self {
         let mut options = Self::default();
         for word in text.split_whitespace() {
-            let (name, value) = word.split_once('=').expect("options are name=milliseconds");
+            let (name, value) = word.split_once('=').expect("options are name=value");
+            if name == "kind" {
+                options.kind = Some(kind(value));
+                continue;
+            }
             let value = Some(Duration::from_millis(value.parse().expect("milliseconds")));
             match name {
                 "wait" => options.wait = value,
