@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use lock_runtime::Kind;
+
 pub(crate) const HELP: &str = "\
 Runs one workload and prints one line of JSON on stdout; logs go to stderr.
 
@@ -16,25 +18,30 @@ Workloads:
   multi       as hot with --procs processes (4) of --tasks tasks (16) each; ours, raw
   pingpong    two managers hand one key over, parked, a PING between the rounds; ours, raw
   held        holds --keys locks (10000) with a lease of --lease-ms (6000) for --secs (20); ours
+  fair-hot    pingpong with the fair kind and a process for each side, for --secs; then multi with the fair kind for
+              --secs, and every two waiters that were granted the lock in the wrong order; ours
+  rw-hot      --tasks readers (64) and a writer, every 10 ms, on one key; ours, tokio (an RwLock)
+  rw-mix      --tasks tasks (64) on one key, 9 of 10 locks are read locks; ours, tokio
+  multi3      1 task locks and releases one key and three keys of one slot in turn, a PING between; ours
   seed10k     10000 sequential pairs on one key; ours, raw, ping
   seed1000    1000 tasks at once, wait limit 10 ms, the winner holds to the end; ours, raw
   seed100     100 tasks at once, wait limit 10 s, hold 0; ours, raw
 
 Flags:
   --lib <lib>          what is measured: ours (default); raw = SET NX PX and a compare-and-delete script, polling
-                       every 5 ms; ping = a PING for each half of a pair; tokio = a bare tokio::sync::Mutex
+                       every 5 ms; ping = a PING for each half of a pair; tokio = a bare tokio::sync::Mutex or RwLock
   --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
   --url <url>          the same as a lock URL; memory: is the memory store (ours only)
   --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20); not for seed…
-  --tasks <n>          for throughput and hot (64), and for each process of multi (16)
-  --keys <n>           for latency and throughput (1000), and for held (10000)
-  --hold-us <µs>       for hot and multi (0); a tokio sleep, so the real hold is longer, see real_hold_p50_us
+  --tasks <n>          for throughput, hot and rw… (64), and for each process of multi and fair-hot (16)
+  --keys <n>           for latency, throughput and multi3 (1000), and for held (10000)
+  --hold-us <µs>       for hot, multi, fair-hot and rw… (0); a tokio sleep, so the real hold is longer, see real_hold_p50_us
   --lease-ms <ms>      lease (30000, held 6000), renewed by ours
-  --procs <n>          processes of multi (4)
+  --procs <n>          processes of multi and fair-hot (4)
   --workers <n>        worker threads of the tokio runtime (one for each core)
-  --rounds <n>         pingpong ends after this many counted rounds instead of after --secs
+  --rounds <n>         pingpong, and that part of fair-hot, ends after this many counted rounds instead of after --secs
   --delay-ms <ms>      adds this to every round trip (0), by a proxy that limits nothing else
-  --id <n>             for the processes that multi starts itself
+  --id <n>             for the processes that multi and fair-hot start themselves
 
 Exit status: 0 with the line, 1 without, 2 for a command line that is not understood.";
 
@@ -81,6 +88,10 @@ words! {
     Multi = "multi",
     Pingpong = "pingpong",
     Held = "held",
+    FairHot = "fair-hot",
+    RwHot = "rw-hot",
+    RwMix = "rw-mix",
+    Multi3 = "multi3",
     Seed10k = "seed10k",
     Seed1000 = "seed1000",
     Seed100 = "seed100",
@@ -95,8 +106,23 @@ words! {
     Tokio = "tokio",
 }
 
+impl Workload {
+    /// Whether it starts processes of its own.
+    pub(crate) fn has_processes(self) -> bool {
+        matches!(self, Self::Multi | Self::FairHot)
+    }
+
+    /// What its locks are; those of readers and writers are both.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::FairHot => Kind::Fair,
+            _ => Kind::Mutex,
+        }
+    }
+}
+
 /// Workloads of the contract that come with the kinds of locks and features they measure.
-const LATER: [&str; 6] = ["fair-hot", "rw-hot", "rw-mix", "multi3", "layer", "stock"];
+const LATER: [&str; 2] = ["layer", "stock"];
 
 /// Where the locks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +151,7 @@ pub(crate) struct Options {
     pub(crate) rounds: Option<u64>,
     /// Added to every round trip.
     pub(crate) delay: Duration,
-    /// Which process of `multi` this is; nothing in the one that the user has started.
+    /// Which process of `multi` or `fair-hot` this is; nothing in the one that the user has started.
     pub(crate) id: Option<usize>,
 }
 
@@ -137,7 +163,7 @@ impl Options {
             lib: Lib::Ours,
             store: Store::Own,
             secs: Duration::from_secs(if held { 20 } else { 10 }),
-            tasks: if workload == Workload::Multi { 16 } else { 64 },
+            tasks: if workload.has_processes() { 16 } else { 64 },
             keys: if held { 10_000 } else { 1000 },
             hold: Duration::ZERO,
             lease: Duration::from_secs(if held { 6 } else { 30 }),
@@ -253,7 +279,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
             Workload::Seed100,
         ],
         Lib::Ping => &[Workload::Latency, Workload::Throughput, Workload::Seed10k],
-        Lib::Tokio => &[Workload::Hot],
+        Lib::Tokio => &[Workload::Hot, Workload::RwHot, Workload::RwMix],
     };
     if !possible.contains(workload) {
         let names: Vec<String> = possible.iter().map(ToString::to_string).collect();
@@ -267,10 +293,10 @@ fn make_sense(options: &Options) -> Result<(), String> {
             Lib::Raw | Lib::Ping => {
                 return Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"));
             }
-            Lib::Ours if *workload == Workload::Multi => {
-                return Err(
-                    "processes of workload multi share no memory; leave out `--url memory:`".to_owned()
-                );
+            Lib::Ours if workload.has_processes() => {
+                return Err(format!(
+                    "processes of workload {workload} share no memory; leave out `--url memory:`"
+                ));
             }
             Lib::Ours | Lib::Tokio => {}
         }
@@ -278,8 +304,10 @@ fn make_sense(options: &Options) -> Result<(), String> {
     if !options.delay.is_zero() && (*lib == Lib::Tokio || *store == Store::Memory) {
         return Err("there is no round trip that --delay-ms could make longer".to_owned());
     }
-    if options.id.is_some() && *workload != Workload::Multi {
-        return Err(format!("--id is for the processes of multi; leave it out with workload {workload}"));
+    if options.id.is_some() && !workload.has_processes() {
+        return Err(format!(
+            "--id is for the processes of multi and fair-hot; leave it out with workload {workload}"
+        ));
     }
     Ok(())
 }
@@ -371,7 +399,7 @@ mod tests {
         for workload in LATER {
             let error = parsed(&format!("--workload {workload}")).unwrap_err();
             assert!(error.contains(workload) && error.contains("not there yet"), "{error}");
-            assert!(error.contains("latency, throughput, hot, multi, pingpong, held, seed10k"), "{error}");
+            assert!(error.contains("latency, throughput, hot, multi, pingpong, held, fair-hot"), "{error}");
         }
     }
 
@@ -404,6 +432,9 @@ mod tests {
             ("--workload held --lib raw", "it runs: latency"),
             ("--workload multi --lib tokio", "it runs: hot"),
             ("--workload multi --url memory:", "share no memory"),
+            ("--workload fair-hot --url memory:", "share no memory"),
+            ("--workload fair-hot --lib raw", "it runs: latency"),
+            ("--workload multi3 --lib tokio", "rw-hot, rw-mix"),
             ("--workload hot --lib tokio --delay-ms 1", "no round trip"),
             ("--workload hot --url memory: --delay-ms 1", "no round trip"),
             ("--workload hot --id 1", "multi"),

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockGuard, LockKey, LockManager};
+use lock_runtime::{AcquireError, Kind, LockGuard, LockKey, LockManager, MultiKey, testing};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
+use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio::time::Instant;
 
 use crate::args::{Lib, Options};
 use crate::server::Urls;
+use crate::workloads::{Journal, Watched};
 
 const RAW_POLL: Duration = Duration::from_millis(5);
 const RAW_WAIT: Duration = Duration::from_secs(10);
@@ -37,10 +39,17 @@ pub(crate) enum Backend {
     Ours(LockManager),
     Raw(Raw),
     Ping(MultiplexedConnection),
-    Tokio(Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>),
+    Tokio(Arc<Mutex<HashMap<String, Bare>>>),
     /// Grants everything after a wait: what the checkers must find out.
     #[cfg(test)]
     Broken(Duration),
+}
+
+/// A key's bare locks. A workload uses one of the two.
+#[derive(Clone, Default)]
+pub(crate) struct Bare {
+    mutex: Arc<tokio::sync::Mutex<()>>,
+    rw: Arc<RwLock<()>>,
 }
 
 #[derive(Clone)]
@@ -74,20 +83,50 @@ impl Backend {
 
     /// A handle on one key, made before anything is measured.
     pub(crate) fn lock(&self, key: &str) -> Result<Lock, String> {
+        self.lock_as(Kind::Mutex, key)
+    }
+
+    /// The same of any kind; those of other libraries have the kinds that the workloads ask them for.
+    pub(crate) fn lock_as(&self, kind: Kind, key: &str) -> Result<Lock, String> {
         Ok(match self {
             Self::Ours(manager) => {
                 let key = LockKey::new(key).map_err(|error| error.to_string())?;
-                Lock::Ours { manager: manager.clone(), key }
+                Lock::Ours { manager: manager.clone(), kind, key }
             }
             Self::Raw(raw) => Lock::Raw { raw: raw.clone(), key: format!("raw:{key}").into() },
             Self::Ping(connection) => Lock::Ping(connection.clone()),
             Self::Tokio(mutexes) => {
                 let mut mutexes = mutexes.lock().unwrap_or_else(PoisonError::into_inner);
-                Lock::Tokio(Arc::clone(mutexes.entry(key.to_owned()).or_default()))
+                let Bare { mutex, rw } = mutexes.entry(key.to_owned()).or_default().clone();
+                match kind {
+                    Kind::Read => Lock::TokioRead(rw),
+                    Kind::Write => Lock::TokioWrite(rw),
+                    _ => Lock::Tokio(mutex),
+                }
             }
             #[cfg(test)]
-            Self::Broken(wait) => Lock::Broken(*wait),
+            Self::Broken(wait) => Lock::Broken { wait: *wait, kind },
         })
+    }
+
+    /// The same, with a journal of what it asks its store for; only ours has one.
+    pub(crate) async fn watched_by(self, journal: &Journal, options: &Options) -> Result<Self, String> {
+        let Self::Ours(manager) = self else { return Ok(self) };
+        let store = Watched::new(testing::store_of(&manager), journal, manager);
+        let builder = LockManager::builder().lease(options.lease);
+        builder.connect_store(Arc::new(store)).await.map(Self::Ours).map_err(|error| error.to_string())
+    }
+
+    /// A handle on several keys at once.
+    pub(crate) fn multi(&self, keys: &[String]) -> Result<Lock, String> {
+        match self {
+            Self::Ours(manager) => {
+                let keys: Result<_, _> = keys.iter().map(LockKey::new).collect();
+                let keys = keys.map_err(|error| error.to_string())?;
+                Ok(Lock::Several { manager: manager.clone(), keys })
+            }
+            _ => Err("only ours has locks of several keys".to_owned()),
+        }
     }
 }
 
@@ -108,7 +147,12 @@ pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection, String> 
 pub(crate) enum Lock {
     Ours {
         manager: LockManager,
+        kind: Kind,
         key: LockKey,
+    },
+    Several {
+        manager: LockManager,
+        keys: Arc<[LockKey]>,
     },
     Raw {
         raw: Raw,
@@ -116,8 +160,13 @@ pub(crate) enum Lock {
     },
     Ping(MultiplexedConnection),
     Tokio(Arc<tokio::sync::Mutex<()>>),
+    TokioRead(Arc<RwLock<()>>),
+    TokioWrite(Arc<RwLock<()>>),
     #[cfg(test)]
-    Broken(Duration),
+    Broken {
+        wait: Duration,
+        kind: Kind,
+    },
 }
 
 /// A lock that is held. Given back to [`Lock::release`].
@@ -127,7 +176,9 @@ pub(crate) enum Held {
     /// Its value at the server.
     Raw(u64),
     Ping,
-    Tokio(tokio::sync::OwnedMutexGuard<()>),
+    Tokio(OwnedMutexGuard<()>),
+    TokioRead(OwnedRwLockReadGuard<()>),
+    TokioWrite(OwnedRwLockWriteGuard<()>),
     #[cfg(test)]
     Broken,
 }
@@ -140,27 +191,40 @@ impl Held {
 }
 
 impl Lock {
+    /// Whether several may be inside together.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Self::Ours { kind, .. } => *kind == Kind::Read,
+            Self::TokioRead(_) => true,
+            #[cfg(test)]
+            Self::Broken { kind, .. } => *kind == Kind::Read,
+            _ => false,
+        }
+    }
+
     /// `None` when the limit was reached.
     pub(crate) async fn acquire(&mut self, limit: Limit) -> Result<Option<Held>, String> {
         match self {
-            Self::Ours { manager, key } => {
-                let mutex = manager.mutex(&*key);
-                let mutex = match limit {
-                    Limit::Default => mutex,
-                    Limit::Forever => mutex.wait_forever(),
-                    Limit::For(limit) => mutex.wait(limit),
+            Self::Ours { manager, kind, key } => {
+                let key = &*key;
+                let lock = match kind {
+                    Kind::Fair => manager.fair(key),
+                    Kind::Read => manager.read(key),
+                    Kind::Write => manager.write(key),
+                    _ => manager.mutex(key),
                 };
-                match mutex.acquire().await {
-                    Ok(guard) => Ok(Some(Held::Ours(guard))),
-                    Err(AcquireError::TimedOut { .. }) => Ok(None),
-                    Err(error) => Err(error.to_string()),
-                }
+                ours(lock, limit).await
+            }
+            Self::Several { manager, keys } => {
+                ours(manager.multi(keys.iter().map(MultiKey::mutex)), limit).await
             }
             Self::Raw { raw, key } => raw.acquire(key, limit).await,
             Self::Ping(connection) => ping(connection).await.map(|()| Some(Held::Ping)),
             Self::Tokio(mutex) => Ok(Some(Held::Tokio(Arc::clone(mutex).lock_owned().await))),
+            Self::TokioRead(lock) => Ok(Some(Held::TokioRead(Arc::clone(lock).read_owned().await))),
+            Self::TokioWrite(lock) => Ok(Some(Held::TokioWrite(Arc::clone(lock).write_owned().await))),
             #[cfg(test)]
-            Self::Broken(wait) => {
+            Self::Broken { wait, .. } => {
                 tokio::time::sleep(*wait).await;
                 Ok(Some(Held::Broken))
             }
@@ -174,12 +238,33 @@ impl Lock {
                 drop(guard);
                 Ok(())
             }
+            (_, Held::TokioRead(guard)) => {
+                drop(guard);
+                Ok(())
+            }
+            (_, Held::TokioWrite(guard)) => {
+                drop(guard);
+                Ok(())
+            }
             (Self::Raw { raw, key }, Held::Raw(owner)) => raw.release(key, owner).await,
             (Self::Ping(connection), Held::Ping) => ping(connection).await,
             #[cfg(test)]
             (_, Held::Broken) => Ok(()),
             (_, Held::Raw(_) | Held::Ping) => Err("a lock was given back to another library".to_owned()),
         }
+    }
+}
+
+async fn ours(lock: lock_runtime::Lock, limit: Limit) -> Result<Option<Held>, String> {
+    let lock = match limit {
+        Limit::Default => lock,
+        Limit::Forever => lock.wait_forever(),
+        Limit::For(limit) => lock.wait(limit),
+    };
+    match lock.acquire().await {
+        Ok(guard) => Ok(Some(Held::Ours(guard))),
+        Err(AcquireError::TimedOut { .. }) => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
+/// Somebody who is to be alone counts as so many, which no number of others reaches.
+const ALONE: u64 = 1 << 32;
+
 /// How many are inside, and how often somebody came in while somebody else was there. It has a cache line of its own
 /// (two, as they are fetched in pairs), and can stand in a file that several processes map.
 #[derive(Debug, Default)]
@@ -18,7 +21,10 @@ pub(crate) struct Inside {
 /// Somebody who is inside. Ends on drop, so that a task that is aborted does not stay.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Visit<'a>(&'a Inside);
+pub(crate) struct Visit<'a> {
+    inside: &'a Inside,
+    weight: u64,
+}
 
 impl Inside {
     /// For the tasks of this process, to the end of it.
@@ -46,10 +52,19 @@ impl Inside {
 
     /// To be called first thing under the lock; the visit is dropped last thing under it.
     pub(crate) fn enter(&self) -> Visit<'_> {
-        if self.now.fetch_add(1, Ordering::AcqRel) > 0 {
+        self.come_in(ALONE, 1)
+    }
+
+    /// The same of somebody who may be there with others of that sort, and not with one who is to be alone.
+    pub(crate) fn enter_shared(&self) -> Visit<'_> {
+        self.come_in(1, ALONE)
+    }
+
+    fn come_in(&self, weight: u64, too_many: u64) -> Visit<'_> {
+        if self.now.fetch_add(weight, Ordering::AcqRel) >= too_many {
             self.overlaps.fetch_add(1, Ordering::AcqRel);
         }
-        Visit(self)
+        Visit { inside: self, weight }
     }
 
     /// How often somebody came in while somebody else was there.
@@ -60,7 +75,7 @@ impl Inside {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::AcqRel);
+        self.inside.now.fetch_sub(self.weight, Ordering::AcqRel);
     }
 }
 
@@ -86,6 +101,22 @@ mod tests {
         assert_eq!(inside.overlaps(), 2);
         drop(first);
         drop(inside.enter());
+        assert_eq!(inside.overlaps(), 2);
+    }
+
+    #[test]
+    fn readers_are_together_and_a_writer_is_not_with_them() {
+        let inside = Inside::default();
+        let readers = [inside.enter_shared(), inside.enter_shared()];
+        assert_eq!(inside.overlaps(), 0);
+        drop(inside.enter());
+        assert_eq!(inside.overlaps(), 1);
+        drop(readers);
+        let writer = inside.enter();
+        drop(inside.enter_shared());
+        assert_eq!(inside.overlaps(), 2);
+        drop(writer);
+        drop(inside.enter_shared());
         assert_eq!(inside.overlaps(), 2);
     }
 

@@ -21,6 +21,10 @@ impl Samples {
         self.0.saturating_record(nanos(sample));
     }
 
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
     pub(crate) fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all histograms have the same bounds");
     }

@@ -93,10 +93,41 @@ fn hot_shares_one_key_among_all_tasks() {
 }
 
 #[test]
+fn readers_and_a_writer_share_one_key() {
+    for lib in ["ours", "tokio"] {
+        let url: &[&str] = if lib == "ours" { &["--url", "memory:"] } else { &[] };
+        for (workload, tasks) in [("rw-hot", 5), ("rw-mix", 4)] {
+            let args = ["--workload", workload, "--lib", lib, "--tasks", "4", "--secs", "0.3"];
+            let line = line(&[&args[..], url].concat());
+            assert_eq!((&line["lib"], &line["workload"]), (&lib.into(), &workload.into()));
+            // The writer of rw-hot is one more.
+            assert_eq!(line["tasks"], tasks);
+            assert_eq!((&line["overlaps"], &line["errors"]), (&0.into(), &0.into()), "{line}");
+            assert!(number(&line, "reads_per_s") + number(&line, "writes_per_s") > 0.0, "{line}");
+            // On a busy machine the writer of rw-hot may not come to write in that time.
+            let waits = ["writer_wait_p50_us", "writer_wait_p99_us"].map(|field| line[field].as_f64());
+            assert_eq!(waits.map(|wait| wait.is_some()), [number(&line, "writes_per_s") > 0.0; 2], "{line}");
+            assert!(waits[0] <= waits[1], "{line}");
+        }
+    }
+}
+
+#[test]
+fn multi3_compares_three_keys_with_one() {
+    let line = line(&["--workload", "multi3", "--url", "memory:", "--keys", "10", "--secs", "0.1"]);
+    has_common_fields(&line, "multi3");
+    assert!(number(&line, "grants") > 0.0);
+    let (three, one) = (number(&line, "three_pair_p50_us"), number(&line, "one_pair_p50_us"));
+    assert!((number(&line, "ratio") - three / one).abs() < 0.01, "{line}");
+}
+
+#[test]
 fn a_child_without_a_parent_ends() {
-    let output = bench(&["--workload", "multi", "--id", "0", "--url", "redis://127.0.0.1:1"]);
-    assert!(!output.status.success());
-    assert!(output.stdout.is_empty());
+    for workload in ["multi", "fair-hot"] {
+        let output = bench(&["--workload", workload, "--id", "0", "--url", "redis://127.0.0.1:1"]);
+        assert!(!output.status.success());
+        assert!(output.stdout.is_empty());
+    }
 }
 
 #[test]

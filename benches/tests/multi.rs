@@ -1,4 +1,4 @@
-//! The processes of `lock-bench --workload multi`, on a server that it starts itself.
+//! The processes of `lock-bench --workload multi` and `fair-hot`, on a server that it starts itself.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,6 +11,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 fn multi(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
+    // Of a flag given twice, the last one counts.
     command.args(["--workload", "multi", "--procs", "2", "--tasks", "3"]).args(args);
     command
 }
@@ -37,6 +38,20 @@ fn processes_share_one_key_without_overlaps() {
         {
             assert!(line[field].is_number(), "{field} in {line}");
         }
+    }
+}
+
+#[test]
+fn a_fair_lock_goes_from_process_to_process_in_the_order_of_the_queue() {
+    let line = line(&["--workload", "fair-hot", "--secs", "0.5", "--rounds", "20"]);
+    assert_eq!((&line["lib"], &line["workload"]), (&"ours".into(), &"fair-hot".into()));
+    assert_eq!((&line["overlaps"], &line["errors"]), (&0.into(), &0.into()), "{line}");
+    assert_eq!(line["order_violations"], 0, "{line}");
+    assert_eq!((&line["handoffs"], &line["stalls"]), (&20.into(), &0.into()), "{line}");
+    // Somebody waits all the time, so that nearly all were in the queue.
+    assert!(line["queued"].as_u64().unwrap() > 0, "{line}");
+    for field in ["ping_p50_us", "handoff_p50_us", "handoff_p99_us", "handoff_max_us", "grants_per_s"] {
+        assert!(line[field].as_f64().unwrap() > 0.0, "{field} in {line}");
     }
 }
 

@@ -42,18 +42,25 @@ pub struct LockGuard {
     label: Label,
     released: bool,
     /// Further entries, of other keys, that belong to it: keys of a lock of several that enclosing calls held already.
-    inside: Box<[LockGuard]>,
+    inside: Option<Box<Inside>>,
 }
+
+/// Behind one small pointer: most guards have none.
+struct Inside(Vec<LockGuard>);
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, key: Arc<Key>, entry: Entry, lease: Lease, label: Label) -> Self {
-        Self { engine, key, entry, lease, label, released: false, inside: Box::default() }
+        Self { engine, key, entry, lease, label, released: false, inside: None }
     }
 
     /// Makes the other guards part of this one.
     pub(crate) fn and(mut self, inside: Vec<Self>) -> Self {
-        self.inside = inside.into();
+        self.inside = (!inside.is_empty()).then(|| Box::new(Inside(inside)));
         self
+    }
+
+    fn inside(&self) -> &[Self] {
+        self.inside.as_ref().map_or(&[], |inside| &inside.0)
     }
 
     /// The key; the first one of a guard of several, see [`tokens`](Self::tokens).
@@ -78,7 +85,7 @@ impl LockGuard {
     /// For how long the lock is certain if it is not renewed; zero when it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let inside = self.inside.iter().map(Self::remaining);
+        let inside = self.inside().iter().map(Self::remaining);
         inside.fold(self.entry.grant.remaining(), Duration::min)
     }
 
@@ -88,7 +95,7 @@ impl LockGuard {
     /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays `true`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.entry.grant.is_lost() || self.inside.iter().any(Self::is_lost)
+        self.entry.grant.is_lost() || self.inside().iter().any(Self::is_lost)
     }
 
     /// Resolves when the lock is lost, no later than at the local deadline and without help from the store.
@@ -107,7 +114,8 @@ impl LockGuard {
     /// A view that can be cloned and kept; it keeps nothing alive.
     #[must_use]
     pub fn view(&self) -> HeldLock {
-        let inside = (!self.inside.is_empty()).then(|| self.inside.iter().map(Self::view).collect());
+        let inside =
+            (!self.inside().is_empty()).then(|| Arc::new(self.inside().iter().map(Self::view).collect()));
         HeldLock { entry: self.entry.clone(), inside }
     }
 
@@ -128,7 +136,7 @@ impl LockGuard {
 
     /// The scope of what runs inside this lock, inside `scope`.
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
-        let entries = self.inside.iter().map(|guard| &guard.entry).chain([&self.entry]);
+        let entries = self.inside().iter().map(|guard| &guard.entry).chain([&self.entry]);
         entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant), entry.id))
     }
 
@@ -149,7 +157,7 @@ impl LockGuard {
 
     /// Why the lock is lost; asked when it is.
     pub(crate) fn loss(&self) -> Loss {
-        match self.inside.iter().find(|guard| guard.is_lost()) {
+        match self.inside().iter().find(|guard| guard.is_lost()) {
             Some(guard) if !self.entry.grant.is_lost() => guard.loss(),
             _ => self.entry.grant.loss(),
         }
@@ -161,7 +169,7 @@ impl LockGuard {
     ///
     /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in line again.
     pub fn reenter(&self) -> Result<Self, LockError> {
-        let inside: Result<Vec<_>, _> = self.inside.iter().map(Self::reenter).collect();
+        let inside: Result<Vec<_>, _> = self.inside().iter().map(Self::reenter).collect();
         Ok(self.enter_as(None)?.and(inside?))
     }
 
@@ -192,7 +200,8 @@ impl LockGuard {
     /// Dropped, it leaves nothing behind: the lock is released.
     pub async fn downgrade(self) -> Result<Self, LockError> {
         let hold = &self.entry.grant.hold;
-        if !hold.is_single() || !self.inside.is_empty() || !matches!(hold.kind(), Kind::Write | Kind::Read) {
+        if !hold.is_single() || !self.inside().is_empty() || !matches!(hold.kind(), Kind::Write | Kind::Read)
+        {
             let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
@@ -215,7 +224,7 @@ impl LockGuard {
     ///
     /// The call goes on in the background when this future is dropped; the lease may or may not be longer then.
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
-        for guard in &self.inside {
+        for guard in self.inside() {
             Box::pin(guard.extend(lease)).await?;
         }
         let key = || self.key().clone();
@@ -260,7 +269,7 @@ impl LockGuard {
     /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it
     /// is dispatched by the drop.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
-        let inside = std::mem::take(&mut self.inside);
+        let inside = self.inside.take().map(|inside| inside.0).unwrap_or_default();
         let mut result = self.release_own().await;
         for guard in inside {
             result = result.and(Box::pin(guard.release()).await);
@@ -328,12 +337,12 @@ impl fmt::Debug for LockGuard {
 #[derive(Clone)]
 pub struct HeldLock {
     entry: Entry,
-    inside: Option<Arc<[HeldLock]>>,
+    inside: Option<Arc<Vec<HeldLock>>>,
 }
 
 impl HeldLock {
     fn inside(&self) -> &[Self] {
-        self.inside.as_deref().unwrap_or_default()
+        self.inside.as_ref().map_or(&[], |inside| inside)
     }
 
     fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {

@@ -127,7 +127,7 @@ impl LockManager {
     /// A lock of several keys, all or nothing: one wait, one guard, one lost signal, and a
     /// [token for each key](crate::LockGuard::tokens). Keys are mutexes unless a [`MultiKey`] says otherwise.
     ///
-    /// The keys are sorted and taken in one step, so two calls never wait for each other. Keys that enclosing calls hold
+    /// The keys, at most 1000, are sorted and taken in one step, so two calls never wait for each other. Keys that enclosing calls hold
     /// are entered again, and the others are taken.
     ///
     /// ```

@@ -47,6 +47,13 @@ pub fn memory_manager() -> LockManager {
     }
 }
 
+/// The store of a manager, for stores wrapped around it that count calls, delay them or make them fail; give such a one
+/// to [`connect_store`](crate::LockManagerBuilder::connect_store). It ends with the manager.
+#[must_use]
+pub fn store_of(locks: &LockManager) -> Arc<dyn LockStore> {
+    Arc::clone(&locks.engine().store)
+}
+
 /// A manager on `store`, with tokio's clock instead of the system's: for stores wrapped around another one, under
 /// paused time. `settings` apply as on a [builder](LockManager::builder).
 ///

@@ -1,264 +1,23 @@
 //! Every public future, dropped at every await, with the store's calls and answers let go in every order: nothing is
-//! left behind (P5). Paused time.
+//! left behind (P5). Paused time. The other kinds than the mutex are in `drops_kinds.rs`.
 #![allow(missing_docs)]
 
 mod gated;
 
-use std::any::Any;
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::task::{Context, Waker};
 
-use gated::leaks::{Leak, look_for_leaks};
-use gated::schedule::{Choices, every};
-use gated::{Bug, GatedStore, Stage, Verdict};
+use gated::Bug;
+use gated::leaks::Leak;
+use gated::scenes::{
+    LEASE, MS, SECOND, Scene, World, held_by_rival, leaks_of, lost, no_leaks, once_more, runtime, settle,
+    world,
+};
+use lock_runtime::LockGuard;
 use lock_runtime::store::LockStore;
-use lock_runtime::testing::{lose, manager_on, named_memory_store, set_jitter};
-use lock_runtime::{LockGuard, LockManager};
-use tokio::time::{advance, sleep};
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-/// What is left at the store stays there for longer than any test looks for it.
-const LEASE: Duration = Duration::from_secs(3600);
-
-// ---- the scene ---------------------------------------------------------------------------------------------------
-
-type Value = Box<dyn Any>;
-type Subject = Pin<Box<dyn Future<Output = Value>>>;
-type Event = Pin<Box<dyn Future<Output = ()>>>;
-
-/// Two processes on one store. Only the calls of the first one stop at the gate.
-#[derive(Clone)]
-struct World {
-    store: Arc<GatedStore>,
-    /// A third process's handle on it.
-    probe: Arc<dyn LockStore>,
-    locks: LockManager,
-    rival: LockManager,
-}
-
-/// What is polled and dropped, and what may happen meanwhile, each once.
-#[derive(Default)]
-struct Scene {
-    subjects: Vec<Subject>,
-    events: Vec<(&'static str, Event)>,
-    /// How many requests may be refused and answers lost.
-    faults: usize,
-    /// How many polls may come without having been asked for.
-    spurious: usize,
-}
-
-impl Scene {
-    fn of<T: 'static>(subject: impl Future<Output = T> + 'static) -> Self {
-        Self::default().and(subject)
-    }
-
-    fn and<T: 'static>(mut self, subject: impl Future<Output = T> + 'static) -> Self {
-        self.subjects.push(Box::pin(async { Box::new(subject.await) as Value }));
-        self
-    }
-
-    fn while_it_may(mut self, name: &'static str, event: impl Future<Output = ()> + 'static) -> Self {
-        self.events.push((name, Box::pin(event)));
-        self
-    }
-
-    fn faults(self, faults: usize) -> Self {
-        Self { faults, ..self }
-    }
-
-    fn spurious(self, spurious: usize) -> Self {
-        Self { spurious, ..self }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Action {
-    Poll(usize),
-    /// The future, or what it came to.
-    Drop(usize),
-    LetGo(u64, &'static str, Stage, Verdict),
-    Happens(usize, &'static str),
-}
-
-impl fmt::Debug for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Poll(subject) => write!(f, "poll {subject}"),
-            Self::Drop(subject) => write!(f, "drop {subject}"),
-            Self::LetGo(id, call, stage, verdict) => write!(f, "{verdict:?} {stage:?} {id} of {call}"),
-            Self::Happens(_, event) => f.write_str(event),
-        }
-    }
-}
-
-enum Actor {
-    Future(Subject, Arc<Woken>),
-    Value(#[allow(dead_code)] Value),
-    Gone,
-}
-
-#[derive(Debug)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-/// How the schedules of a scene ended.
-#[derive(Debug, Default)]
-struct Seen {
-    schedules: usize,
-    /// Futures that were dropped before they were ready.
-    dropped: usize,
-    /// Those that were dropped without a single poll.
-    unpolled: usize,
-    ready: usize,
-}
-
-/// Background tasks go as far as they get without time.
-async fn settle() {
-    for _ in 0..12 {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Runs one schedule.
-async fn play(scene: Scene, store: &GatedStore, choices: &mut Choices, seen: &mut Seen) {
-    let Scene { subjects, events, mut faults, mut spurious } = scene;
-    let woken = || Arc::new(Woken(AtomicBool::new(true)));
-    let mut actors: Vec<Actor> =
-        subjects.into_iter().map(|subject| Actor::Future(subject, woken())).collect();
-    let mut polls = vec![0; actors.len()];
-    let mut events: Vec<_> = events.into_iter().map(Some).collect();
-    loop {
-        settle().await;
-        let mut options = Vec::new();
-        for (n, actor) in actors.iter().enumerate() {
-            if let Actor::Future(_, woken) = actor
-                && (woken.0.load(Ordering::SeqCst) || spurious > 0)
-            {
-                options.push(Action::Poll(n));
-            }
-            if !matches!(actor, Actor::Gone) {
-                options.push(Action::Drop(n));
-            }
-        }
-        for (id, call, stage) in store.gate.stopped() {
-            options.push(Action::LetGo(id, call, stage, Verdict::Pass));
-            if faults > 0 {
-                options.push(Action::LetGo(id, call, stage, Verdict::Fail));
-            }
-        }
-        for (n, event) in events.iter().enumerate() {
-            options.extend(event.as_ref().map(|(name, _)| Action::Happens(n, name)));
-        }
-        if options.is_empty() {
-            return;
-        }
-        match choices.choose(&options) {
-            Action::Poll(n) => {
-                let Actor::Future(subject, woken) = &mut actors[n] else { unreachable!() };
-                polls[n] += 1;
-                spurious -= usize::from(!woken.0.swap(false, Ordering::SeqCst));
-                let waker = Waker::from(Arc::clone(woken));
-                if let Poll::Ready(value) = subject.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    seen.ready += 1;
-                    actors[n] = Actor::Value(value);
-                }
-            }
-            Action::Drop(n) => {
-                let pending = matches!(actors[n], Actor::Future(..));
-                seen.dropped += usize::from(pending);
-                seen.unpolled += usize::from(pending && polls[n] == 0);
-                actors[n] = Actor::Gone;
-            }
-            Action::LetGo(id, _, _, verdict) => {
-                faults -= usize::from(verdict == Verdict::Fail);
-                store.gate.let_go(id, verdict);
-            }
-            Action::Happens(n, _) => events[n].take().expect("it happens once").1.await,
-        }
-    }
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    set_jitter(0.5);
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
-}
-
-async fn world() -> World {
-    static WORLDS: AtomicU64 = AtomicU64::new(0);
-    let name = format!("drops-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
-    let store = GatedStore::new(named_memory_store(&name)).await;
-    let settings = || LockManager::builder().lease(LEASE).subscription_linger(Duration::ZERO);
-    let locks = manager_on(settings(), Arc::clone(&store) as Arc<dyn LockStore>);
-    let rival = manager_on(settings(), named_memory_store(&name));
-    let probe = named_memory_store(&name);
-    World { store, probe, locks, rival }
-}
-
-/// Everything goes its way now, and has the time for it; then nobody may have left anything.
-async fn leaks_of(world: World) -> Vec<Leak> {
-    world.store.gate.open();
-    sleep(30 * SECOND).await;
-    let World { store, probe, locks, rival } = world;
-    let leaks = look_for_leaks(&[locks, rival], &probe, "k").await;
-    drop(store);
-    settle().await;
-    leaks
-}
-
-/// Plays every schedule of the scene.
-fn every_schedule(scene: &impl AsyncFn(&World) -> Scene) -> Seen {
-    let mut seen = Seen::default();
-    let schedules = every(|choices| {
-        runtime().block_on(async {
-            let world = world().await;
-            let scene = scene(&world).await;
-            world.store.gate.shut();
-            play(scene, &world.store, choices, &mut seen).await;
-            let leaks = leaks_of(world).await;
-            assert!(leaks.is_empty(), "left behind: {leaks:?}");
-            // The managers are gone, and so are their timekeepers.
-            let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-            assert_eq!(tasks, 0, "tasks that outlive their managers");
-        });
-    });
-    seen.schedules = schedules;
-    assert!(seen.ready > 0 && seen.dropped > 0 && seen.unpolled > 0, "a scene without its point: {seen:?}");
-    seen
-}
-
-/// The scene has as many schedules as that at least: the driver does stop everything it should.
-fn no_leaks(at_least: usize, scene: &impl AsyncFn(&World) -> Scene) {
-    let seen = every_schedule(scene);
-    assert!(seen.schedules >= at_least, "{seen:?}");
-}
-
-/// A guard of the rival, which gives the key back when the schedule says so.
-async fn held_by_rival(world: &World) -> impl Future<Output = ()> + use<> {
-    let guard = world.rival.mutex("k").acquire().await.unwrap();
-    async move { drop(guard) }
-}
-
-/// The store takes the key away from the first process, if that has it.
-async fn lost(locks: LockManager) {
-    let _ = lose(&locks, "k");
-    settle().await;
-}
-
-/// Waits to be polled once more.
-async fn once_more() {
-    tokio::task::yield_now().await;
-}
+use tokio::time::advance;
 
 // ---- futures -----------------------------------------------------------------------------------------------------
 
@@ -472,7 +231,7 @@ fn status() {
 #[cfg(feature = "macros")]
 mod attribute {
     use super::*;
-    use lock_runtime::{LockError, distributed_lock};
+    use lock_runtime::{LockError, LockManager, distributed_lock};
 
     #[distributed_lock(key = "<key>", manager = locks)]
     async fn job(locks: LockManager, key: &'static str) -> Result<(), LockError> {

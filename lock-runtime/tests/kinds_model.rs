@@ -303,6 +303,10 @@ impl World {
         let outer =
             inside.and_then(|n| (!self.guards.is_empty()).then(|| &self.guards[n % self.guards.len()]));
         let process = outer.map_or(process, |outer| outer.process);
+        // First of a fair queue, it keeps others from the key while it waits for the other one, and so perhaps for a
+        // caller that has that and waits behind it.
+        let blocks = parts.len() > 1 && parts.iter().any(|part| part.0 == Kind::Fair);
+        let waits = if blocks && waits == Waits::Forever { Waits::For(3000) } else { waits };
         let lock = self.lock(process, &parts);
         let lock = match waits {
             Waits::Try => lock.no_wait(),

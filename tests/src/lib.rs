@@ -1,6 +1,7 @@
 //! Support for the integration tests: real servers ([`RedisServer`]), a network that breaks ([`Proxy`]), rival
 //! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), a store that counts
-//! its calls ([`probe`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
+//! its calls ([`probe`]), what tests of all kinds of locks share ([`kinds`]), a long way to a server ([`Distance`]),
+//! Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
@@ -13,6 +14,8 @@ pub mod dice;
 mod distance;
 pub mod fenced;
 pub mod java;
+#[cfg(feature = "helpers")]
+pub mod kinds;
 pub mod memory;
 pub mod overlap;
 #[cfg(feature = "helpers")]

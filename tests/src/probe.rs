@@ -29,6 +29,8 @@ pub struct Probe {
     inner: Arc<dyn LockStore>,
     way_nanos: AtomicU64,
     renewals: Mutex<Renewals>,
+    /// Only calls that renew this key, among others, are in trouble.
+    troubled: Mutex<Option<LockKey>>,
     acquires: AtomicUsize,
     releases: AtomicUsize,
     keeps: AtomicUsize,
@@ -42,6 +44,7 @@ impl Probe {
             inner,
             way_nanos: AtomicU64::new(0),
             renewals: Mutex::default(),
+            troubled: Mutex::default(),
             acquires: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             keeps: AtomicUsize::new(0),
@@ -64,6 +67,24 @@ impl Probe {
     /// When another call of it has panicked.
     pub fn set_renewals(&self, renewals: Renewals) {
         *self.renewals.lock().expect("not poisoned") = renewals;
+        *self.troubled.lock().expect("not poisoned") = None;
+    }
+
+    /// What becomes from now on of the calls that renew `key`, with everything else that they renew; others work.
+    ///
+    /// # Panics
+    ///
+    /// When another call of it has panicked.
+    pub fn set_renewals_with(&self, key: LockKey, renewals: Renewals) {
+        *self.renewals.lock().expect("not poisoned") = renewals;
+        *self.troubled.lock().expect("not poisoned") = Some(key);
+    }
+
+    fn renewals_of(&self, request: &KeepRequest) -> Renewals {
+        let troubled = self.troubled.lock().expect("not poisoned");
+        let spared =
+            troubled.as_ref().is_some_and(|key| request.items.iter().all(|item| item.item.key != *key));
+        if spared { Renewals::Work } else { *self.renewals.lock().expect("not poisoned") }
     }
 
     /// Acquires sent so far, granted or not.
@@ -114,8 +135,7 @@ impl LockStore for Probe {
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         self.keeps.fetch_add(1, Ordering::SeqCst);
-        let renewals = *self.renewals.lock().expect("not poisoned");
-        match renewals {
+        match self.renewals_of(&request) {
             Renewals::Work => self.on_its_way(self.inner.keep(request)),
             Renewals::Hang => Box::pin(std::future::pending()),
             Renewals::Fail => {

@@ -1,33 +1,5 @@
 //! The behaviour that Redisson's own tests pin for its `RLock`, on both stores.
-//!
-//! What `RedissonLockTest` (Redisson 4.7) checks, and where it is checked here. "This file" unless another is named.
-//!
-//! | line | Redisson's test | here |
-//! |---|---|---|
-//! | 86 | testSubscriptionsPerConnection | `redis_faults::contended_names_leave_no_subscription_behind` |
-//! | 134 | testSinglePubSub | `waiters_of_two_names_do_not_get_in_each_others_way` |
-//! | 159 | testLockIsNotRenewedAfterInterruptedTryLock | `an_abandoned_acquire_leaves_no_lock_behind` |
-//! | 182 | testRedisFailed | `redis_faults::an_acquire_fails_when_the_server_is_gone` |
-//! | 202 | testRemainTimeToLive2 | `nested_leases_end_with_the_outermost` |
-//! | 213 | testTryLockWait | `mutex_waiting::a_wait_ends_at_its_limit` |
-//! | 227 | testLockUninterruptibly | left out: nothing interrupts a task here; whoever waits is ended by dropping its future, which is 159 |
-//! | 244 | testForceUnlock | `force_release_frees_a_lock_for_everybody` |
-//! | 255 | testExpire | `a_lease_that_ends_lets_the_waiter_in_and_the_holder_know` |
-//! | 279 | testRemainTimeToLive | `remaining_time_follows_the_lease_that_was_asked_for` |
-//! | 290 | testInCluster | left out: needs a cluster, arrives with the cluster store |
-//! | 304 | testAutoExpire | `watchdog_processes::a_killed_holder_frees_the_lock_within_its_lease` |
-//! | 335 | testGetHoldCount | `status_shows_who_holds_a_lock`: the server's count is 0 or 1, re-entry is counted in the process |
-//! | 353, 380 | testIsHeldByCurrentThread… | `status_shows_who_holds_a_lock`: no thread holds a lock here, a guard does |
-//! | 390, 429 | testIsLocked… | `status_shows_who_holds_a_lock`, seen by the holder and by another manager |
-//! | 417 | testLockFailoverInCluster | left out: needs a cluster, arrives with the cluster store |
-//! | 439 | testUnlockFail | `a_guard_that_lost_its_lock_can_not_release_the_next_holders`: a guard releases only what it holds, so the only stranger is a former holder |
-//! | 472 | testLockUnlock | `a_lock_can_be_taken_again` |
-//! | 482 | testReentrancy | `a_lock_entered_twice_stays_taken_until_both_have_left` |
-//! | 502 | testConcurrencyTryLockUnLock | `a_hold_after_many_quick_ones_is_renewed` |
-//! | 546 | testConcurrency_SingleInstance | `every_task_of_one_manager_gets_in` |
-//! | 561 | testConcurrencyLoop_MultiInstance | `sixteen_managers_count_exactly` |
-//! | 582 | testConcurrency_MultiInstance | `a_hundred_managers_count_exactly` |
-//! | 597 | testLockListener | `redis_faults::keyspace_events_tell_release_from_expiry`; the holder hears by `lost()`, 255 |
+//! `docs/redisson-parity.md` says which test is whose.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! [`Crew`]: tasks that lock and release in a loop until the time is over, for `throughput`, `hot` and `multi`.
+//! [`Crew`]: tasks that lock and release in a loop until the time is over, for `throughput`, `hot`, `multi`,
+//! `fair-hot`, `rw-hot` and `rw-mix`.
 //!
 //! A grant inside a process takes less than a microsecond, so that what happens for each one here is counted in
 //! nanoseconds: two readings of the clock (a third one for a hold that lasts), nothing that tasks write in common but
@@ -37,6 +38,8 @@ pub(super) struct Job {
     pub(super) hold: Duration,
     /// If one key is used by all, so that nobody may be inside with somebody else.
     pub(super) inside: Option<&'static Inside>,
+    /// If some locks are shared: how long a task rests after one that is not, and those are counted apart.
+    pub(super) writes: Option<Duration>,
 }
 
 /// Tasks at work.
@@ -66,6 +69,8 @@ struct Book(Mutex<Pages>);
 struct Pages {
     waits: Samples,
     holds: Samples,
+    /// Those of `waits` for locks that are not shared, where others are.
+    writes: Samples,
 }
 
 /// What one task lets others see. Nobody else writes it.
@@ -85,6 +90,8 @@ pub(super) struct Work {
     pub(super) errors: u64,
     pub(super) waits: Samples,
     pub(super) holds: Samples,
+    /// Those of `waits` for locks that are not shared, where others are.
+    pub(super) writes: Samples,
     /// The longest wait that was open at the end; zero without one.
     pub(super) pending: Duration,
     pub(super) cost: Cost,
@@ -159,9 +166,11 @@ impl Crew {
             let pages = book.open();
             all.waits.merge(&pages.waits);
             all.holds.merge(&pages.holds);
+            all.writes.merge(&pages.writes);
         }
         let errors = self.shared.errors.load(Ordering::Acquire);
-        Ok(Work { per_task, errors, waits: all.waits, holds: all.holds, pending, cost })
+        let Pages { waits, holds, writes } = all;
+        Ok(Work { per_task, errors, waits, holds, writes, pending, cost })
     }
 }
 
@@ -173,7 +182,7 @@ impl Work {
 
 impl Pages {
     fn new() -> Self {
-        Self { waits: Samples::new(), holds: Samples::new() }
+        Self { waits: Samples::new(), holds: Samples::new(), writes: Samples::new() }
     }
 }
 
@@ -203,7 +212,7 @@ impl Shared {
 }
 
 async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>) {
-    let Job { limit, hold, inside } = shared.job;
+    let Job { limit, hold, inside, writes } = shared.job;
     let mut grants = 0u64;
     let mut asked = Instant::now();
     loop {
@@ -212,13 +221,14 @@ async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>) {
                 return;
             }
             member.asked.store(nanos(asked - shared.started).max(1), Ordering::Release);
+            let alone = !lock.is_shared();
             let outcome = lock.acquire(limit).await;
             let granted = Instant::now();
             member.asked.store(0, Ordering::Release);
             let counting = shared.phase.load(Ordering::Acquire) == COUNTING;
             let error = match outcome {
                 Ok(Some(held)) => {
-                    let visit = inside.map(Inside::enter);
+                    let visit = inside.map(if alone { Inside::enter } else { Inside::enter_shared });
                     if !hold.is_zero() {
                         tokio::time::sleep(hold).await;
                     }
@@ -228,6 +238,9 @@ async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>) {
                         member.grants.store(grants, Ordering::Release);
                         let mut pages = shared.book().open();
                         pages.waits.record(granted - asked);
+                        if alone && writes.is_some() {
+                            pages.writes.record(granted - asked);
+                        }
                         if !hold.is_zero() || grants.is_multiple_of(HOLDS) {
                             pages.holds.record(granted.elapsed());
                         }
@@ -243,6 +256,9 @@ async fn work(shared: Arc<Shared>, member: Arc<Member>, mut locks: Vec<Lock>) {
                 }
                 tokio::time::sleep(AFTER_ERROR).await;
             }
+            if let Some(rest) = writes.filter(|rest| alone && !rest.is_zero()) {
+                tokio::time::sleep(rest).await;
+            }
             // The next request is made at once.
             asked = Instant::now();
         }
@@ -257,10 +273,19 @@ mod tests {
     /// Eight tasks on one key that hold for a millisecond.
     async fn crew(backend: &Backend) -> (Work, u64) {
         let inside = Inside::local();
-        let job = Job { limit: Limit::Forever, hold: Duration::from_millis(1), inside: Some(inside) };
+        let job =
+            Job { limit: Limit::Forever, hold: Duration::from_millis(1), inside: Some(inside), writes: None };
         let crew = Crew::start(job, vec![vec![backend.lock("key").unwrap()]; 8]);
         crew.count();
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // Until there is enough to see, or nothing to be seen.
+        let grants =
+            || crew.members.iter().map(|(_, member)| member.grants.load(Ordering::Acquire)).sum::<u64>();
+        let enough = async {
+            while grants() < 32 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(30), enough).await;
         let pending = crew.end();
         let work = crew.finish(pending, Cost::default()).await.unwrap();
         (work, inside.overlaps())

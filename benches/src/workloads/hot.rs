@@ -11,21 +11,22 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Waits, jain, micros, nanos, round_ratio};
 
-/// The one key, in `multi` too.
+/// The one key, in `multi` and `fair-hot` too.
 const KEY: &str = "hot";
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
     let inside = Inside::local();
     let mut meter = Meter::connect(options, urls).await?;
-    let work = start(options, urls, inside).await?.run(options, &mut meter).await?;
+    let backend = Backend::connect(options, urls).await?;
+    let work = start(options, &backend, inside)?.run(options, &mut meter).await?;
     Ok(report(options, &work, inside))
 }
 
 /// The tasks of one process.
-pub(super) async fn start(options: &Options, urls: &Urls, inside: &'static Inside) -> Result<Crew, String> {
-    let backend = Backend::connect(options, urls).await?;
-    let job = Job { limit: Limit::Forever, hold: options.hold, inside: Some(inside) };
-    Ok(Crew::start(job, vec![vec![backend.lock(KEY)?]; options.tasks]))
+pub(super) fn start(options: &Options, backend: &Backend, inside: &'static Inside) -> Result<Crew, String> {
+    let job = Job { limit: Limit::Forever, hold: options.hold, inside: Some(inside), writes: None };
+    let lock = backend.lock_as(options.workload.kind(), KEY)?;
+    Ok(Crew::start(job, vec![vec![lock]; options.tasks]))
 }
 
 pub(super) fn report(options: &Options, work: &Work, inside: &Inside) -> Report {

@@ -1,13 +1,18 @@
 //! The workloads, one to a file, and what they share.
 
 mod crew;
+mod fair_hot;
 mod held;
 mod hot;
 mod latency;
 mod multi;
+mod multi3;
 mod pingpong;
+mod rw;
 mod seed;
 mod throughput;
+
+pub(crate) use fair_hot::journal::{Journal, Watched};
 
 use std::time::Duration;
 
@@ -32,6 +37,10 @@ pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             Workload::Multi => Box::pin(multi::run(&options, &urls)).await,
             Workload::Pingpong => Box::pin(pingpong::run(&options, &urls)).await,
             Workload::Held => Box::pin(held::run(&options, &urls)).await,
+            Workload::FairHot => Box::pin(fair_hot::run(&options, &urls)).await,
+            Workload::RwHot => Box::pin(rw::hot(&options, &urls)).await,
+            Workload::RwMix => Box::pin(rw::mix(&options, &urls)).await,
+            Workload::Multi3 => Box::pin(multi3::run(&options, &urls)).await,
             Workload::Seed10k => Box::pin(seed::sequential(&options, &urls)).await,
             Workload::Seed1000 => Box::pin(seed::winner(&options, &urls)).await,
             Workload::Seed100 => Box::pin(seed::everybody(&options, &urls)).await,

@@ -6,19 +6,20 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
-use crate::meter::Meter;
+use crate::meter::{Cost, Meter};
 use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Samples, Waits};
 
 const KEY: &str = "pingpong";
-const HOLD: Duration = Duration::from_millis(3);
+pub(super) const HOLD: Duration = Duration::from_millis(3);
 /// A waiter that is not woken within this time stalls.
 const STALL: Duration = Duration::from_secs(1);
 /// A waiter that is not woken within this time never is.
@@ -26,52 +27,74 @@ const DEAD: Duration = Duration::from_secs(90);
 
 /// What A says.
 #[derive(Debug)]
-enum Step {
+pub(super) enum Step {
     Held,
-    Released(Instant),
+    Released(Stamp),
     Failed(String),
 }
 
+/// A reading of the clock that all processes of the machine share (`CLOCK_MONOTONIC`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp(pub(super) u64);
+
+impl Stamp {
+    pub(super) fn now() -> Self {
+        let time = clock_gettime(ClockId::Monotonic);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Self(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+    }
+
+    fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
 /// Who asks for rounds, and hears what becomes of them.
-struct Partner {
-    start: UnboundedSender<()>,
-    steps: UnboundedReceiver<Step>,
+pub(super) struct Partner {
+    pub(super) start: UnboundedSender<()>,
+    pub(super) steps: UnboundedReceiver<Step>,
 }
 
 #[derive(Debug)]
-struct Tally {
-    handoffs: Samples,
-    pings: Samples,
-    stalls: u64,
-    grants: u64,
-    errors: Errors,
+pub(super) struct Tally {
+    pub(super) handoffs: Samples,
+    pub(super) pings: Samples,
+    pub(super) stalls: u64,
+    pub(super) grants: u64,
+    pub(super) errors: Errors,
+    pub(super) cost: Cost,
 }
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
-    let backend = Backend::connect(options, urls).await?;
     let mut meter = Meter::connect(options, urls).await?;
-    let mut lock = backend.lock(KEY)?;
-    let mut partner = Partner::start(options, urls)?;
-
-    let warm = rounds(&mut lock, &mut partner, &mut meter, End::At(Instant::now() + WARM_UP)).await?;
-    let start = meter.start().await?;
-    let end = options.rounds.map_or_else(|| End::At(Instant::now() + options.secs), End::After);
-    let tally = rounds(&mut lock, &mut partner, &mut meter, end).await?;
-    let cost = meter.end(&start).await?;
-
+    let tally = measure(options, urls, &mut meter, Partner::start(options, urls)?).await?;
     Ok(Report {
         tasks: 2,
         hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
         grants: tally.grants,
         errors: tally.errors.0,
         waits: Waits::from(&tally.handoffs),
-        cost,
-        // A waiter that is forgotten is one, whenever that happens.
-        extra: vec![
-            ("ping_p50_us", json!(tally.pings.percentile(50.0))),
-            ("stalls", json!(warm.stalls + tally.stalls)),
-        ],
+        cost: tally.cost,
+        extra: vec![("ping_p50_us", json!(tally.pings.percentile(50.0))), ("stalls", json!(tally.stalls))],
     })
+}
+
+/// From warm-up to end.
+pub(super) async fn measure(
+    options: &Options,
+    urls: &Urls,
+    meter: &mut Meter,
+    mut partner: Partner,
+) -> Result<Tally, String> {
+    let mut lock = Backend::connect(options, urls).await?.lock_as(options.workload.kind(), KEY)?;
+    let warm = rounds(&mut lock, &mut partner, meter, End::At(Instant::now() + WARM_UP)).await?;
+    let start = meter.start().await?;
+    let end = options.rounds.map_or_else(|| End::At(Instant::now() + options.secs), End::After);
+    let mut tally = rounds(&mut lock, &mut partner, meter, end).await?;
+    tally.cost = meter.end(&start).await?;
+    // A waiter that is forgotten is one, whenever that happens.
+    tally.stalls += warm.stalls;
+    Ok(tally)
 }
 
 /// When to stop.
@@ -102,6 +125,7 @@ async fn rounds(
         stalls: 0,
         grants: 0,
         errors: Errors::default(),
+        cost: Cost::default(),
     };
     let mut rounds = 0;
     while !end.is_over(rounds) {
@@ -133,7 +157,7 @@ async fn round(
         tally.stalls += 1;
         Err(format!("the waiter was not woken within {DEAD:?}"))
     });
-    let granted = Instant::now();
+    let granted = Stamp::now();
     // A's report is read in any case: the next round begins with the next one.
     let released = partner.next().await?;
     let held = match outcome {
@@ -145,7 +169,7 @@ async fn round(
     let freed = lock.release(held).await;
     match released {
         Step::Released(stamp) => {
-            let handoff = granted.saturating_duration_since(stamp);
+            let handoff = granted.since(stamp);
             tally.handoffs.record(handoff);
             tally.stalls += u64::from(handoff > STALL);
             Ok(freed)
@@ -156,7 +180,8 @@ async fn round(
 }
 
 impl Partner {
-    fn start(options: &Options, urls: &Urls) -> Result<Self, String> {
+    /// With a holder in a thread of this process.
+    pub(super) fn start(options: &Options, urls: &Urls) -> Result<Self, String> {
         let (start, orders) = unbounded_channel();
         let (report, steps) = unbounded_channel();
         let (options, urls) = (options.clone(), urls.clone());
@@ -171,11 +196,11 @@ impl Partner {
         Ok(Self { start, steps })
     }
 
-    fn ask(&self) -> Result<(), String> {
+    pub(super) fn ask(&self) -> Result<(), String> {
         self.start.send(()).map_err(|_| "the holder has ended".to_owned())
     }
 
-    async fn next(&mut self) -> Result<Step, String> {
+    pub(super) async fn next(&mut self) -> Result<Step, String> {
         self.steps.recv().await.ok_or_else(|| "the holder has ended".to_owned())
     }
 }
@@ -193,7 +218,7 @@ fn hold(
         .map_err(|error| format!("no tokio runtime: {error}"))?;
     runtime.block_on(async {
         let backend = Backend::connect(options, urls).await?;
-        let mut lock = backend.lock(KEY)?;
+        let mut lock = backend.lock_as(options.workload.kind(), KEY)?;
         while orders.recv().await.is_some() {
             let held = match lock.acquire(Limit::Default).await {
                 Ok(Some(held)) => held,
@@ -206,7 +231,7 @@ fn hold(
             };
             let _ = report.send(Step::Held);
             std::thread::sleep(HOLD);
-            let stamp = Instant::now();
+            let stamp = Stamp::now();
             let step = match lock.release(held).await {
                 Ok(()) => Step::Released(stamp),
                 Err(error) => Step::Failed(error),
@@ -229,7 +254,7 @@ mod tests {
         tokio::spawn(async move {
             while orders.recv().await.is_some() {
                 let _ = report.send(Step::Held);
-                let _ = report.send(Step::Released(Instant::now()));
+                let _ = report.send(Step::Released(Stamp::now()));
             }
         });
         let Ok(Task::Run(options)) = parse(&["--workload", "pingpong"].map(str::to_owned)) else {

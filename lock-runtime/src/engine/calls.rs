@@ -17,7 +17,9 @@ use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::error::{AcquireError, ExtendError, LockError, Loss, ReleaseError};
 use crate::key::LockKey;
-use crate::store::{BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
+use crate::store::{
+    BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
+};
 use crate::sync::lock;
 use crate::time;
 
@@ -104,6 +106,14 @@ impl Engine {
             self.rtt.record(sent, self.clock.now());
         }
         (sent, result)
+    }
+
+    /// The same for waiters, whose places are kept by signs of life: there is time for another call when one is lost.
+    pub(super) async fn keep_waiting(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
+        let sent = self.clock.now();
+        let timeout = self.config.call_timeout.min(WAITER_LIFE / 4);
+        let request = Arc::new(KeepRequest { items, timeout });
+        (sent, self.bounded_by(timeout, |store| store.keep(request)).await)
     }
 
     /// What the store said of a hold in answer to a `keep` with `lease`, sent at `sent`.

@@ -65,7 +65,9 @@ pub(crate) async fn run(engine: Arc<Engine>, key: Arc<Key>) {
         let step = driver.act(|machine, now, _| machine.next_step(now));
         match step {
             Step::Exit => break,
-            Step::Acquire { lease, tokens, wait } => driver.acquire(lease, tokens, wait).await,
+            Step::Acquire { lease, tokens, wait, min_hold } => {
+                driver.acquire(lease, tokens, wait, min_hold).await;
+            }
             Step::Release { hold, order, then } => driver.release(hold, order, then).await,
             Step::Linger { hold, rest, pending } => {
                 release::linger(&driver.engine, &hold, rest).await;
@@ -108,7 +110,13 @@ impl Driver {
     }
 
     /// The request that waits at the store, or a new one.
-    fn next_request(&mut self, lease: Lease, tokens: u32, wait: Option<Duration>) -> Arc<AcquireRequest> {
+    fn next_request(
+        &mut self,
+        lease: Lease,
+        tokens: u32,
+        wait: Option<Duration>,
+        min_hold: Duration,
+    ) -> Arc<AcquireRequest> {
         let Some(wait) = wait.filter(|_| self.key.waits_at_the_store()) else {
             self.leave_queue();
             return Arc::new(self.request(lease, tokens));
@@ -117,7 +125,13 @@ impl Driver {
             return Arc::clone(queued);
         }
         self.leave_queue();
-        let request = Arc::new(self.request(lease, tokens).queued(wait));
+        let mut request = self.request(lease, tokens).queued(wait);
+        if min_hold > DIRECT_LEASE {
+            // Whoever wants a token above a floor is not granted the key directly, for a few seconds: it has to stay taken
+            // for longer than that, even if we are gone by then. Every token is above this one.
+            request = request.token_floor(1);
+        }
+        let request = Arc::new(request);
         self.queued = Some(Arc::clone(&request));
         request
     }
@@ -133,8 +147,13 @@ impl Driver {
     /// Its place is not kept any more.
     fn stop_queueing(&mut self) -> Option<Arc<AcquireRequest>> {
         let request = self.queued.take()?;
-        lock(&self.key.queued).take();
-        self.engine.timers.remove(self.key.second_id);
+        let mut queued = lock(&self.key.queued);
+        // Another driver of the key may have one of its own there already.
+        if queued.as_ref().is_some_and(|queued| Arc::ptr_eq(&queued.request, &request)) {
+            *queued = None;
+            self.engine.timers.remove(self.key.second_id);
+        }
+        drop(queued);
         if self.key.has_a_queue() {
             // What it hears is for one owner.
             self.watch = None;
@@ -143,19 +162,19 @@ impl Driver {
     }
 
     /// The store has taken note that the request, sent at `since`, waits.
-    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick) {
+    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, refused: ServerTime) {
         if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
-            *lock(&self.key.queued) = Some(Queued { request: Arc::clone(request), since });
+            *lock(&self.key.queued) = Some(Queued { request: Arc::clone(request), since, refused });
             keeper::keep_place(&self.engine, &self.key);
         }
     }
 
-    async fn acquire(&mut self, lease: Lease, tokens: u32, wait: Option<Duration>) {
+    async fn acquire(&mut self, lease: Lease, tokens: u32, wait: Option<Duration>, min_hold: Duration) {
         let engine = Arc::clone(&self.engine);
         // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
         // by the request itself.
         while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
-        let request = self.next_request(lease, tokens, wait);
+        let request = self.next_request(lease, tokens, wait, min_hold);
         let sent = engine.clock.now();
         match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
             Ok(Acquired::Granted(granted)) => {
@@ -171,7 +190,7 @@ impl Driver {
                 self.act(|machine, now, effects| {
                     machine.on_busy(now, busy.remaining, listening, longest, random, effects);
                 });
-                self.keep_place(&request, sent);
+                self.keep_place(&request, sent, busy.server_time);
                 self.subscribe(request).await;
             }
             Err(error) => {
@@ -226,8 +245,15 @@ impl Driver {
     /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
     /// wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime) {
-        let since = lock(&self.key.queued).as_ref().map(|queued| queued.since);
-        let (Some(request), Some(since)) = (self.stop_queueing(), since) else { return };
+        let queued = lock(&self.key.queued).clone();
+        // Messages and answers travel apart. A grant from before the last refusal is over, and what is known of the time
+        // at which the request waited is no measure for it.
+        let queued = queued.filter(|queued| queued.refused < server_time);
+        let Some(since) = queued.map(|queued| queued.since) else {
+            self.act(|machine, now, _| machine.on_message(now));
+            return;
+        };
+        let Some(request) = self.stop_queueing() else { return };
         let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(&request));
         let Some(lease) = lock(&self.key.machine).wanted_lease() else {
             // Nobody waits any more.
@@ -242,14 +268,16 @@ impl Driver {
         let hold = Arc::new(hold);
         if !hold.is_valid(engine.clock.now()) {
             // It is asked for again, under the same owner: the hold may still be there.
+            self.unanswered = hold.unanswered().is_some();
             self.queued = Some(request);
             self.act(|machine, now, _| machine.pace.now(now));
             return;
         }
         let tokens = TokenRange { first: token.get(), last: token.get() };
         self.hold_granted(&hold, tokens, server_time);
-        if matches!(lease, Lease::Fixed(_)) && direct < lease.duration() {
-            // Goes on by itself; the hold's deadline tells how it went.
+        if matches!(lease, Lease::Fixed(_)) {
+            // Counted from when it was last known to wait, and of a direct grant's length: it is less than what was asked
+            // for. Goes on by itself; the hold's deadline tells how it went.
             drop(engine.extend(&hold, lease.duration(), hold.deadline()));
         }
     }

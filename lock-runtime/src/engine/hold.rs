@@ -164,12 +164,12 @@ impl Hold {
     }
 
     /// How it holds `key`, if it does, and which of its keys that is.
-    pub(crate) fn find(&self, key: &LockKey) -> Option<(Kind, usize)> {
+    pub(crate) fn find(&self, key: &LockKey) -> Option<(Kind, u16)> {
         if self.item.key == *key {
             return Some((self.kind(), 0));
         }
         let at = self.more.iter().position(|(item, _)| item.key == *key)?;
-        self.more.get(at).map(|(item, _)| (item.kind, at + 1))
+        self.more.get(at).and_then(|(item, _)| Some((item.kind, u16::try_from(at + 1).ok()?)))
     }
 
     /// Until when the hold is certain.

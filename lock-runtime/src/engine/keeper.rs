@@ -18,6 +18,8 @@ use crate::sync::{lock, shielded};
 
 /// Most holds renewed by one store call.
 const BATCH: usize = 100;
+/// After a call that failed, places are kept again so soon.
+const KEEP_AGAIN: Duration = Duration::from_millis(100);
 /// Added to times that the store has rounded down.
 const MARGIN: Duration = Duration::from_millis(1);
 /// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
@@ -180,6 +182,10 @@ pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>) {
     // All together, so that they share calls.
     let grain = u64::try_from((pause / 4).as_nanos()).unwrap_or(u64::MAX);
     let due = Tick::from_nanos((engine.clock.now() + pause).as_nanos() / grain * grain);
+    keep_place_at(engine, key, due);
+}
+
+fn keep_place_at(engine: &Arc<Engine>, key: &Arc<Key>, due: Tick) {
     // Under the mutex, so that it is not set again after the request has gone.
     let queued = lock(&key.queued);
     if queued.is_some() {
@@ -203,7 +209,8 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
         items.into_iter().map(move |item| KeepItem { item, lease, standing: Standing::Waiter })
     };
     let items = queued.iter().flat_map(|queued| wait(&queued.request)).collect();
-    let (sent, result) = engine.keep(items).await;
+    let (sent, result) = engine.keep_waiting(items).await;
+    let soon = result.is_err();
     if let Err(error) = &result {
         tracing::debug!(%error, waiters = keys.len(), "places in queues not kept");
     }
@@ -224,7 +231,11 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
         {
             waits.since = waits.since.max(sent);
         }
-        keep_place(&engine, key);
+        if soon {
+            keep_place_at(&engine, key, engine.clock.now() + KEEP_AGAIN);
+        } else {
+            keep_place(&engine, key);
+        }
     }
 }
 

@@ -180,11 +180,8 @@ impl Engine {
     /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
     fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Key {
         let shut_down = self.shut_down.load(Ordering::Acquire);
-        let machine = Machine::new(name.clone(), self.clock, shut_down).of(
-            spec.kind,
-            lane == Lane::Read,
-            !spec.more.is_empty(),
-        );
+        let machine =
+            Machine::new(name.clone(), self.clock, shut_down).of(spec.kind, lane, !spec.more.is_empty());
         let second_id = if lane == Lane::Mutex { 0 } else { self.new_id() };
         Key::new(self.id, (self.new_id(), second_id), lane, spec.clone(), machine)
     }
@@ -455,7 +452,7 @@ pub(crate) struct Host {
     /// Once the host's grant has ended, it has to ask elsewhere.
     pub(crate) guest: bool,
     /// Which of the host's keys it wants, if they are several.
-    pub(crate) part: Option<usize>,
+    pub(crate) part: Option<u16>,
 }
 
 /// Where a driver that has to be started is polled first.

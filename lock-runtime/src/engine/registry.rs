@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::machine::Machine;
 use crate::clock::Tick;
 use crate::key::LockKey;
-use crate::store::{AcquireRequest, Item, Kind, Watch};
+use crate::store::{AcquireRequest, Item, Kind, ServerTime, Watch};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::token::OwnerId;
 
@@ -77,6 +77,8 @@ pub(crate) struct Queued {
     pub(crate) request: Arc<AcquireRequest>,
     /// When the last answered call was sent that found it waiting.
     pub(crate) since: Tick,
+    /// The store's time when it was last refused: whatever was granted before is over.
+    pub(crate) refused: ServerTime,
 }
 
 impl Key {

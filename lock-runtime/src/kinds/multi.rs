@@ -5,6 +5,9 @@ use crate::error::AcquireError;
 use crate::key::{IntoLockKey, InvalidKey, LockKey};
 use crate::store::Kind;
 
+/// Most keys of one lock. A server is busy with them in one piece.
+const MOST_KEYS: usize = 1000;
+
 /// One key of a lock of several, see [`LockManager::multi`](crate::LockManager::multi). A bare key is a mutex.
 #[derive(Clone, Debug)]
 pub struct MultiKey {
@@ -67,6 +70,10 @@ pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKe
     }
     sorted.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
     sorted.dedup();
+    if sorted.len() > MOST_KEYS {
+        let reason = format!("a lock of {} keys; the most is {MOST_KEYS}", sorted.len());
+        return Err(AcquireError::misconfigured(reason));
+    }
     let twice = sorted.windows(2).find_map(|pair| match pair {
         [(a, _), (b, _)] if a == b => Some(a),
         _ => None,

@@ -150,10 +150,11 @@ impl AcquireRequest {
     ///
     /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it, also when it is another item
     ///   that is busy. It stays there until it is granted, withdrawn, or not [kept](LockStore::keep) for [`WAITER_LIFE`]; to
-    ///   ask again keeps it too. A free key goes to the first of the queue only; dead ones are passed over, with
+    ///   ask again keeps it too. A request that has lost one of its places takes all of them anew, together: else two of
+    ///   them could each be the first in one queue, and wait for each other. A free key goes to the first of the queue only; dead ones are passed over, with
     ///   everything that their going means to those behind.
-    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`], unless the intent of another
-    ///   writer does so already. An intent stops readers only, and none that reads already. It ends with the
+    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`], if nothing but readers is in
+    ///   the way of the request, and unless the intent of another writer does so already. An intent stops readers only, and none that reads already. It ends with the
     ///   grant or the withdrawal; the latter wakes the readers.
     #[must_use]
     pub fn queued(mut self, wait: Duration) -> Self {
@@ -335,7 +336,8 @@ pub enum Standing {
     /// It holds the key.
     Holder,
     /// It waits, as it said with [`AcquireRequest::queued`]: its place in a fair queue counts as alive for another
-    /// [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`] as long as readers have the key.
+    /// [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`]. A writer that finds readers and has no intent is
+    /// told to ask again at once.
     Waiter,
 }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 pub(crate) mod leaks;
+pub(crate) mod scenes;
 pub(crate) mod schedule;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -15,14 +15,16 @@
 //!                                          awaits; in the end `outcome done` or `outcome lost`
 //! ```
 //!
-//! Kinds are `mutex` (the default), `fair`, `read` and `write`. It ends, without releasing anything in an orderly way, when its input ends.
+//! Kinds are `mutex` (when none is named), `fair`, `read` and `write`.
+//!
+//! It ends, without releasing anything in an orderly way, when its input ends.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockError, LockGuard, LockManager};
+use lock_runtime::{AcquireError, Kind, LockError, LockGuard, LockManager};
 use lock_tests::fenced::FencedRegister;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -127,13 +129,7 @@ async fn main() {
 }
 
 async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<LockGuard, AcquireError> {
-    let mut lock = match options.kind.as_deref() {
-        None | Some("mutex") => locks.mutex(key),
-        Some("fair") => locks.fair(key),
-        Some("read") => locks.read(key),
-        Some("write") => locks.write(key),
-        Some(kind) => panic!("unknown kind {kind:?}"),
-    };
+    let mut lock = lock_tests::kinds::lock(locks, options.kind.unwrap_or(Kind::Mutex), key);
     if let Some(wait) = options.wait {
         lock = lock.wait(wait);
     }
@@ -173,9 +169,19 @@ fn next_line() -> Option<String> {
     }
 }
 
+fn kind(name: &str) -> Kind {
+    match name {
+        "mutex" => Kind::Mutex,
+        "fair" => Kind::Fair,
+        "read" => Kind::Read,
+        "write" => Kind::Write,
+        _ => panic!("unknown kind {name:?}"),
+    }
+}
+
 #[derive(Debug, Default)]
 struct Options {
-    kind: Option<String>,
+    kind: Option<Kind>,
     wait: Option<Duration>,
     lease: Option<Duration>,
     call_timeout: Option<Duration>,
@@ -187,7 +193,7 @@ impl Options {
         for word in text.split_whitespace() {
             let (name, value) = word.split_once('=').expect("options are name=value");
             if name == "kind" {
-                options.kind = Some(value.to_owned());
+                options.kind = Some(kind(value));
                 continue;
             }
             let value = Some(Duration::from_millis(value.parse().expect("milliseconds")));

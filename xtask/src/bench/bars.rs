@@ -39,8 +39,22 @@ pub(crate) struct Bar {
 }
 
 /// As `--only` knows them.
-pub(crate) const WORKLOADS: [&str; 10] =
-    ["latency", "throughput", "hot", "multi", "pingpong", "held", "seed10k", "seed1000", "seed100", "delay"];
+pub(crate) const WORKLOADS: [&str; 14] = [
+    "latency",
+    "throughput",
+    "hot",
+    "multi",
+    "pingpong",
+    "held",
+    "fair-hot",
+    "rw-hot",
+    "rw-mix",
+    "multi3",
+    "seed10k",
+    "seed1000",
+    "seed100",
+    "delay",
+];
 
 pub(crate) fn names() -> String {
     WORKLOADS.join(", ")
@@ -59,6 +73,11 @@ const MULTI: Run = Run("multi --secs 5");
 const PINGPONG: Run = Run("pingpong --secs 4");
 const PINGPONG_LONG: Run = Run("pingpong --rounds 20000");
 const HELD: Run = Run("held");
+const FAIR_HOT: Run = Run("fair-hot --secs 4");
+const RW_HOT: Run = Run("rw-hot --secs 3");
+const RW_HOT_TOKIO: Run = Run("rw-hot --lib tokio --secs 3");
+const RW_MIX: Run = Run("rw-mix --secs 3");
+const MULTI3: Run = Run("multi3 --secs 3");
 const SEED10K: Run = Run("seed10k");
 const SEED10K_RAW: Run = Run("seed10k --lib raw");
 const SEED1000: Run = Run("seed1000");
@@ -69,12 +88,13 @@ const FAR_HOT: Run = Run("hot --hold-us 1000 --secs 5 --delay-ms 25");
 const FAR_MULTI: Run = Run("multi --secs 5 --delay-ms 25");
 
 /// No bar needs them; they are run beside the workload, each after what it is compared with.
-const COMPARISONS: [(&str, Run, Run); 7] = [
+const COMPARISONS: [(&str, Run, Run); 8] = [
     ("latency", LATENCY, Run("latency --lib raw --secs 3")),
     ("latency", LATENCY, Run("latency --lib ping --secs 3")),
     ("throughput", THROUGHPUT_RAW, Run("throughput --lib ping --secs 3")),
     ("multi", MULTI, Run("multi --lib raw --secs 5")),
     ("pingpong", PINGPONG, Run("pingpong --lib raw --secs 4")),
+    ("rw-mix", RW_MIX, Run("rw-mix --lib tokio --secs 3")),
     ("seed1000", SEED1000, Run("seed1000 --lib raw")),
     ("seed100", SEED100, Run("seed100 --lib raw")),
 ];
@@ -113,7 +133,7 @@ macro_rules! ratio {
 
 use Wanted::{AtLeast, AtMost, Exactly};
 
-const BARS: [Bar; 35] = [
+const BARS: [Bar; 48] = [
     ratio!("latency", "acquire p50 / ping p50", AtMost(1.4), LATENCY "p50_us" / LATENCY "ping_p50_us"),
     field!("latency", "allocations a pair", AtMost(40.0), LATENCY, "allocs_per_pair"),
     field!("latency", "errors", Exactly(0.0), LATENCY, "errors"),
@@ -144,6 +164,19 @@ const BARS: [Bar; 35] = [
         ratio(line.number("cpu_ms")?, line.number("secs")? * 10.0)
     }),
     field!("held", "bytes a hold", AtMost(2047.0), HELD, "bytes_per_hold"),
+    ratio!("fair-hot", "hand-off p50 / ping p50", AtMost(2.5), FAIR_HOT "handoff_p50_us" / FAIR_HOT "ping_p50_us"),
+    field!("fair-hot", "order violations", Exactly(0.0), FAIR_HOT, "order_violations"),
+    field!("fair-hot", "stalls", Exactly(0.0), FAIR_HOT, "stalls"),
+    field!("fair-hot", "overlaps", Exactly(0.0), FAIR_HOT, "overlaps"),
+    field!("fair-hot", "errors", Exactly(0.0), FAIR_HOT, "errors"),
+    ratio!("rw-hot", "reads / tokio", AtLeast(0.15), RW_HOT "reads_per_s" / RW_HOT_TOKIO "reads_per_s"),
+    field!("rw-hot", "writer's wait p99, µs", AtMost(20_000.0), RW_HOT, "writer_wait_p99_us"),
+    field!("rw-hot", "overlaps", Exactly(0.0), RW_HOT, "overlaps"),
+    field!("rw-hot", "errors", Exactly(0.0), RW_HOT, "errors"),
+    field!("rw-mix", "overlaps", Exactly(0.0), RW_MIX, "overlaps"),
+    field!("rw-mix", "errors", Exactly(0.0), RW_MIX, "errors"),
+    field!("multi3", "three keys / one", AtMost(1.5), MULTI3, "ratio"),
+    field!("multi3", "errors", Exactly(0.0), MULTI3, "errors"),
     ratio!("seed10k", "time / raw", AtMost(1.2), SEED10K "total_ms" / SEED10K_RAW "total_ms"),
     field!("seed1000", "acquired", Exactly(1.0), SEED1000, "acquired"),
     field!("seed100", "time, ms", AtMost(20.0), SEED100, "total_ms"),
@@ -265,6 +298,10 @@ mod tests {
         assert_eq!(value(bar("multi", "longest wait, ms"), &waits), Some(600.0));
         let held = [json!({"cpu_ms": 500.0, "secs": 20.0})];
         assert_eq!(value(bar("held", "% of a core"), &held), Some(2.5));
+        let fair = json!({"handoff_p50_us": 100.0, "ping_p50_us": 50.0});
+        assert_eq!(value(bar("fair-hot", "hand-off p50 / ping p50"), &[fair.clone(), fair]), Some(2.0));
+        let rw = [json!({"reads_per_s": 30.0}), json!({"reads_per_s": 100.0})];
+        assert_eq!(value(bar("rw-hot", "reads / tokio"), &rw), Some(0.3));
         let seeds = [json!({"total_ms": 12.0}), json!({"total_ms": 10.0})];
         assert_eq!(value(bar("seed10k", "time / raw"), &seeds), Some(1.2));
     }

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::super::hot;
 use super::{COUNT, END, READY};
 use crate::args::Options;
+use crate::backend::Backend;
 use crate::inside::Inside;
 use crate::meter::Meter;
 use crate::report::Report;
@@ -16,17 +17,28 @@ use crate::server::Urls;
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
     let mut parent = listen()?;
     let path = parent.recv().await.ok_or("the parent says nothing")?;
+    let backend = Backend::connect(options, urls).await?;
+    work(options, &backend, &mut parent, path).await
+}
+
+/// To the end, where `path` is the file of the overlap check.
+pub(in super::super) async fn work(
+    options: &Options,
+    backend: &Backend,
+    parent: &mut UnboundedReceiver<String>,
+    path: String,
+) -> Result<Report, String> {
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let inside = Inside::shared(&file.map_err(|error| format!("{path}: {error}"))?)?;
-    let crew = hot::start(options, urls, inside).await?;
+    let crew = hot::start(options, backend, inside)?;
     println!("{READY}");
 
     // The parent asks the server for all.
     let mut meter = Meter::clocks(options);
-    hear(&mut parent, COUNT).await?;
+    hear(parent, COUNT).await?;
     let start = meter.start().await?;
     crew.count();
-    hear(&mut parent, END).await?;
+    hear(parent, END).await?;
     let pending = crew.end();
     let cost = meter.end(&start).await?;
     Ok(hot::report(options, &crew.finish(pending, cost).await?, inside))
@@ -41,7 +53,7 @@ async fn hear(parent: &mut UnboundedReceiver<String>, expected: &str) -> Result<
 
 /// What the parent says, line by line. A thread reads it, which no work of the tasks keeps from ending this process
 /// when the parent is gone.
-fn listen() -> Result<UnboundedReceiver<String>, String> {
+pub(in super::super) fn listen() -> Result<UnboundedReceiver<String>, String> {
     let (sender, lines) = unbounded_channel();
     std::thread::Builder::new()
         .name("parent".to_owned())
@@ -51,7 +63,7 @@ fn listen() -> Result<UnboundedReceiver<String>, String> {
                 let _ = sender.send(line);
             }
             eprintln!(
-                "error: --id is for the processes that multi starts; the one that started this one is gone"
+                "error: --id is for the processes that a workload starts; the one that started this one is gone"
             );
             std::process::exit(1);
         })

@@ -12,8 +12,8 @@
 //!
 //! A child ends when its input does, so that none is left behind when this process dies, however it dies.
 
-mod child;
-mod process;
+pub(super) mod child;
+pub(super) mod process;
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const COUNT: &str = "count";
 const END: &str = "end";
 
 /// How long processes may take to start, on a busy machine.
-const START: Duration = Duration::from_secs(30);
+pub(super) const START: Duration = Duration::from_secs(30);
 /// How long they may take to end.
 const FINISH: Duration = crew::STOP.saturating_add(Duration::from_secs(30));
 
@@ -42,8 +42,17 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     if options.id.is_some() {
         return child::run(options, urls).await;
     }
-    let url = urls.measured.as_deref().ok_or("there is no store that processes could share")?;
     let mut meter = Meter::connect(options, urls).await?;
+    Ok(measure(options, urls, &mut meter).await?.0)
+}
+
+/// Starts the processes and has them count; one line for all, and theirs.
+pub(super) async fn measure(
+    options: &Options,
+    urls: &Urls,
+    meter: &mut Meter,
+) -> Result<(Report, Vec<Value>), String> {
+    let url = shared(urls)?;
     let file = NamedTempFile::new().map_err(|error| format!("no file for the overlap check: {error}"))?;
     let inside = Inside::shared(file.as_file())?;
 
@@ -81,7 +90,11 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             serde_json::from_str(&line).map_err(|error| format!("process {id} says {line:?}: {error}"))?,
         );
     }
-    Ok(sum(options, &lines, inside.overlaps(), cost))
+    Ok((sum(options, &lines, inside.overlaps(), cost), lines))
+}
+
+pub(super) fn shared(urls: &Urls) -> Result<&str, String> {
+    urls.measured.as_deref().ok_or_else(|| "there is no store that processes could share".to_owned())
 }
 
 /// One line out of many: sums of what was done and used up, the worst of all waits.

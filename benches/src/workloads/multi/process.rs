@@ -10,7 +10,7 @@ use crate::args::Options;
 
 /// Killed on drop; it ends by itself when this process does, because its input ends then.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(in super::super) struct Process {
     id: usize,
     child: Child,
     input: ChildStdin,
@@ -18,13 +18,14 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(options: &Options, url: &str, id: usize) -> Result<Self, String> {
-        let failed = |error: std::io::Error| format!("process {id} of multi can't be started: {error}");
+    pub(in super::super) fn start(options: &Options, url: &str, id: usize) -> Result<Self, String> {
+        let failed =
+            |error: std::io::Error| format!("process {id} of the workload can't be started: {error}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(args(options, url, id)).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(format!("process {id} of multi has no pipes"));
+            return Err(format!("process {id} of the workload has no pipes"));
         };
         let (sender, lines) = unbounded_channel();
         let process = Self { id, child, input, lines };
@@ -41,16 +42,16 @@ impl Process {
         Ok(process)
     }
 
-    pub(super) fn id(&self) -> usize {
+    pub(in super::super) fn id(&self) -> usize {
         self.id
     }
 
-    pub(super) fn say(&mut self, line: &str) -> Result<(), String> {
+    pub(in super::super) fn say(&mut self, line: &str) -> Result<(), String> {
         writeln!(self.input, "{line}")
             .map_err(|error| format!("process {} does not take {line:?}: {error}", self.id))
     }
 
-    pub(super) async fn hear(&mut self, within: Duration) -> Result<String, String> {
+    pub(in super::super) async fn hear(&mut self, within: Duration) -> Result<String, String> {
         match tokio::time::timeout(within, self.lines.recv()).await {
             Ok(Some(line)) => Ok(line),
             Ok(None) => Err(format!("process {} has ended; it says why on stderr", self.id)),

@@ -147,7 +147,7 @@ impl Machine {
         grant: &Arc<Grant>,
         entry: u64,
         kind: Option<Kind>,
-        part: Option<usize>,
+        part: Option<u16>,
         now: Tick,
     ) -> Option<Entry> {
         let id = self.new_id();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::inside::stop_watching;
 use super::{
-    COUNTER_AHEAD, Effects, Held, Lingering, Machine, OFFER_TIME, Offer, Order, Patience, Phase, Rivals,
-    Step, Waiter, WaiterState,
+    COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Patience, Phase, Rivals, Step, Waiter,
+    WaiterState,
 };
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
@@ -61,9 +61,10 @@ impl Machine {
     /// Takes back an offer that nobody claimed in time.
     pub(crate) fn sweep(&mut self, now: Tick, effects: &mut Effects) {
         self.sweeping = false;
+        let offer_time = self.offer_time();
         let Phase::Held(Held { offer: offer @ Some(_), .. }) = &mut self.phase else { return };
         let Some(Offer { since, last, .. }) = *offer else { return };
-        let due = since + OFFER_TIME;
+        let due = since + offer_time;
         if now < due {
             self.sweeping = true;
             effects.sweep = Some(due);
@@ -120,11 +121,11 @@ impl Machine {
                     self.parked = true;
                     return Step::Park { until };
                 }
-                let lease = waiter.wish.lease;
+                let (lease, min_hold) = (waiter.wish.lease, waiter.wish.min_hold);
                 let wait = (waiter.wish.patience == Patience::Wait).then_some(waiter.wish.wait);
                 self.calls += 1;
                 self.asking = true;
-                Step::Acquire { lease, tokens: self.wanted_tokens(), wait }
+                Step::Acquire { lease, tokens: self.wanted_tokens(), wait, min_hold }
             }
         }
     }

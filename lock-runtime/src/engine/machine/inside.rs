@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{
-    Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, Offer, Order,
-    Patience, Phase, WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
+    Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, OWN_OFFER_TIME, Offer,
+    Order, Patience, Phase, WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
@@ -227,6 +228,16 @@ impl Machine {
         }
     }
 
+    /// For how long an offer stands.
+    pub(super) fn offer_time(&self) -> Duration {
+        match &self.phase {
+            Phase::Held(held) if self.own => {
+                OWN_OFFER_TIME.min(held.hold.lease.duration() / 4).max(OFFER_TIME)
+            }
+            _ => OFFER_TIME,
+        }
+    }
+
     /// Offers the hold to a waiter, and to others behind it that want the same when offers have not been claimed.
     pub(super) fn offer(&mut self, first: u64, now: Tick, effects: &mut Effects) {
         let Phase::Held(held) = &mut self.phase else { return };
@@ -252,7 +263,7 @@ impl Machine {
         held.offer = Some(offer);
         if !self.sweeping {
             self.sweeping = true;
-            effects.sweep = Some(now + OFFER_TIME);
+            effects.sweep = Some(now + self.offer_time());
         }
     }
 

@@ -20,6 +20,7 @@ use super::caller::Caller;
 use super::hold::{Grant, Hold, Lease, MaxHold};
 use super::pace::Pace;
 use super::pending::Pending;
+use super::registry::Lane;
 use crate::clock::{Clock, Tick};
 use crate::error::{AcquireError, ReleaseError};
 use crate::key::LockKey;
@@ -29,6 +30,8 @@ use crate::token::FencingToken;
 
 /// An offer that is not claimed for so long goes to the next waiter.
 pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
+/// The same where nobody else waits, and the place in the store's queue is gone: a second, or a quarter of the lease.
+const OWN_OFFER_TIME: Duration = Duration::from_secs(1);
 /// Each offer that nobody claims doubles the number of waiters who get the next one, up to this power of two: so many
 /// waiters that are not polled cannot keep one waiting that is.
 const MOST_DOUBLINGS: u32 = 10;
@@ -51,7 +54,7 @@ pub(crate) struct Wish {
     /// It may enter a grant of an enclosing call here, and is not to be granted anything else.
     pub(crate) guest: bool,
     /// Which of the keys of that grant it wants, if they are several.
-    pub(crate) part: Option<usize>,
+    pub(crate) part: Option<u16>,
     /// The enclosing locked calls.
     pub(crate) scope: Scope,
     pub(crate) task: Option<Caller>,
@@ -75,15 +78,15 @@ pub(crate) struct Entry {
     pub(crate) reentrant: bool,
     /// The grant came from a local hand-off.
     pub(crate) handed_on: bool,
-    /// It is only of this one of the grant's several keys.
-    pub(crate) part: Option<usize>,
+    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and so in every locked body.
+    pub(crate) part: Option<u16>,
 }
 
 impl Entry {
     /// Its (first) key and token.
     pub(crate) fn first(&self) -> (&LockKey, FencingToken) {
         let hold = &self.grant.hold;
-        let part = self.part.and_then(|part| hold.more().nth(part.checked_sub(1)?));
+        let part = self.part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
         part.unwrap_or((&hold.item.key, self.grant.token))
     }
 
@@ -182,7 +185,7 @@ pub(crate) enum Step {
     /// Nothing: the driver ends.
     Exit,
     /// Ask the store for the key; for somebody who waits for so long, if at all.
-    Acquire { lease: Lease, tokens: u32, wait: Option<Duration> },
+    Acquire { lease: Lease, tokens: u32, wait: Option<Duration>, min_hold: Duration },
     /// Give the hold back, and take the key again in the same step if allowed.
     Release { hold: Arc<Hold>, order: Order, then: Option<Again> },
     /// Keep the key taken for this long, then let it expire.
@@ -321,6 +324,8 @@ pub(crate) struct Machine {
     wide: bool,
     /// Its grants are shared by all callers that fit.
     shared: bool,
+    /// Of one caller.
+    own: bool,
     /// Takes nobody any more.
     closed: bool,
     letting_go: bool,
@@ -360,6 +365,7 @@ impl Machine {
             kind: Kind::Mutex,
             wide: false,
             shared: false,
+            own: false,
             closed: false,
             letting_go: false,
             clock,
@@ -384,9 +390,10 @@ impl Machine {
         }
     }
 
-    /// A machine for a lane of this kind: `shared` by readers, or of `wide` holds.
-    pub(crate) fn of(mut self, kind: Kind, shared: bool, wide: bool) -> Self {
-        (self.kind, self.shared, self.wide) = (kind, shared, wide);
+    /// A machine for this lane; `wide`: of holds of several keys.
+    pub(crate) fn of(mut self, kind: Kind, lane: Lane, wide: bool) -> Self {
+        (self.kind, self.wide) = (kind, wide);
+        (self.shared, self.own) = (lane == Lane::Read, lane == Lane::Own);
         self
     }
 

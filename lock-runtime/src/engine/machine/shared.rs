@@ -95,7 +95,7 @@ impl Machine {
             return true;
         }
         let Phase::Held(held) = &self.phase else { return false };
-        if held.live.is_none() {
+        if held.live.is_none() && held.offer.is_none() {
             return false;
         }
         let until = held.window_end + DRAIN_TIME;
@@ -114,7 +114,7 @@ impl Machine {
     pub(crate) fn let_go(&mut self, now: Tick, effects: &mut Effects) {
         self.letting_go = false;
         let Phase::Held(held) = &self.phase else { return };
-        if held.live.is_none() || self.first_active().is_none() {
+        if self.first_active().is_none() {
             return;
         }
         let until = held.window_end + DRAIN_TIME;

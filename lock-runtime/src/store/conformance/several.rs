@@ -1,6 +1,8 @@
 //! Requests for several keys of several kinds.
 
+use super::stall::rest;
 use super::*;
+use crate::store::WAITER_LIFE;
 
 /// One item of each kind.
 fn one_of_each(number: u32) -> Vec<Item> {
@@ -76,6 +78,27 @@ pub(crate) async fn a_refused_request_joins_every_queue(Subject { store, other, 
     busy(&other, wish(Kind::Fair, "c", 2)).await;
 }
 
+/// Two requests would each be the first in one queue, and wait for each other.
+pub(crate) async fn a_request_that_lost_one_of_its_places_takes_all_anew(
+    Subject { store, other, .. }: Subject,
+) {
+    let held = vec![item_of(Kind::Fair, "a", 9), item_of(Kind::Fair, "b", 9)];
+    grant(&store, wish_of(held.clone())).await;
+    let (first, second) = (fair_pair(1), fair_pair(2));
+    busy(&store, Arc::clone(&first)).await;
+    busy(&other, Arc::clone(&second)).await;
+    // The first is silent for too long; one of its places is taken from it.
+    for _ in 0..2 {
+        rest(WAITER_LIFE * 11 / 20).await;
+        busy(&other, Arc::clone(&second)).await;
+    }
+    busy(&other, waiting(Kind::Fair, "b", 3)).await;
+    busy(&store, Arc::clone(&first)).await;
+    release(&store, giving_back(held)).await;
+    busy(&store, first).await;
+    grant(&other, second).await;
+}
+
 pub(crate) async fn a_refused_request_that_does_not_wait_leaves_no_trace(
     Subject { store, other, .. }: Subject,
 ) {
@@ -91,6 +114,17 @@ pub(crate) async fn a_refused_request_announces_its_writers(Subject { store, oth
     grant(&other, wish(Kind::Read, "w", 9)).await;
     let request = Arc::new(wish_of(one_of_each(1)).queued(LONG));
     assert_eq!(busy(&store, Arc::clone(&request)).await.item, 0);
+    // Readers are not all that is in its way.
+    grant(&other, wish(Kind::Read, "w", 3)).await;
+    give_back(&other, &wish(Kind::Mutex, "m", 9)).await;
+    assert_eq!(busy(&store, Arc::clone(&request)).await.item, 3);
+    busy(&other, wish(Kind::Read, "w", 2)).await;
+    // Now they are not again.
+    grant(&other, wish(Kind::Mutex, "m", 9)).await;
+    busy(&store, Arc::clone(&request)).await;
+    grant(&other, wish(Kind::Read, "w", 4)).await;
+    give_back(&other, &wish(Kind::Mutex, "m", 9)).await;
+    busy(&store, Arc::clone(&request)).await;
     busy(&other, wish(Kind::Read, "w", 2)).await;
     withdraw(&store, &request).await;
     grant(&other, wish(Kind::Read, "w", 2)).await;

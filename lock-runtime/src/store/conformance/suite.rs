@@ -128,7 +128,7 @@ macro_rules! conformance {
                 a_writer_that_does_not_wait_keeps_nobody_out
                 an_intent_ends_by_itself
                 an_intent_is_kept
-                an_intent_is_set_by_keep
+                a_writer_that_finds_readers_later_is_told_to_ask_again
                 an_intent_stops_no_writer
                 an_intent_ends_with_the_grant
                 withdraw_of_a_waiting_writer_lets_readers_in
@@ -158,6 +158,7 @@ macro_rules! conformance {
                 nothing_is_taken_when_one_item_is_busy
                 busy_names_the_first_busy_item_of_any_kind
                 a_refused_request_joins_every_queue
+                a_request_that_lost_one_of_its_places_takes_all_anew
                 a_refused_request_that_does_not_wait_leaves_no_trace
                 a_refused_request_announces_its_writers
                 a_request_of_several_is_told_and_not_granted

@@ -85,9 +85,26 @@ impl ReadWrite {
     /// `owner` waits to write: when only readers are in its way, no more of them come. The intent of another writer
     /// does the same, and stays.
     pub(super) fn intend(&mut self, owner: &OwnerId, now: Tick) {
-        let read = self.writer(now).is_none() && self.ends(now).is_some();
-        if read && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
+        if self.is_read(now) && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
             self.intent = Some(Hold { owner: owner.clone(), expires: now + INTENT_LIFE });
+        }
+    }
+
+    /// Whether readers have the key, and nobody else.
+    pub(super) fn is_read(&self, now: Tick) -> bool {
+        self.writer(now).is_none() && self.ends(now).is_some()
+    }
+
+    /// The intent of `owner` lives on. Whether it is missing, although there are readers to keep out.
+    pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
+        match &mut self.intent {
+            Some(intent) if intent.expires > now => {
+                if intent.owner == *owner {
+                    intent.expires = now + INTENT_LIFE;
+                }
+                false
+            }
+            _ => self.is_read(now),
         }
     }
 

@@ -201,8 +201,9 @@ impl Pair {
                     continue;
                 }
             }
-            if kind == Kind::Write {
-                self.model.intend(number, owner);
+            if kind == Kind::Write && self.model.keep_intent(number, owner) {
+                assert_eq!(answer, Kept::Waiting(Duration::from_millis(1)));
+                continue;
             }
             let left = self.model.refuses(number, kind, owner).map(|until| self.left(until));
             assert_eq!(answer, Kept::Waiting(left.unwrap_or(Duration::from_millis(1))));

@@ -153,10 +153,17 @@ impl Model {
         let refusal = items.iter().enumerate().find_map(|(index, (key, kind))| {
             self.refuses(*key, *kind, wish.owner).map(|until| (index, until))
         });
+        let blocked = items.iter().any(|(key, kind)| {
+            let read = *kind == Kind::Write && self.is_read(*key);
+            !read && self.refuses(*key, *kind, wish.owner).is_some()
+        });
         for (key, kind) in items {
             match kind {
                 _ if refusal.is_none() => self.take(key, kind, wish.owner, self.now + wish.lease_ms),
                 Kind::Fair => self.queue_up(key, wish),
+                Kind::Write if wish.waits && blocked => {
+                    self.end_intent(key, wish.owner);
+                }
                 Kind::Write if wish.waits => self.intend(key, wish.owner),
                 Kind::Mutex | Kind::Read | Kind::Write => {}
             }
@@ -194,10 +201,28 @@ impl Model {
         self.key(key).queue.retain(|waiter| waiter.owner != owner);
     }
 
+    pub(super) fn is_read(&mut self, key: usize) -> bool {
+        let state = self.key(key);
+        !state.readers.is_empty() && state.writer.is_none()
+    }
+
+    /// Whether an intent is missing.
+    pub(super) fn keep_intent(&mut self, key: usize, owner: u8) -> bool {
+        match self.key(key).intent {
+            Some((writer, _)) => {
+                if writer == owner {
+                    self.intend(key, owner);
+                }
+                false
+            }
+            None => self.is_read(key),
+        }
+    }
+
     pub(super) fn intend(&mut self, key: usize, owner: u8) {
         let ends = self.now + ms(INTENT_LIFE);
+        let read = self.is_read(key);
         let state = self.key(key);
-        let read = !state.readers.is_empty() && state.writer.is_none();
         if read && state.intent.is_none_or(|(writer, _)| writer == owner) {
             state.intent = Some((owner, ends));
         }

@@ -88,6 +88,13 @@ impl Step<'_> {
     fn note(&mut self, request: &AcquireRequest) {
         let now = self.moment.now;
         let waits = request.wait.is_some();
+        // By something else than readers.
+        let blocked = request.items.iter().any(|item| {
+            self.table.get(self.prefix, &item.key).is_some_and(|entry| {
+                let by_readers = item.kind == Kind::Write && entry.read_write.is_read(now);
+                entry.refuses(item, now).is_some() && !by_readers
+            })
+        });
         for item in &request.items {
             match item.kind {
                 Kind::Fair if waits => {
@@ -104,7 +111,11 @@ impl Step<'_> {
                 }
                 Kind::Write if waits => {
                     if let Some(entry) = self.table.get(self.prefix, &item.key) {
-                        entry.read_write.intend(&item.owner, now);
+                        if blocked {
+                            entry.read_write.end_intent(&item.owner, now);
+                        } else {
+                            entry.read_write.intend(&item.owner, now);
+                        }
                     }
                 }
                 Kind::Mutex | Kind::Read | Kind::Write => {}

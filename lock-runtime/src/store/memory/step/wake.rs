@@ -79,7 +79,9 @@ pub(super) fn keep_waiting(entry: &mut Entry, item: &Item, moment: Moment, bell:
                 return Kept::Gone;
             }
         }
-        Kind::Write => entry.read_write.intend(&item.owner, now),
+        // Whether it is to have one depends on the whole request, which has to be sent again.
+        Kind::Write if entry.read_write.keep_intent(&item.owner, now) => return Kept::Waiting(AT_ONCE),
+        Kind::Write => {}
         Kind::Mutex | Kind::Read => {}
     }
     Kept::Waiting(entry.refuses(item, now).map_or(AT_ONCE, |until| until.since(now)))

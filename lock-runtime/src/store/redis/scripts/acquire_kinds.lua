@@ -22,14 +22,31 @@ for i = 1, #KEYS / 2 do
   items[i] = item
   local left, reason = item.kind.look(item, now)
   if reason then return {3, now, i, reason} end
+  item.refused = left
   if left and not refusal then
     refusal = {0, now, i, left}
     if wait < 0 then return refusal end
   end
 end
 if refusal then
-  local alone = #items == 1 and ARGV[5] == '0'
+  local alone, fairs, placed, blocked = #items == 1 and ARGV[5] == '0', 0, 0, false
   for _, item in ipairs(items) do
+    if item.kind == kinds.f then
+      fairs = fairs + 1
+      if kinds.f.place(item) then placed = placed + 1 end
+    end
+    -- By something else than readers.
+    if item.refused and not (item.kind == kinds.w and item.mode == 'read') then blocked = true end
+  end
+  for _, item in ipairs(items) do
+    -- Its places in several queues are taken together, or two requests could each be the first in one queue and wait for
+    -- each other: when one was lost, all are given up.
+    if placed > 0 and placed < fairs and item.kind == kinds.f then kinds.f.give_up(item) end
+    -- Readers are kept out when nothing but readers is in the way.
+    if blocked and item.kind == kinds.w then kinds.w.do_not_wait(item) end
+  end
+  for _, item in ipairs(items) do
+    if blocked and item.kind == kinds.w then item.kind = {} end
     if item.kind.wait then item.kind.wait(item, now, wait, lease, ARGV[3], alone) end
   end
   return refusal

@@ -29,6 +29,19 @@ function kinds.f.look(item, now)
   return patience(f, head, record)
 end
 
+-- Whether the owner has a place that is whole: all three, or somebody has deleted a part of the queue.
+function kinds.f.place(item)
+  local f, owner = item.fair, item[3]
+  return call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner) and call('HGET', f.alive, owner)
+end
+
+function kinds.f.give_up(item)
+  local f = item.fair
+  take_out(f, item[3])
+  local head = item.left == -2 and head_of(f)
+  if head then tell(f.channel .. ':' .. head, '0') end
+end
+
 function kinds.f.wait(item, now, wait, lease, ttl, alone)
   local f, owner = item.fair, item[3]
   -- All three, or somebody has deleted a part of the queue.

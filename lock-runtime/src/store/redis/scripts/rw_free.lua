@@ -76,8 +76,8 @@ function kinds.w.stay(lock, owner, lease)
     if writer == owner then
       call('PEXPIRE', intent, INTENT_LIFE)
     elseif not writer then
-      -- Full memory refuses this; then readers go on coming in, and the writer would not be granted either.
-      try('SET', intent, owner, 'PX', INTENT_LIFE)
+      -- Whether it is to have one depends on the whole request, which has to be sent again.
+      return -1
     end
   end
   return -math.max(call('PTTL', lock), 1)

@@ -75,6 +75,12 @@ function kinds.w.wait(item)
   if not writer or writer == item[3] then call('SET', intent, item[3], 'PX', INTENT_LIFE) end
 end
 
+-- It waits for something else, too: readers may come in.
+function kinds.w.do_not_wait(item)
+  local intent = intent_of(item[1])
+  if call('GET', intent) == item[3] then call('DEL', intent) end
+end
+
 function kinds.w.grant(item, lease)
   local lock, done = item[1], 1
   if item.left == -2 then done = try('HSET', lock, 'mode', 'write', item[3] .. ':write', '1') end

@@ -13,10 +13,11 @@ local function listeners(...)
 end
 
 local function living(lock, fields)
-  local found = {}
+  local found, budget = {}, 10000
   for i = 1, #fields, 2 do
     local lives = fields[i] == 'mode' or find(fields[i], ':write$')
-    for index = 1, lives and 0 or math.min(tonumber(fields[i + 1]) or 0, 10000) do
+    for index = 1, lives and 0 or math.min(tonumber(fields[i + 1]) or 0, budget) do
+      budget = budget - 1
       lives = lives or try('EXISTS', hold_of(lock, fields[i], index)) == 1
     end
     if lives then
@@ -46,7 +47,8 @@ for i = 1, #KEYS / 2 do
   else
     local fields, rw = call('HGETALL', lock), call('HEXISTS', lock, 'mode') == 1
     reply[4] = listeners(rw and rw_channel(lock) or 'redisson_lock__channel:' .. tag(lock))
-    if rw then fields = living(lock, fields) end
+    local mode = rw and call('HGET', lock, 'mode')
+    if mode == 'read' or mode == 'write' then fields = living(lock, fields) end
     for _, value in ipairs(fields) do reply[#reply + 1] = value end
   end
   replies[i] = reply

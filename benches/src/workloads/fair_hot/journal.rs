@@ -1,0 +1,258 @@
+//! [`Journal`]: when a process asked for its places in the queue, and in what order they got the lock.
+//!
+//! A store around the real one writes it: there every waiter has an owner of its own, and the moments are those of the
+//! calls. A place counts as asked for when its first call is made, which is before it is sent; as taken when the answer
+//! to a call says so; as granted when it is released, since a fair lock has one holder at a time: who is released
+//! first was granted first. So a pair that is found in the wrong order was in the wrong order.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lock_runtime::store::{
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
+    ScanRequest, Scanned, Standing, StoreError, Watch, Withdrawn,
+};
+use lock_runtime::{LockKey, LockManager, OwnerId};
+use serde_json::{Value, json};
+
+use crate::workloads::pingpong::Stamp;
+
+/// What all waiters of a process have done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Journal(Arc<Mutex<Pages>>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    waiting: HashMap<OwnerId, Waiting>,
+    done: Vec<Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    sent: u64,
+    queued: Option<u64>,
+}
+
+/// One waiter that had the lock, in nanoseconds of the clock that all processes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// When the lock was asked for.
+    pub(crate) sent: u64,
+    /// When it was known that the waiter is in the queue; nothing if it never had to be.
+    pub(crate) queued: Option<u64>,
+    /// When it gave the lock back.
+    pub(crate) released: u64,
+}
+
+impl Place {
+    pub(crate) fn to_json(self) -> Value {
+        json!([self.sent, self.queued, self.released])
+    }
+
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
+        let queued = value.get(1)?;
+        Some(Self {
+            sent: value.get(0)?.as_u64()?,
+            queued: if queued.is_null() { None } else { Some(queued.as_u64()?) },
+            released: value.get(2)?.as_u64()?,
+        })
+    }
+}
+
+/// The pairs in which one was granted the lock before another who was known to be in the queue when the first one asked.
+pub(crate) fn violations(mut places: Vec<Place>) -> usize {
+    places.sort_by_key(|place| place.released);
+    // When those who were granted it earlier asked, sorted. They mostly come in that order, so that little is moved.
+    let mut earlier: Vec<u64> = Vec::with_capacity(places.len());
+    let mut pairs = 0;
+    for place in places {
+        if let Some(queued) = place.queued {
+            pairs += earlier.len() - earlier.partition_point(|&sent| sent <= queued);
+        }
+        let at = earlier.partition_point(|&sent| sent <= place.sent);
+        earlier.insert(at, place.sent);
+    }
+    pairs
+}
+
+impl Journal {
+    /// Those who have given the lock back. Who gave up, lost its place or still waits is none of them.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.open().done.clone()
+    }
+
+    fn open(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asks(&self, owner: &OwnerId) {
+        let sent = Stamp::now().0;
+        self.open().waiting.entry(owner.clone()).or_insert(Waiting { sent, queued: None });
+    }
+
+    fn is_in_the_queue(&self, owner: &OwnerId) {
+        let now = Stamp::now().0;
+        if let Some(waiting) = self.open().waiting.get_mut(owner) {
+            waiting.queued.get_or_insert(now);
+        }
+    }
+
+    fn is_not_waiting(&self, owner: &OwnerId) {
+        self.open().waiting.remove(owner);
+    }
+
+    fn releases(&self, owner: &OwnerId) {
+        let released = Stamp::now().0;
+        let mut pages = self.open();
+        if let Some(Waiting { sent, queued }) = pages.waiting.remove(owner) {
+            pages.done.push(Place { sent, queued, released });
+        }
+    }
+}
+
+/// A store that keeps the journal of another one.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    store: Arc<dyn LockStore>,
+    journal: Journal,
+    /// Its store ends with it.
+    _manager: LockManager,
+}
+
+impl Watched {
+    pub(crate) fn new(store: Arc<dyn LockStore>, journal: &Journal, manager: LockManager) -> Self {
+        Self { store, journal: journal.clone(), _manager: manager }
+    }
+}
+
+impl LockStore for Watched {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        let (call, journal) = (self.store.acquire(Arc::clone(&request)), self.journal.clone());
+        Box::pin(async move {
+            request.items.iter().for_each(|item| journal.asks(&item.owner));
+            let answer = call.await;
+            if let Ok(Acquired::Busy(_)) = answer {
+                for item in &request.items {
+                    match request.wait {
+                        Some(_) => journal.is_in_the_queue(&item.owner),
+                        None => journal.is_not_waiting(&item.owner),
+                    }
+                }
+            }
+            answer
+        })
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        let (call, journal) = (self.store.release(Arc::clone(&request)), self.journal.clone());
+        Box::pin(async move {
+            request.items.iter().for_each(|item| journal.releases(&item.owner));
+            call.await
+        })
+    }
+
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        let (call, journal) = (self.store.keep(Arc::clone(&request)), self.journal.clone());
+        Box::pin(async move {
+            let answer = call.await;
+            for (kept, of) in answer.iter().flatten().zip(&request.items) {
+                if *kept == Kept::Gone && of.standing == Standing::Waiter {
+                    journal.is_not_waiting(&of.item.owner);
+                }
+            }
+            answer
+        })
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.store.downgrade(request)
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        request.items.iter().for_each(|item| self.journal.is_not_waiting(&item.owner));
+        self.store.withdraw(request)
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        self.store.watch(request)
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        self.store.status(key)
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        self.store.force_release(key)
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.store.scan(request)
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        self.store.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_runtime::testing;
+
+    use super::*;
+
+    fn place(sent: u64, queued: impl Into<Option<u64>>, released: u64) -> Place {
+        Place { sent, queued: queued.into(), released }
+    }
+
+    #[test]
+    fn who_asked_after_another_was_in_the_queue_comes_after_it() {
+        let first = place(10, 20, 100);
+        assert_eq!(violations(vec![place(21, 30, 200), first]), 0);
+        assert_eq!(violations(vec![place(21, 30, 90), first]), 1);
+        // Two passed the first one by.
+        assert_eq!(violations(vec![place(21, 30, 90), place(40, None, 95), first]), 2);
+    }
+
+    #[test]
+    fn calls_that_cross_have_no_order() {
+        let first = place(10, 20, 100);
+        assert_eq!(violations(vec![place(20, 25, 90), first]), 0);
+        assert_eq!(violations(vec![place(5, 50, 90), first]), 0);
+        // One that got the lock at once was never in the queue.
+        assert_eq!(violations(vec![place(21, 30, 90), place(10, None, 100)]), 0);
+    }
+
+    #[test]
+    fn a_place_says_the_same_as_text() {
+        for place in [place(1, 2, 3), place(u64::MAX, None, 3)] {
+            assert_eq!(Place::from_json(&place.to_json()), Some(place));
+        }
+        assert_eq!(Place::from_json(&json!([1, 2])), None);
+    }
+
+    #[tokio::test]
+    async fn the_journal_has_everybody_who_had_the_lock_and_nobody_else() {
+        let inner = testing::memory_manager();
+        let journal = Journal::default();
+        let store = Watched::new(testing::store_of(&inner), &journal, inner);
+        let locks = LockManager::builder().connect_store(Arc::new(store)).await.unwrap();
+        let held = locks.fair("k").acquire().await.unwrap();
+        assert!(locks.fair("k").try_acquire().await.unwrap().is_none());
+        let (one, other) = (locks.clone(), locks.clone());
+        let waiters = [one, other].map(|locks| {
+            tokio::spawn(async move { locks.fair("k").acquire().await?.release().await.map_err(Into::into) })
+        });
+        while locks.status("k").await.unwrap().waiters < 2 {
+            tokio::task::yield_now().await;
+        }
+        held.release().await.unwrap();
+        for waiter in waiters {
+            let done: Result<(), lock_runtime::LockError> = waiter.await.unwrap();
+            done.unwrap();
+        }
+        let places = journal.places();
+        let queued: Vec<bool> = places.iter().map(|place| place.queued.is_some()).collect();
+        assert_eq!(queued, [false, true, true]);
+        assert_eq!(violations(places), 0);
+    }
+}

@@ -1,0 +1,164 @@
+//! `fair-hot`: how long a hand-off of a fair lock takes between two processes, and whether it goes in the order of the
+//! queue when many processes want it.
+//!
+//! The first part is `pingpong` with the holder in a process of its own: the stamps are readings of a clock that both
+//! share. The second one is `multi`, and each process writes down when its places in the queue were asked for, answered,
+//! and released. What the parent says first to a child is which of the two it is for:
+//!
+//! | to a child | | from it |
+//! |---|---|---|
+//! | `holder` | → | |
+//! | `go`, for each round | → | |
+//! | | ← | `held` |
+//! | | ← | `released` and the stamp; or, for either, `failed` and why |
+//! | the file of the overlap check | → | from here on as in `multi` |
+
+pub(super) mod journal;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use self::journal::{Journal, Place};
+use super::multi::process::Process;
+use super::multi::{self, child};
+use super::pingpong::{self, HOLD, Partner, Stamp, Step};
+use crate::args::Options;
+use crate::backend::Backend;
+use crate::meter::Meter;
+use crate::report::Report;
+use crate::server::Urls;
+
+const HOLDER: &str = "holder";
+const GO: &str = "go";
+/// The field of a child's line with its places.
+const PLACES: &str = "places";
+
+pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
+    if options.id.is_some() {
+        return in_child(options, urls).await;
+    }
+    let mut meter = Meter::connect(options, urls).await?;
+    let partner = of_process(Process::start(options, multi::shared(urls)?, options.procs)?)?;
+    let handoffs = pingpong::measure(options, urls, &mut meter, partner).await?;
+    let (mut report, lines) = multi::measure(options, urls, &mut meter).await?;
+    let mut places = Vec::new();
+    for line in &lines {
+        let of_child = line[PLACES].as_array().ok_or("a process does not say what places it had")?;
+        for place in of_child {
+            places.push(Place::from_json(place).ok_or_else(|| format!("{place} is no place in a queue"))?);
+        }
+    }
+    report.errors += handoffs.errors.0;
+    report.extra.extend([
+        ("ping_p50_us", json!(handoffs.pings.percentile(50.0))),
+        ("handoff_p50_us", json!(handoffs.handoffs.percentile(50.0))),
+        ("handoff_p99_us", json!(handoffs.handoffs.percentile(99.0))),
+        ("handoff_max_us", json!(handoffs.handoffs.max())),
+        ("handoffs", json!(handoffs.handoffs.count())),
+        ("stalls", json!(handoffs.stalls)),
+        ("queued", json!(places.iter().filter(|place| place.queued.is_some()).count())),
+        ("order_violations", json!(journal::violations(places))),
+    ]);
+    Ok(report)
+}
+
+async fn in_child(options: &Options, urls: &Urls) -> Result<Report, String> {
+    let mut parent = child::listen()?;
+    let role = parent.recv().await.ok_or("the parent says nothing")?;
+    if role == HOLDER {
+        return hold(options, urls, parent).await;
+    }
+    let journal = Journal::default();
+    let backend = Backend::connect(options, urls).await?.watched_by(&journal, options).await?;
+    let mut report = child::work(options, &backend, &mut parent, role).await?;
+    let places = journal.places().into_iter().map(Place::to_json).collect();
+    report.extra.push((PLACES, Value::Array(places)));
+    Ok(report)
+}
+
+/// The holder, in its own process: a thread of it holds, as in `pingpong`. Ended by the parent.
+async fn hold(
+    options: &Options,
+    urls: &Urls,
+    mut parent: UnboundedReceiver<String>,
+) -> Result<Report, String> {
+    let mut partner = Partner::start(options, urls)?;
+    while let Some(line) = parent.recv().await {
+        if line != GO {
+            return Err(format!("the parent says {line:?} instead of {GO:?}"));
+        }
+        partner.ask()?;
+        for _ in 0..2 {
+            let step = partner.next().await?;
+            println!("{}", to_line(&step));
+            if matches!(step, Step::Failed(_)) {
+                break;
+            }
+        }
+    }
+    Err(format!("the parent is gone; nobody asks for a hold of {HOLD:?}"))
+}
+
+/// The holder, as seen by the waiter.
+fn of_process(mut process: Process) -> Result<Partner, String> {
+    let (start, mut orders) = unbounded_channel();
+    let (report, steps) = unbounded_channel();
+    process.say(HOLDER)?;
+    tokio::spawn(async move {
+        while orders.recv().await.is_some() {
+            let mut said = process.say(GO);
+            for _ in 0..2 {
+                let step = match said {
+                    Ok(()) => match process.hear(multi::START).await {
+                        Ok(line) => from_line(&line),
+                        Err(error) => Step::Failed(error),
+                    },
+                    Err(error) => Step::Failed(error),
+                };
+                said = Ok(());
+                let failed = matches!(step, Step::Failed(_));
+                // Nobody listens at the end.
+                let _ = report.send(step);
+                if failed {
+                    break;
+                }
+            }
+        }
+    });
+    Ok(Partner { start, steps })
+}
+
+fn to_line(step: &Step) -> String {
+    match step {
+        Step::Held => "held".to_owned(),
+        Step::Released(stamp) => format!("released {}", stamp.0),
+        Step::Failed(error) => format!("failed {}", error.replace('\n', " ")),
+    }
+}
+
+fn from_line(line: &str) -> Step {
+    match line.split_once(' ') {
+        None if line == "held" => Step::Held,
+        Some(("released", stamp)) => match stamp.parse() {
+            Ok(stamp) => Step::Released(Stamp(stamp)),
+            Err(_) => Step::Failed(format!("the holder says {line:?}")),
+        },
+        Some(("failed", error)) => Step::Failed(error.to_owned()),
+        _ => Step::Failed(format!("the holder says {line:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_holder_says_is_understood() {
+        for step in [Step::Held, Step::Released(Stamp(12)), Step::Failed("a b".to_owned())] {
+            assert_eq!(format!("{step:?}"), format!("{:?}", from_line(&to_line(&step))));
+        }
+        for line in ["", "released", "released x", "hold"] {
+            assert!(matches!(from_line(line), Step::Failed(_)), "{line:?}");
+        }
+    }
+}
