@@ -273,9 +273,9 @@ async fn killed_holders_of_both_sides_are_followed_by_the_next_in_the_queue() {
         }
         let start = Instant::now();
         if rust_dies {
-            holder.kill()
+            holder.kill();
         } else {
-            doomed.kill()
+            doomed.kill();
         }
         line.in_order().await;
         println!("Rust died: {rust_dies}: all in after {:.2?}, lease {LEASE:?}", start.elapsed());

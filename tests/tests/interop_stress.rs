@@ -216,13 +216,13 @@ async fn all_kinds_of_both_sides_exclude_each_other_and_leave_nothing_behind() {
     let javas = [Arc::new(left), Arc::new(right)];
     let end = Instant::now() + time;
     let mut workers = JoinSet::new();
-    for manager in 0..2 {
+    for (manager, java) in javas.iter().enumerate() {
         let locks = connect(&server, |builder| builder.lease(LEASE)).await;
         for number in 0..TASKS {
             workers.spawn(task(locks.clone(), recorder.clone(), manager * TASKS + number, end));
         }
         for number in 0..THREADS {
-            let (java, log) = (javas[manager].clone(), path.display().to_string());
+            let (java, log) = (java.clone(), path.display().to_string());
             workers.spawn(thread(java, log, manager * THREADS + number, end));
         }
     }
