@@ -384,3 +384,30 @@ async fn a_local_lock_of_several_has_its_turn_beside_a_busy_mutex() {
         task.await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn reads_side_by_side_inside_a_write_lock_do_not_exclude_each_other() {
+    let [a] = processes();
+    let writer = a.write("k").acquire().await.unwrap();
+    let barrier = tokio::sync::Barrier::new(2);
+    let read = || async {
+        let _guard = a.read("k").wait(SECOND).acquire().await.unwrap();
+        barrier.wait().await;
+    };
+    let both = writer.scope(async { tokio::join!(read(), read()) });
+    timeout(SECOND, both).await.expect("they are in together");
+    // A writer beside a reader waits for it.
+    let start = Instant::now();
+    let write = || async {
+        let _guard = a.write("k").acquire().await.unwrap();
+        sleep(10 * MS).await;
+    };
+    let slow_read = || async {
+        let _guard = a.read("k").acquire().await.unwrap();
+        sleep(10 * MS).await;
+    };
+    writer.scope(async { tokio::join!(slow_read(), write(), slow_read()) }).await;
+    assert!(start.elapsed() >= 20 * MS, "{:?}", start.elapsed());
+    drop(writer);
+    assert_clean(&a).await;
+}

@@ -127,7 +127,9 @@ impl Lock {
 
     /// Takes the lock if nobody has it; one attempt, no waiting.
     ///
-    /// It queues behind a release of this process that is under way, so a lock that was just dropped is found free.
+    /// A mutex queues behind a release of this process that is under way, so one that was just dropped is found free, and
+    /// so does a write lock behind another. For other kinds, and from one kind to another, await
+    /// [`release`](LockGuard::release) first. A fair wait that was given up leaves the queue in the background.
     ///
     /// # Errors
     ///

@@ -97,12 +97,11 @@ impl Machine {
         let id = self.new_id();
         let Phase::Held(Held { live: Some(live), .. }) = &mut self.phase else { return None };
         let grant = &live.grant;
-        // Readers do not exclude each other, so any of the enclosing calls will do.
-        let inside = if self.kind == Kind::Read {
-            live.entries.iter().any(|entry| wish.scope.contains(grant, entry.id))
-        } else {
-            wish.scope.contains(grant, live.entries.last()?.id)
-        };
+        // The innermost call has to be an enclosing one. Readers do not exclude each other, so a reader looks past them.
+        let in_the_way = live.entries.iter().rev().find(|entry| {
+            wish.kind != Kind::Read || entry.kind != Kind::Read || wish.scope.contains(grant, entry.id)
+        });
+        let inside = wish.scope.contains(grant, in_the_way?.id);
         if !inside || !grant.hold.is_valid(now) || !grant.is_live() {
             return None;
         }
@@ -120,7 +119,9 @@ impl Machine {
         let Phase::Held(Held { live: Some(live), .. }) = &self.phase else { return };
         let Some(innermost) = live.entries.last() else { return };
         for waiter in self.waiters.values() {
-            if waiter.wish.scope.contains(&live.grant, innermost.id) {
+            // A reader looks past others.
+            let reads = waiter.wish.kind == Kind::Read && !waiter.wish.scope.is_empty();
+            if reads || waiter.wish.scope.contains(&live.grant, innermost.id) {
                 effects.wake_more.extend(waiter.waker.clone());
             }
         }
