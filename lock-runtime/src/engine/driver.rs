@@ -143,9 +143,10 @@ impl Driver {
     }
 
     /// The store has taken note that the request, sent at `since`, waits.
-    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick) {
+    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, found: ServerTime) {
         if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
-            *lock(&self.key.queued) = Some(Queued { request: Arc::clone(request), since });
+            let request = Arc::clone(request);
+            *lock(&self.key.queued) = Some(Queued { request, since, found, asking: false });
             keeper::keep_place(&self.engine, &self.key);
         }
     }
@@ -156,6 +157,9 @@ impl Driver {
         // by the request itself.
         while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
         let request = self.next_request(lease, tokens, wait);
+        if let Some(queued) = lock(&self.key.queued).as_mut() {
+            queued.asking = true;
+        }
         let sent = engine.clock.now();
         match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
             Ok(Acquired::Granted(granted)) => {
@@ -171,7 +175,7 @@ impl Driver {
                 self.act(|machine, now, effects| {
                     machine.on_busy(now, busy.remaining, listening, longest, random, effects);
                 });
-                self.keep_place(&request, sent);
+                self.keep_place(&request, sent, busy.server_time);
                 self.subscribe(request).await;
             }
             Err(error) => {
@@ -226,6 +230,12 @@ impl Driver {
     /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
     /// wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime) {
+        // It comes late, to a process that was stopped or over a slow connection.
+        let is_over = |queued: &Queued| server_time < queued.found;
+        if lock(&self.key.queued).as_ref().is_none_or(is_over) {
+            self.act(|machine, now, _| machine.pace.now(now));
+            return;
+        }
         let since = lock(&self.key.queued).as_ref().map(|queued| queued.since);
         let (Some(request), Some(since)) = (self.stop_queueing(), since) else { return };
         let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(&request));

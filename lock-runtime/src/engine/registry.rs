@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::machine::Machine;
 use crate::clock::Tick;
 use crate::key::LockKey;
-use crate::store::{AcquireRequest, Item, Kind, Watch};
+use crate::store::{AcquireRequest, Item, Kind, ServerTime, Watch};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::token::OwnerId;
 
@@ -77,6 +77,12 @@ pub(crate) struct Queued {
     pub(crate) request: Arc<AcquireRequest>,
     /// When the last answered call was sent that found it waiting.
     pub(crate) since: Tick,
+    /// When the store last said so to an acquire. A grant from before that is over: it had no place any more, and joined
+    /// again.
+    pub(crate) found: ServerTime,
+    /// It is being sent again, or that was not answered: it may have a new place by now, so what `keep` says of that must
+    /// not make an older grant look newer.
+    pub(crate) asking: bool,
 }
 
 impl Key {
