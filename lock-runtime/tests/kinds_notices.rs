@@ -18,11 +18,22 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A store whose notices are held back while its gate is shut.
+/// A store whose calls and notices are held back while their gates are shut.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<dyn LockStore>,
-    open: watch::Receiver<bool>,
+    calls: watch::Receiver<bool>,
+    notices: watch::Receiver<bool>,
+}
+
+impl Slow {
+    fn later<T: Send + 'static>(&self, call: BoxFuture<T>) -> BoxFuture<T> {
+        let mut open = self.calls.clone();
+        Box::pin(async move {
+            let _ = open.wait_for(|open| *open).await;
+            call.await
+        })
+    }
 }
 
 /// Ends what passes the notices on.
@@ -36,13 +47,13 @@ impl Drop for Ends {
 
 impl LockStore for Slow {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.inner.acquire(request)
+        self.later(self.inner.acquire(request))
     }
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
         self.inner.release(request)
     }
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.keep(request)
+        self.later(self.inner.keep(request))
     }
     fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         self.inner.downgrade(request)
@@ -51,7 +62,7 @@ impl LockStore for Slow {
         self.inner.withdraw(request)
     }
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        let (watch, mut open) = (self.inner.watch(request), self.open.clone());
+        let (watch, mut open) = (self.inner.watch(request), self.notices.clone());
         Box::pin(async move {
             let mut watch = watch.await?;
             let confirmed = watch.is_confirmed();
@@ -84,24 +95,30 @@ impl LockStore for Slow {
 // A direct grant that ended before its notice came must not be taken for one of the place that the waiter has now.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_heard_of_after_it_ended_is_none() {
+    testing::set_jitter(0.5);
     let store = testing::memory_store();
-    let (gate, open) = watch::channel(false);
+    let ((call_gate, calls), (notice_gate, notices)) = (watch::channel(true), watch::channel(false));
     let on = |store: Arc<dyn LockStore>| testing::manager_on(LockManager::builder(), store);
-    let (direct, slow) = (on(Arc::clone(&store)), on(Arc::new(Slow { inner: store, open })));
+    let direct = on(Arc::clone(&store));
+    let slow = on(Arc::new(Slow { inner: store, calls, notices }));
 
     let first = direct.fair("k").acquire().await.unwrap();
-    let waiter = tokio::spawn(slow.fair("k").lease(ms(100)).wait(LONG).acquire());
+    let waiter = tokio::spawn(slow.fair("k").lease(ms(2000)).wait(LONG).acquire());
     tokio::time::sleep(ms(100)).await;
     let next = tokio::spawn(direct.fair("k").wait(LONG).acquire());
-    // It goes to the waiter, who does not hear of it, and to the next when that has ended. The waiter looks by itself a few
-    // times a second at first, then rarely.
-    tokio::time::sleep(ms(4930)).await;
+    tokio::time::sleep(ms(100)).await;
+    // It goes to the waiter, who hears and asks nothing for a while, and to the next when that has ended.
+    call_gate.send(false).unwrap();
     first.release().await.unwrap();
     let next = next.await.unwrap().unwrap();
-    // Enough for it to find out and to stand in line again.
-    tokio::time::sleep(ms(3000)).await;
-    assert_eq!(direct.status("k").await.unwrap().waiters, 1);
-    gate.send(true).unwrap();
+
+    // It asks before it hears, and stands in line again.
+    call_gate.send(true).unwrap();
+    while direct.status("k").await.unwrap().waiters == 0 {
+        assert!(!next.is_lost() && !waiter.is_finished(), "two at once");
+        tokio::time::sleep(ms(1)).await;
+    }
+    notice_gate.send(true).unwrap();
     tokio::time::sleep(ms(100)).await;
     assert!(!next.is_lost() && !waiter.is_finished(), "two at once");
     next.release().await.unwrap();
