@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_tests::stress::Lock;
+use lock_tests::stress::{Kinds, Lock};
 
 use crate::bench::{self, bars};
 use crate::stress;
@@ -77,16 +77,17 @@ Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their ow
 the server, cuts its connections, and judges what the processes have seen: overlaps inside validity, tokens in real-time
 order, locks taken away, progress of waiters, and what is left behind. With --soak: one process in which locks come and go in all ways, and whose memory must be flat.
 
-Usage: cargo xtask stress [--soak] [--minutes <n>] [--seed <s>] [--lock <name>]
+Usage: cargo xtask stress [--kinds] [--soak] [--minutes <n>] [--seed <s>] [--lock <name>]
 
   --minutes <n>  for so long, also a fraction as 0.5; default 1, with --soak 10
   --seed <s>     kills, stops and the processes' choices follow from it; drawn when not given, and always printed.
                  The same seed makes the same schedule; what the machine makes of it differs
+  --kinds        locks of all kinds and of several keys instead of mutexes only; looks at the turns of fair locks too
   --soak         memory instead of exclusion
   --lock <name>  a broken lock instead of the real one, which the checkers must notice:
-                 no-owner-check, random-token, leak, forget-waiter
+                 no-owner-check, random-token, leak, forget-waiter; with --kinds: unfair, blind-reader
 
-The short versions are among the tests: redis_stress, redis_soak, redis_scale. Ctrl-C or SIGTERM ends the server and
+The short versions are among the tests: redis_stress, redis_stress_kinds, redis_soak, redis_scale. Ctrl-C or SIGTERM ends the server and
 the processes. Needs redis-server. When something was found, the logs are kept and the last line says where.
 
 Exit status: 0 if nothing was found, 1 if something was, 2 for a command line that is not understood.";
@@ -205,6 +206,7 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
         match arg {
             "-h" | "--help" => return Ok(Task::Help(HELP_STRESS)),
             "--soak" => options.soak = true,
+            "--kinds" => options.kinds = Kinds::All,
             "--minutes" => time = Some(minutes(value()?)?),
             "--seed" => {
                 let text = value()?;
@@ -213,13 +215,17 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
             "--lock" => options.lock = value()?.parse()?,
             _ => {
                 return Err(format!(
-                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --soak, --lock, --help"
+                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --kinds, --soak, --lock, --help"
                 ));
             }
         }
     }
-    if options.soak && options.lock != Lock::Real {
-        return Err("--lock is for runs without --soak".to_owned());
+    if options.soak && (options.lock != Lock::Real || options.kinds != Kinds::Mutex) {
+        return Err("--lock and --kinds are for runs without --soak".to_owned());
+    }
+    let by_kinds = matches!(options.lock, Lock::Unfair | Lock::BlindReader);
+    if options.lock != Lock::Real && by_kinds != (options.kinds == Kinds::All) {
+        return Err("--lock has other names with --kinds than without, see --help".to_owned());
     }
     options.time = time.unwrap_or(Duration::from_secs(if options.soak { 600 } else { 60 }));
     Ok(Task::Stress(options))
@@ -289,6 +295,9 @@ mod tests {
         assert_eq!(stress("stress"), plain);
         assert_eq!(stress("stress --soak"), stress::Options { soak: true, time: 10 * minute, ..plain });
         let plain = stress::Options::default();
+        let kinds = stress::Options { kinds: Kinds::All, ..plain };
+        assert_eq!(stress("stress --kinds"), kinds);
+        let plain = stress::Options::default();
         let short = stress::Options { time: minute / 2, seed: Some(7), lock: Lock::Leak, ..plain };
         assert_eq!(stress("stress --seed=7 --minutes 0.5 --lock leak"), short);
     }
@@ -327,6 +336,9 @@ mod tests {
             ("stress --seed x", "--seed"),
             ("stress --lock nonsense", "forget-waiter"),
             ("stress --soak --lock leak", "--soak"),
+            ("stress --soak --kinds", "--soak"),
+            ("stress --lock unfair", "--kinds"),
+            ("stress --kinds --lock leak", "--kinds"),
             ("", "which command"),
         ] {
             let error = parsed(line).unwrap_err();

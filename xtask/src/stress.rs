@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_tests::dice::Dice;
-use lock_tests::stress::Lock;
+use lock_tests::stress::{Kinds, Lock};
 use lock_tests::{soak, stress};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -20,11 +20,12 @@ pub(crate) struct Options {
     /// Drawn when there is none.
     pub(crate) seed: Option<u64>,
     pub(crate) lock: Lock,
+    pub(crate) kinds: Kinds,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { soak: false, time: Duration::from_secs(60), seed: None, lock: Lock::Real }
+        Self { soak: false, time: Duration::from_secs(60), seed: None, lock: Lock::Real, kinds: Kinds::Mutex }
     }
 }
 
@@ -57,7 +58,8 @@ fn try_run(options: &Options) -> Result<bool, String> {
         println!("{outcome}");
         return Ok(outcome.is_clean());
     }
-    let plan = stress::Plan { lock: options.lock, ..stress::Plan::new(program, seed, options.time) };
+    let plan = stress::Plan::new(program, seed, options.time);
+    let plan = stress::Plan { lock: options.lock, kinds: options.kinds, ..plan };
     // Kept, also when a panic ends the run, unless there is nothing to be read in them.
     let logs = tempfile::Builder::new().prefix("lock-stress-").tempdir().map_err(said)?.keep();
     println!("logs in {}", logs.display());

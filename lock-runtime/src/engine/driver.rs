@@ -162,9 +162,10 @@ impl Driver {
     }
 
     /// The store has taken note that the request, sent at `since`, waits.
-    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, refused: ServerTime) {
+    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, found: ServerTime) {
         if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
-            *lock(&self.key.queued) = Some(Queued { request: Arc::clone(request), since, refused });
+            let request = Arc::clone(request);
+            *lock(&self.key.queued) = Some(Queued { request, since, found, asking: false });
             keeper::keep_place(&self.engine, &self.key);
         }
     }
@@ -175,6 +176,9 @@ impl Driver {
         // by the request itself.
         while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
         let request = self.next_request(lease, tokens, wait, min_hold);
+        if let Some(queued) = lock(&self.key.queued).as_mut() {
+            queued.asking = true;
+        }
         let sent = engine.clock.now();
         match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
             Ok(Acquired::Granted(granted)) => {
@@ -245,15 +249,14 @@ impl Driver {
     /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
     /// wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime) {
-        let queued = lock(&self.key.queued).clone();
-        // Messages and answers travel apart. A grant from before the last refusal is over, and what is known of the time
-        // at which the request waited is no measure for it.
-        let queued = queued.filter(|queued| queued.refused < server_time);
-        let Some(since) = queued.map(|queued| queued.since) else {
-            self.act(|machine, now, _| machine.on_message(now));
+        // It comes late, to a process that was stopped or over a slow connection.
+        let is_over = |queued: &Queued| server_time <= queued.found;
+        if lock(&self.key.queued).as_ref().is_none_or(is_over) {
+            self.act(|machine, now, _| machine.pace.now(now));
             return;
-        };
-        let Some(request) = self.stop_queueing() else { return };
+        }
+        let since = lock(&self.key.queued).as_ref().map(|queued| queued.since);
+        let (Some(request), Some(since)) = (self.stop_queueing(), since) else { return };
         let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(&request));
         let Some(lease) = lock(&self.key.machine).wanted_lease() else {
             // Nobody waits any more.

@@ -228,6 +228,7 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
             && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
             && let Some(waits) = lock(&key.queued).as_mut()
             && Arc::ptr_eq(&waits.request, &queued.request)
+            && !waits.asking
         {
             waits.since = waits.since.max(sent);
         }

@@ -77,8 +77,12 @@ pub(crate) struct Queued {
     pub(crate) request: Arc<AcquireRequest>,
     /// When the last answered call was sent that found it waiting.
     pub(crate) since: Tick,
-    /// The store's time when it was last refused: whatever was granted before is over.
-    pub(crate) refused: ServerTime,
+    /// When the store last said so to an acquire. A grant from before that is over: it had no place any more, and joined
+    /// again.
+    pub(crate) found: ServerTime,
+    /// It is being sent again, or that was not answered: it may have a new place by now, so what `keep` says of that must
+    /// not make an older grant look newer.
+    pub(crate) asking: bool,
 }
 
 impl Key {

@@ -445,7 +445,8 @@ pub enum Notice {
     /// [`DIRECT_LEASE`] or the request's own, if that is shorter. Only the request of a single [`Kind::Fair`] item
     /// without a [floor](AcquireRequest::token_floor) is granted so, others hear [`Notice::Retry`]. One that listened when
     /// it [queued](AcquireRequest::queued) or asked again always is; one that does not listen may be, and learns of it
-    /// from [`keep`](LockStore::keep) or when it acquires once more.
+    /// from [`keep`](LockStore::keep) or when it acquires once more. A notice may come late: a grant from before an answer
+    /// [`Busy`](Acquired::Busy) to the same request, by the store's time, is over.
     Granted {
         /// The token.
         token: FencingToken,

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, ConnectError, LockGuard, LockManager, ReleaseError, testing};
+use lock_runtime::{AcquireError, ConnectError, LockError, LockGuard, LockManager, ReleaseError, testing};
 use lock_tests::clock::{nanos_from_now, now_nanos};
 use lock_tests::dice::Dice;
+use lock_tests::poll_once_and_drop;
 use lock_tests::redis::{Connection, Reply};
-use lock_tests::stress::{Event, Kind, Lock, Orders, Writer};
+use lock_tests::stress::{Event, Kind, Kinds, Lock, Orders, Wish, Writer};
 use tokio::sync::Notify;
 
-/// Leases of locks that are not renewed.
+/// A time that locks that are not renewed do not last for.
 const FIXED: Duration = Duration::from_millis(300);
 /// Leases of the broken lock that does not renew.
 const RAW: Duration = Duration::from_millis(100);
@@ -111,14 +112,16 @@ struct Worker {
 
 /// A lock that is held.
 enum Held {
-    Guard { guard: LockGuard, token: u64 },
+    Guard { guard: LockGuard, tokens: Vec<u64> },
     Raw { connection: Connection, index: usize, value: String, token: u64, valid_until: u64 },
 }
 
 impl Held {
-    fn token(&self) -> u64 {
+    /// In the order of the keys.
+    fn tokens(&self) -> &[u64] {
         match self {
-            Self::Guard { token, .. } | Self::Raw { token, .. } => *token,
+            Self::Guard { tokens, .. } => tokens,
+            Self::Raw { token, .. } => std::slice::from_ref(token),
         }
     }
 
@@ -140,25 +143,39 @@ impl Worker {
         }
     }
 
+    /// Notes the same for each key of a wish.
+    fn note(&self, ids: &[u64], event: &Event, held: Option<&Held>) {
+        for id in ids {
+            self.writer.note(*id, event, || held.map_or(Duration::ZERO, Held::remaining));
+        }
+    }
+
     /// One request, from its beginning to its end.
     async fn request(&self, dice: &mut Dice) {
-        let none = || Duration::ZERO;
-        let id = self.numbers.fetch_add(1, Ordering::Relaxed);
         let index = usize::try_from(dice.below(self.orders.keys as u64)).expect("few keys");
+        let wish = match self.orders.kinds {
+            Kinds::Mutex => Wish::mutex(format!("stress:{index}"), self.orders.lock, dice),
+            Kinds::All => Wish::any(self.orders.lock, dice),
+        };
         let (kind, wait) = match dice.below(10) {
             0 => (Kind::Try, Duration::ZERO),
             1 => (Kind::Short, dice.between(Duration::from_millis(1), Duration::from_millis(200))),
             2 => (Kind::Fickle, self.orders.patience),
             _ => (Kind::Patient, self.orders.patience),
         };
-        let key = format!("stress:{index}");
-        self.writer.note(id, &Event::Ask { key: key.clone(), kind, wait }, none);
-        let acquire = self.acquire(index, key, wait, dice.fork(1));
+        let (kind, wait) = wish.temper(kind, wait, dice);
+        let mut ids = Vec::new();
+        for (key, mode) in wish.modes() {
+            let id = self.numbers.fetch_add(1, Ordering::Relaxed);
+            ids.push(id);
+            self.note(&[id], &Event::Ask { key: key.to_owned(), kind, mode, wait }, None);
+        }
+        let acquire = self.acquire(index, &wish, wait, dice.fork(1));
         let outcome = if kind == Kind::Fickle {
             let limit = dice.between(Duration::ZERO, Duration::from_millis(50));
             match tokio::time::timeout(limit, acquire).await {
                 Ok(outcome) => outcome,
-                Err(_) => return self.writer.note(id, &Event::Left, none),
+                Err(_) => return self.note(&ids, &Event::Left, None),
             }
         } else {
             acquire.await
@@ -172,35 +189,116 @@ impl Worker {
                     AcquireError::Unavailable { cause, .. } => format!("unavailable: {cause}"),
                     error => error.to_string(),
                 };
-                return self.writer.note(id, &Event::No { why }, none);
+                return self.note(&ids, &Event::No { why }, None);
             }
         };
-        self.writer.note(id, &Event::Got { token: held.token() }, || held.remaining());
-        self.work(id, &held, dice).await;
-        self.writer.note(id, &Event::End, || held.remaining());
+        for (id, token) in ids.iter().zip(held.tokens()) {
+            self.note(&[*id], &Event::Got { token: *token }, Some(&held));
+        }
+        self.work(&ids, &held, dice).await;
+        let held = match self.turn(&ids, &wish, held, dice).await {
+            Ok(held) => held,
+            Err(how) => return self.note(&ids, &Event::Out { how }, None),
+        };
+        self.note(&ids, &Event::End, Some(&held));
         let how = self.release(held, dice).await;
-        self.writer.note(id, &Event::Out { how }, none);
+        self.note(&ids, &Event::Out { how }, None);
     }
 
     async fn acquire(
         &self,
         index: usize,
-        key: String,
+        wish: &Wish,
         wait: Duration,
         mut dice: Dice,
     ) -> Result<Held, AcquireError> {
-        match self.orders.lock {
-            Lock::Real | Lock::Leak | Lock::RandomToken => {
-                let mut mutex = self.locks.mutex(key).wait(wait);
-                if dice.once_in(10) {
-                    mutex = mutex.lease(FIXED);
-                }
-                let guard = mutex.acquire().await?;
-                let random = self.orders.lock == Lock::RandomToken;
-                let token = if random { dice.roll() } else { guard.fencing_token().get() };
-                Ok(Held::Guard { guard, token })
+        if matches!(self.orders.lock, Lock::NoOwnerCheck | Lock::ForgetWaiter) {
+            return Ok(self.acquire_raw(index, &wish.parts[0].0).await);
+        }
+        let guard = wish.request(&self.locks, &mut dice).wait(wait).acquire().await?;
+        let random = self.orders.lock == Lock::RandomToken;
+        let token = |token: u64| if random { dice.roll() } else { token };
+        let tokens: Vec<u64> = guard.tokens().into_iter().map(|(_, token)| token.get()).map(token).collect();
+        Ok(Held::Guard { guard, tokens })
+    }
+
+    /// What can be done with a lock that is held: to enter it again, and to make a reader of a writer. `Err` when it is over
+    /// by that, with how.
+    async fn turn(&self, ids: &[u64], wish: &Wish, held: Held, dice: &mut Dice) -> Result<Held, String> {
+        let Held::Guard { guard, tokens } = held else { return Ok(held) };
+        if self.orders.kinds == Kinds::Mutex || self.orders.lock != Lock::Real {
+            return Ok(Held::Guard { guard, tokens });
+        }
+        if dice.once_in(8) {
+            self.reenter(wish, &guard, dice).await;
+        }
+        if !wish.writes() || !dice.once_in(4) {
+            return Ok(Held::Guard { guard, tokens });
+        }
+        if dice.once_in(4) {
+            let held = Held::Guard { guard, tokens };
+            self.note(ids, &Event::End, Some(&held));
+            let Held::Guard { guard, .. } = held else { return Ok(held) };
+            if dice.once_in(2) {
+                poll_once_and_drop(guard.downgrade()).await;
+            } else {
+                let limit = dice.between(Duration::ZERO, Duration::from_millis(3));
+                let _ = tokio::time::timeout(limit, guard.downgrade()).await;
             }
-            Lock::NoOwnerCheck | Lock::ForgetWaiter => Ok(self.acquire_raw(index, &key).await),
+            return Err("dropped".to_owned());
+        }
+        // The read lock may be taken inside, and outlive the write lock.
+        let inside = dice.once_in(2);
+        let reader = if inside {
+            match guard.scope(self.locks.read(&wish.parts[0].0).no_wait().acquire()).await {
+                Ok(reader) => Some(reader),
+                Err(_) if guard.is_lost() => None,
+                Err(error) => {
+                    println!("!a read inside a write was refused: {error}");
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        let held = Held::Guard { guard, tokens };
+        self.note(ids, &Event::Shared, Some(&held));
+        let Held::Guard { guard, tokens } = held else { return Ok(held) };
+        let lost = |why| format!("lost: {why}");
+        let ended = |how: String| {
+            self.note(ids, &Event::End, None);
+            how
+        };
+        let reader = match reader {
+            None => match guard.downgrade().await {
+                Ok(reader) => reader,
+                Err(LockError::Lost { why, .. }) => return Err(ended(lost(why))),
+                Err(error) => return Err(ended(error.to_string())),
+            },
+            Some(reader) => match guard.release().await {
+                Ok(()) | Err(ReleaseError::Unavailable { .. }) => reader,
+                Err(ReleaseError::Lost { why, .. }) => return Err(ended(lost(why))),
+                Err(error) => return Err(ended(error.to_string())),
+            },
+        };
+        let held = Held::Guard { guard: reader, tokens };
+        self.note(ids, &Event::Held, Some(&held));
+        self.work(ids, &held, dice).await;
+        Ok(held)
+    }
+
+    async fn reenter(&self, wish: &Wish, guard: &LockGuard, dice: &mut Dice) {
+        let inner = if dice.once_in(2) {
+            guard.reenter().map_err(|error| error.to_string())
+        } else {
+            let request = wish.request(&self.locks, dice).no_wait();
+            guard.scope(request.acquire()).await.map_err(|error| error.to_string())
+        };
+        match inner {
+            _ if guard.is_lost() => {}
+            Ok(inner) if inner.tokens() == guard.tokens() => {}
+            Ok(inner) => println!("!entered again as {:?} inside {:?}", inner.tokens(), guard.tokens()),
+            Err(error) => println!("!not entered again: {error}"),
         }
     }
 
@@ -231,12 +329,13 @@ impl Worker {
 
     /// Most bodies are short. Some last longer than a fixed lease or a renewed one, which makes them lose the first
     /// and keep the second.
-    async fn work(&self, id: u64, held: &Held, dice: &mut Dice) {
+    async fn work(&self, ids: &[u64], held: &Held, dice: &mut Dice) {
         let ms = Duration::from_millis;
         let pauses: &[Duration] = match dice.below(2000) {
             _ if matches!(held, Held::Raw { .. }) && dice.once_in(4) => &[RAW, ms(50)],
             0 => &[self.orders.lease, ms(500), FIXED],
             1..=5 => &[FIXED, ms(50)],
+            6..=300 if self.orders.kinds == Kinds::All => &[ms(20), ms(10)],
             6..=300 => &[ms(3), ms(1)],
             301..=900 => &[ms(1)],
             901..=1500 => &[Duration::ZERO],
@@ -248,7 +347,7 @@ impl Worker {
             } else {
                 tokio::time::sleep(pause).await;
             }
-            self.writer.note(id, &Event::Held, || held.remaining());
+            self.note(ids, &Event::Held, Some(held));
             if held.remaining().is_zero() {
                 return;
             }
@@ -259,6 +358,10 @@ impl Worker {
         match held {
             Held::Guard { guard, .. } if dice.once_in(3) => {
                 drop(guard);
+                "dropped".to_owned()
+            }
+            Held::Guard { guard, .. } if dice.once_in(10) => {
+                poll_once_and_drop(guard.release()).await;
                 "dropped".to_owned()
             }
             Held::Guard { guard, .. } => match guard.release().await {

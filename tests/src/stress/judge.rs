@@ -1,11 +1,11 @@
 //! The checkers: what the histories of all processes say about the lock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::log::{Granted, History, Kind, Request};
-use crate::overlap::{Interval, Report};
+use super::log::{Granted, History, Kind, Mode, Request};
+use super::windows::{out_of_order, overlaps};
 
 /// What is allowed.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,10 @@ pub struct Counts {
     pub lost: usize,
     /// Grants whose process was killed while it held.
     pub died: usize,
+    /// Grants that excluded not everybody, from the beginning or later.
+    pub shared: usize,
+    /// Grants of fair locks that were seen to be in turn.
+    pub turns: usize,
     /// Requests without patience whose wait was over.
     pub refused: usize,
     /// The longest time from a patient request to its grant, stops of its process not counted.
@@ -57,17 +61,20 @@ pub struct Verdict {
     pub taken: Vec<String>,
     /// Requests without an answer, and processes that got nothing.
     pub progress: Vec<String>,
+    /// Holders of fair locks that others had waited for before them.
+    pub order: Vec<String>,
     /// What was left behind, in processes and on the server.
     pub left: Vec<String>,
 }
 
 impl Verdict {
-    fn findings(&self) -> [(&'static str, &Vec<String>); 5] {
+    fn findings(&self) -> [(&'static str, &Vec<String>); 6] {
         [
             ("overlaps", &self.overlaps),
             ("tokens out of order", &self.tokens),
             ("locks taken away", &self.taken),
             ("without progress", &self.progress),
+            ("out of turn", &self.order),
             ("left behind", &self.left),
         ]
     }
@@ -83,7 +90,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 5;
         let Counts { processes, killed, stops, cuts, freezes, .. } = self.counts;
-        let Counts { requests, grants, lost, died, refused, longest_wait, .. } = self.counts;
+        let Counts { requests, grants, lost, died, refused, shared, turns, longest_wait, .. } = self.counts;
         writeln!(
             f,
             "{processes} processes: {killed} killed, {stops} stops; the server: {cuts} cuts, {freezes} stops"
@@ -93,6 +100,9 @@ impl fmt::Display for Verdict {
             "{requests} requests, {grants} grants, {lost} of them lost, {died} died with their process, {refused} \
              refused in time; the longest patient wait was {longest_wait:.1?}"
         )?;
+        if shared + turns > 0 {
+            writeln!(f, "{shared} grants were shared, {turns} of fair locks were seen to be in turn")?;
+        }
         let found = self.findings().map(|(what, found)| format!("{what}: {}", found.len()));
         write!(f, "{}", found.join(", "))?;
         for (what, found) in self.findings() {
@@ -114,55 +124,13 @@ pub fn judge(history: &History, bounds: Bounds) -> Verdict {
             keys.entry(&request.key).or_default().push((request, grant));
         }
     }
-    let mut windows = Report::default();
-    for (key, grants) in &keys {
-        let list = grants.iter().map(|&(request, grant)| Interval {
-            id: request.id.clone(),
-            key: request.key.clone(),
-            token: Some(grant.token),
-            shared: false,
-            from: grant.at,
-            to: grant.to,
-        });
-        windows.add((*key).to_owned(), list.collect());
+    for grants in keys.values() {
+        verdict.overlaps.extend(overlaps(grants));
         verdict.tokens.extend(out_of_order(grants));
     }
-    verdict.overlaps = windows.overlaps;
-    verdict.tokens.extend(windows.tokens);
     verdict.taken = taken(&keys);
     verdict.progress = without_progress(history, bounds);
     verdict
-}
-
-/// Tokens that two grants share, and those that are not larger than that of a grant whose reply came before they were
-/// asked for.
-fn out_of_order(grants: &[(&Request, &Granted)]) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut owners: HashMap<u64, &str> = HashMap::new();
-    for (request, grant) in grants {
-        if let Some(other) = owners.insert(grant.token, &request.id) {
-            found
-                .push(format!("{}: {} and {other} both have token {}", request.key, request.id, grant.token));
-        }
-    }
-    let mut by_request = grants.to_vec();
-    by_request.sort_by_key(|(request, _)| request.asked);
-    let mut by_reply = grants.to_vec();
-    by_reply.sort_by_key(|(_, grant)| grant.at);
-    let mut replies = by_reply.into_iter().peekable();
-    let mut highest: Option<(u64, &str)> = None;
-    for (request, grant) in by_request {
-        while let Some((earlier, reply)) = replies.next_if(|(_, reply)| reply.at < request.asked) {
-            highest = highest.max(Some((reply.token, &earlier.id)));
-        }
-        if let Some((token, before)) = highest
-            && grant.token < token
-        {
-            let (key, id) = (&request.key, &request.id);
-            found.push(format!("{key}: {id} has {} although {before} had got {token} before", grant.token));
-        }
-    }
-    found
 }
 
 /// Releases that found nothing although the lock was valid until after they were answered: somebody else freed it.
@@ -190,7 +158,7 @@ fn without_progress(history: &History, bounds: Bounds) -> Vec<String> {
         .map(|(process, _)| (process.as_str(), 0))
         .collect();
     for request in &history.requests {
-        let Request { id, process, key, kind, wait, asked, answered, refused, grant } = request;
+        let Request { id, process, key, kind, wait, asked, answered, refused, grant, .. } = request;
         let Some(life) = history.lives.get(process) else { continue };
         let running = |from: u64, to: u64| running(&life.stops, from, to);
         match answered {
@@ -252,6 +220,7 @@ fn count(history: &History) -> Counts {
         let Some(grant) = &request.grant else { continue };
         let Some(life) = history.lives.get(&request.process) else { continue };
         counts.grants += 1;
+        counts.shared += usize::from(request.mode == Mode::Shared || grant.shared_from.is_some());
         counts.died += usize::from(grant.ended.is_none() && life.killed);
         counts.lost += usize::from(grant.ended.is_some_and(|(at, valid_until)| valid_until <= at));
         if request.kind == Kind::Patient {
@@ -471,5 +440,41 @@ mod tests {
         let starved =
             judge(&history(&[("0.0", GOOD)]), Bounds { slack: Duration::from_secs(1), calm_from: 25 });
         assert_eq!(starved.progress.len(), 1, "{starved}");
+    }
+
+    /// A reader and a reader or writer of another process, side by side.
+    fn beside(second: &str, token: u64) -> Verdict {
+        let first = "1 10 10 ask patient:shared 60000 a\n1 20 900 got 5\n1 40 900 end\n1 50 50 out ok";
+        let second =
+            format!("1 10 10 ask {second} 60000 a\n1 30 900 got {token}\n1 40 900 end\n1 50 50 out ok");
+        verdict(&[("0.0", first), ("1.0", &second)])
+    }
+
+    #[test]
+    fn readers_may_be_beside_readers_only() {
+        assert!(beside("patient:shared", 6).is_clean());
+        assert_eq!(beside("patient", 6).overlaps.len(), 1);
+    }
+
+    #[test]
+    fn a_token_is_shared_by_readers_of_one_process_only() {
+        assert_eq!(beside("patient:shared", 5).tokens.len(), 1);
+        let own = "1 10 10 ask patient:shared 60000 a\n1 20 900 got 5
+            2 11 11 ask patient:shared 60000 a\n2 25 900 got 5
+            1 40 900 end\n1 50 50 out ok\n2 40 900 end\n2 50 50 out ok";
+        assert!(verdict(&[("0.0", own)]).is_clean());
+    }
+
+    #[test]
+    fn who_shares_what_it_had_alone_is_beside_readers_from_then_on() {
+        let first =
+            "1 10 10 ask patient 60000 a\n1 20 900 got 5\n1 30 900 shared\n1 40 900 end\n1 50 50 out ok";
+        let reader = |at: u64| {
+            let reader =
+                format!("1 15 15 ask patient:shared 60000 a\n1 {at} 900 got 6\n1 45 900 end\n1 50 50 out ok");
+            verdict(&[("0.0", first), ("1.0", &reader)])
+        };
+        assert!(reader(31).is_clean());
+        assert_eq!(reader(29).overlaps.len(), 1);
     }
 }

@@ -37,7 +37,17 @@ impl Kind {
     }
 }
 
-/// Something that happened to a request, by its number in its process; or to a process.
+/// Whom a lock excludes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Everybody.
+    Exclusive,
+    /// Everybody but those who share it.
+    Shared,
+}
+
+/// Something that happened to a request, by its number in its process; or to a process. A request for several keys is
+/// noted as one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The request is about to be sent.
@@ -46,6 +56,8 @@ pub enum Event {
         key: String,
         /// How much.
         kind: Kind,
+        /// Whom it is to exclude.
+        mode: Mode,
         /// For how long.
         wait: Duration,
     },
@@ -56,6 +68,8 @@ pub enum Event {
     },
     /// The holder is still at work.
     Held,
+    /// The holder is about to share from now on.
+    Shared,
     /// The release is about to be sent.
     End,
     /// The release has ended, or its guard was dropped.
@@ -105,9 +119,13 @@ impl Writer {
         let now = now_nanos();
         let valid_until = now.saturating_add(u64::try_from(remaining().as_nanos()).unwrap_or(u64::MAX));
         let what = match event {
-            Event::Ask { key, kind, wait } => format!("ask {} {} {key}", kind.name(), wait.as_millis()),
+            Event::Ask { key, kind, mode, wait } => {
+                let mode = if *mode == Mode::Shared { ":shared" } else { "" };
+                format!("ask {}{mode} {} {key}", kind.name(), wait.as_millis())
+            }
             Event::Got { token } => format!("got {token}"),
             Event::Held => "held".to_owned(),
+            Event::Shared => "shared".to_owned(),
             Event::End => "end".to_owned(),
             Event::Out { how } => format!("out {how}"),
             Event::No { why } => format!("no {why}"),
@@ -138,13 +156,19 @@ impl Line {
         let event = match (what, rest) {
             ("ask", Some(rest)) => {
                 let mut words = rest.splitn(3, ' ');
-                let (kind, wait) = (Kind::parse(words.next()?)?, words.next()?.parse().ok()?);
-                Event::Ask { key: words.next()?.to_owned(), kind, wait: Duration::from_millis(wait) }
+                let (kind, wait) = (words.next()?, words.next()?.parse().ok()?);
+                let (kind, mode) = match kind.strip_suffix(":shared") {
+                    Some(kind) => (kind, Mode::Shared),
+                    None => (kind, Mode::Exclusive),
+                };
+                let (key, kind) = (words.next()?.to_owned(), Kind::parse(kind)?);
+                Event::Ask { key, kind, mode, wait: Duration::from_millis(wait) }
             }
             ("got", Some(rest)) => Event::Got { token: rest.parse().ok()? },
             ("out", Some(rest)) => Event::Out { how: rest.to_owned() },
             ("no", Some(rest)) => Event::No { why: rest.to_owned() },
             ("held", None) => Event::Held,
+            ("shared", None) => Event::Shared,
             ("end", None) => Event::End,
             ("left", None) => Event::Left,
             ("stopped", None) => Event::Stopped,
@@ -164,6 +188,7 @@ pub(super) struct Request {
     pub(super) process: String,
     pub(super) key: String,
     pub(super) kind: Kind,
+    pub(super) mode: Mode,
     pub(super) wait: Duration,
     pub(super) asked: u64,
     /// When it was granted, refused or dropped.
@@ -179,6 +204,8 @@ pub(super) struct Granted {
     pub(super) at: u64,
     /// The end of what is known of its validity while it was at work.
     pub(super) to: u64,
+    /// Since when it shares, if it was exclusive before.
+    pub(super) shared_from: Option<u64>,
     /// When its release was sent, and until when the lock was valid then.
     pub(super) ended: Option<(u64, u64)>,
     /// When the release was over, and how it went.
@@ -241,12 +268,13 @@ impl History {
 fn apply(process: &str, line: Line, requests: &mut BTreeMap<u64, Request>, life: &mut Life) -> Option<()> {
     let Line { id, at, valid_until, event } = line;
     match event {
-        Event::Ask { key, kind, wait } => {
+        Event::Ask { key, kind, mode, wait } => {
             let request = Request {
                 id: format!("{process}/{id}"),
                 process: process.to_owned(),
                 key,
                 kind,
+                mode,
                 wait,
                 asked: at,
                 answered: None,
@@ -261,7 +289,8 @@ fn apply(process: &str, line: Line, requests: &mut BTreeMap<u64, Request>, life:
         Event::Got { token } => {
             let request = requests.get_mut(&id)?;
             request.answered = Some(at);
-            request.grant = Some(Granted { token, at, to: valid_until, ended: None, out: None });
+            request.grant =
+                Some(Granted { token, at, to: valid_until, shared_from: None, ended: None, out: None });
         }
         Event::No { why } => {
             let request = requests.get_mut(&id)?;
@@ -276,6 +305,7 @@ fn apply(process: &str, line: Line, requests: &mut BTreeMap<u64, Request>, life:
                 grant.to = grant.to.max(valid_until);
             }
         }
+        Event::Shared => requests.get_mut(&id)?.grant.as_mut()?.shared_from = Some(at),
         Event::End => {
             let grant = requests.get_mut(&id)?.grant.as_mut()?;
             grant.ended = Some((at, valid_until));
@@ -297,12 +327,16 @@ mod tests {
         let writer = Writer::open(&folder.path().join("0.0.log")).unwrap();
         let second = || Duration::from_secs(1);
         let wait = Duration::from_millis(250);
-        writer.note(1, &Event::Ask { key: "a b".to_owned(), kind: Kind::Short, wait }, || Duration::ZERO);
+        let (short, once) = (Kind::Short, Kind::Try);
+        let (key, mode) = ("a b".to_owned(), Mode::Exclusive);
+        writer.note(1, &Event::Ask { key, kind: short, mode, wait }, || Duration::ZERO);
         writer.note(1, &Event::Got { token: 7 }, second);
         writer.note(1, &Event::Held, second);
+        writer.note(1, &Event::Shared, second);
         writer.note(1, &Event::End, second);
         writer.note(1, &Event::Out { how: "lost by lease".to_owned() }, || Duration::ZERO);
-        writer.note(2, &Event::Ask { key: "b".to_owned(), kind: Kind::Try, wait }, || Duration::ZERO);
+        let (key, mode) = ("b".to_owned(), Mode::Shared);
+        writer.note(2, &Event::Ask { key, kind: once, mode, wait }, || Duration::ZERO);
         writer.note(2, &Event::No { why: "busy".to_owned() }, || Duration::ZERO);
         writer.note(0, &Event::Stopped, || Duration::ZERO);
         writer.note(0, &Event::Continued, || Duration::ZERO);
@@ -314,7 +348,9 @@ mod tests {
         let grant = first.grant.as_ref().unwrap();
         assert_eq!((grant.token, Some(grant.to)), (7, grant.ended.map(|(at, _)| at)));
         assert_eq!(grant.out.as_ref().unwrap().1, "lost by lease");
+        assert!(grant.shared_from.is_some_and(|from| from <= grant.to));
         assert_eq!((second.id.as_str(), second.refused.as_deref()), ("0.0/2", Some("busy")));
+        assert_eq!((first.mode, second.mode), (Mode::Exclusive, Mode::Shared));
         let life = &history.lives["0.0"];
         assert!(life.killed && life.stops.len() == 1 && life.stops[0].1 < u64::MAX, "{life:?}");
     }

@@ -12,11 +12,17 @@ mod judge;
 mod log;
 mod run;
 mod schedule;
+mod turns;
+mod windows;
+#[cfg(feature = "helpers")]
+mod wish;
 
 pub use judge::{Bounds, Counts, Verdict, judge};
-pub use log::{Event, History, Kind, Writer};
+pub use log::{Event, History, Kind, Mode, Writer};
 pub use run::{Plan, run};
 pub use schedule::{Deed, Fault, schedule};
+#[cfg(feature = "helpers")]
+pub use wish::{Part, Wish};
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -35,15 +41,52 @@ pub enum Lock {
     Leak,
     /// Broken: waiters are woken by their own process only.
     ForgetWaiter,
+    /// Broken: half of those who want a fair lock do not look at its queue.
+    Unfair,
+    /// Broken: readers do not look for writers.
+    BlindReader,
+}
+
+/// The kinds of locks that take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinds {
+    /// Mutexes.
+    Mutex,
+    /// All, and several keys at once.
+    All,
+}
+
+impl Kinds {
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+            Self::All => "all",
+        }
+    }
+}
+
+impl FromStr for Kinds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Mutex, Self::All]
+            .into_iter()
+            .find(|kinds| kinds.name() == text)
+            .ok_or_else(|| format!("no kinds {text:?}; there are: mutex, all"))
+    }
 }
 
 impl Lock {
-    const NAMES: [(Self, &'static str); 5] = [
+    const NAMES: [(Self, &'static str); 7] = [
         (Self::Real, "real"),
         (Self::NoOwnerCheck, "no-owner-check"),
         (Self::RandomToken, "random-token"),
         (Self::Leak, "leak"),
         (Self::ForgetWaiter, "forget-waiter"),
+        (Self::Unfair, "unfair"),
+        (Self::BlindReader, "blind-reader"),
     ];
 
     /// As on the command line.
@@ -89,6 +132,8 @@ pub struct Orders {
     pub patience: Duration,
     /// Which lock.
     pub lock: Lock,
+    /// Of which kinds.
+    pub kinds: Kinds,
 }
 
 impl Orders {
@@ -105,6 +150,7 @@ impl Orders {
             self.lease.as_millis().to_string(),
             self.patience.as_millis().to_string(),
             self.lock.name().to_owned(),
+            self.kinds.name().to_owned(),
         ]
     }
 
@@ -117,8 +163,8 @@ impl Orders {
         fn number<T: FromStr>(what: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("{what} is not a number: {text:?}"))
         }
-        let [url, log, name, seed, tasks, keys, lease, patience, lock] = args else {
-            return Err(format!("nine arguments, please: {args:?}"));
+        let [url, log, name, seed, tasks, keys, lease, patience, lock, kinds] = args else {
+            return Err(format!("ten arguments, please: {args:?}"));
         };
         Ok(Self {
             url: url.clone(),
@@ -130,6 +176,7 @@ impl Orders {
             lease: Duration::from_millis(number("the lease", lease)?),
             patience: Duration::from_millis(number("the patience", patience)?),
             lock: lock.parse()?,
+            kinds: kinds.parse()?,
         })
     }
 }
@@ -150,6 +197,7 @@ mod tests {
             lease: Duration::from_millis(1000),
             patience: Duration::from_secs(60),
             lock: Lock::NoOwnerCheck,
+            kinds: Kinds::All,
         };
         assert_eq!(Orders::from_args(&orders.to_args()), Ok(orders.clone()));
         assert!(Orders::from_args(&orders.to_args()[1..]).is_err());

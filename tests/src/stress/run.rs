@@ -7,13 +7,22 @@ use std::time::{Duration, Instant};
 use super::judge::{Bounds, Verdict, judge};
 use super::log::{Event, History, Writer};
 use super::schedule::{Deed, Fault, schedule};
-use super::{Lock, Orders};
+use super::turns::Watcher;
+use super::{Kinds, Lock, Orders};
 use crate::clock::now_nanos;
 use crate::dice::Dice;
 use crate::{Helper, RedisServer};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For how long a fair queue outlives the last of its waiters, if they all die.
+const QUEUE_LIFE: Duration = Duration::from_secs(10);
+
+/// The keys that are only wanted as fair locks, as the store names them.
+fn fair_keys() -> Vec<String> {
+    (0..2).map(|n| format!("lock:stress:fair{n}")).collect()
+}
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -38,6 +47,8 @@ pub struct Plan {
     pub patience: Duration,
     /// Which lock.
     pub lock: Lock,
+    /// Of which kinds.
+    pub kinds: Kinds,
 }
 
 impl Plan {
@@ -55,6 +66,7 @@ impl Plan {
             lease: Duration::from_secs(1),
             patience: Duration::from_secs(60),
             lock: Lock::Real,
+            kinds: Kinds::Mutex,
         }
     }
 
@@ -90,6 +102,7 @@ impl Worker {
             lease: plan.lease,
             patience: plan.patience,
             lock: plan.lock,
+            kinds: plan.kinds,
         };
         let helper = Helper::spawn_command(std::process::Command::new(&plan.program).args(orders.to_args()));
         Ok(Self { helper, name, log: Writer::open(&log)? })
@@ -131,6 +144,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     for worker in &mut workers {
         assert_eq!(worker.helper.line(PATIENCE), "ready");
     }
+    let watcher = (plan.kinds == Kinds::All).then(|| Watcher::start(server.addr(), fair_keys()));
     let mut lives = vec![0; plan.processes];
     let (mut cuts, mut freezes) = (0, 0);
     let start = Instant::now();
@@ -180,8 +194,10 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
             None => left.push(format!("{} did not become quiet within {limit:?}", worker.name)),
         }
     }
-    // The locks of those that were killed last.
-    let clean_by = Instant::now() + plan.lease + plan.slack().min(Duration::from_secs(5));
+    let turns = watcher.map(Watcher::end).unwrap_or_default();
+    // The locks of those that were killed last, and queues in which nobody is left.
+    let queues = if plan.kinds == Kinds::All { QUEUE_LIFE } else { Duration::ZERO };
+    let clean_by = Instant::now() + plan.lease.max(queues) + plan.slack().min(Duration::from_secs(5));
     while !left_on(&server).is_empty() && Instant::now() < clean_by {
         sleep_until(Instant::now() + Duration::from_millis(50))?;
     }
@@ -194,6 +210,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     let mut verdict = judge(&History::read(logs)?, Bounds { slack: plan.slack(), calm_from });
     verdict.left = left;
     (verdict.counts.cuts, verdict.counts.freezes) = (cuts, freezes);
+    (verdict.counts.turns, verdict.order) = turns;
     Ok(verdict)
 }
 

@@ -1,0 +1,128 @@
+//! Notices that come late, as they do to a process that was stopped, or over a slow connection.
+#![cfg(feature = "testing")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_runtime::store::{
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
+    ScanRequest, Scanned, StoreError, Watch, Withdrawn,
+};
+use lock_runtime::{LockKey, LockManager, testing};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+const LONG: Duration = Duration::from_secs(120);
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A store whose calls and notices are held back while their gates are shut.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<dyn LockStore>,
+    calls: watch::Receiver<bool>,
+    notices: watch::Receiver<bool>,
+}
+
+impl Slow {
+    fn later<T: Send + 'static>(&self, call: BoxFuture<T>) -> BoxFuture<T> {
+        let mut open = self.calls.clone();
+        Box::pin(async move {
+            let _ = open.wait_for(|open| *open).await;
+            call.await
+        })
+    }
+}
+
+/// Ends what passes the notices on.
+struct Ends(AbortHandle);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl LockStore for Slow {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        self.later(self.inner.acquire(request))
+    }
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        self.inner.release(request)
+    }
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.later(self.inner.keep(request))
+    }
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.inner.downgrade(request)
+    }
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        self.inner.withdraw(request)
+    }
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        let (watch, mut open) = (self.inner.watch(request), self.notices.clone());
+        Box::pin(async move {
+            let mut watch = watch.await?;
+            let confirmed = watch.is_confirmed();
+            let (sender, notices) = mpsc::channel(8);
+            let task = tokio::spawn(async move {
+                loop {
+                    let notice = watch.notice().await;
+                    if open.wait_for(|open| *open).await.is_err() || sender.send(notice).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            Ok(Watch::new(notices, confirmed, Box::new(Ends(task.abort_handle()))))
+        })
+    }
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        self.inner.status(key)
+    }
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        self.inner.force_release(key)
+    }
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.inner.scan(request)
+    }
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        self.inner.check()
+    }
+}
+
+// A direct grant that ended before its notice came must not be taken for one of the place that the waiter has now.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_heard_of_after_it_ended_is_none() {
+    testing::set_jitter(0.5);
+    let store = testing::memory_store();
+    let ((call_gate, calls), (notice_gate, notices)) = (watch::channel(true), watch::channel(false));
+    let on = |store: Arc<dyn LockStore>| testing::manager_on(LockManager::builder(), store);
+    let direct = on(Arc::clone(&store));
+    let slow = on(Arc::new(Slow { inner: store, calls, notices }));
+
+    let first = direct.fair("k").acquire().await.unwrap();
+    let waiter = tokio::spawn(slow.fair("k").lease(ms(2000)).wait(LONG).acquire());
+    tokio::time::sleep(ms(100)).await;
+    let next = tokio::spawn(direct.fair("k").wait(LONG).acquire());
+    tokio::time::sleep(ms(100)).await;
+    // It goes to the waiter, who hears and asks nothing for a while, and to the next when that has ended.
+    call_gate.send(false).unwrap();
+    first.release().await.unwrap();
+    let next = next.await.unwrap().unwrap();
+
+    // It asks before it hears, and stands in line again.
+    call_gate.send(true).unwrap();
+    while direct.status("k").await.unwrap().waiters == 0 {
+        assert!(!next.is_lost() && !waiter.is_finished(), "two at once");
+        tokio::time::sleep(ms(1)).await;
+    }
+    notice_gate.send(true).unwrap();
+    tokio::time::sleep(ms(100)).await;
+    assert!(!next.is_lost() && !waiter.is_finished(), "two at once");
+    next.release().await.unwrap();
+    let guard = waiter.await.unwrap().unwrap();
+    assert!(!guard.is_lost());
+    guard.release().await.unwrap();
+}
