@@ -21,6 +21,8 @@
 //! | one at a time, first come first served across processes | [`fair`](LockManager::fair) |
 //! | many that read, one that writes | [`read`](LockManager::read) and [`write`](LockManager::write) |
 //! | several keys at once, all or nothing | [`multi`](LockManager::multi) |
+//! | at most so many at a time | [`semaphore`](LockManager::semaphore) |
+//! | to wait until so many things are done | [`latch`](LockManager::latch) |
 //!
 //! Begin with the mutex. Inside one process it is first come first served too, and it hands the lock on without the
 //! store. Between processes whoever asks first after a release gets it; nobody is shut out, since a process lets others
@@ -32,7 +34,7 @@
 //! [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
 //!
 //! In the attribute the kind is `kind = fair | read | write`, and several keys are `keys = ["a:<from>", "a:<to>"]`. All
-//! kinds have the same builder ([`Lock`]), the same guard ([`LockGuard`]) and the same promises, and every grant has
+//! kinds of locks have the same builder ([`Lock`]), the same guard ([`LockGuard`]) and the same promises, and every grant has
 //! a fencing token.
 //!
 //! # What is where
