@@ -83,17 +83,15 @@ fn overwrite(server: &RedisServer, command: &[&str]) {
     server.cli(&[&["EVAL", SCRIPT, "0"], command].concat());
 }
 
-/// Acquires in a task of its own, holds for a moment, and notes an overlap.
-fn section(lock: Lock, inside: Arc<AtomicBool>) -> impl Future<Output = Result<u64, AcquireError>> {
-    async move {
-        let guard = lock.wait(LONG).acquire().await?;
-        assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-        tokio::time::sleep(ms(2)).await;
-        inside.store(false, Ordering::SeqCst);
-        let token = guard.fencing_token().get();
-        let _ = guard.release().await;
-        Ok(token)
-    }
+/// Acquires, holds for a moment, and notices whoever else does.
+async fn section(lock: Lock, inside: Arc<AtomicBool>) -> Result<u64, AcquireError> {
+    let guard = lock.wait(LONG).acquire().await?;
+    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+    tokio::time::sleep(ms(2)).await;
+    inside.store(false, Ordering::SeqCst);
+    let token = guard.fencing_token().get();
+    let _ = guard.release().await;
+    Ok(token)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
