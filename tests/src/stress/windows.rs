@@ -78,7 +78,8 @@ pub(super) fn out_of_order(grants: &[(&Request, &Granted)]) -> Vec<String> {
     let mut by_reply = grants.to_vec();
     by_reply.sort_by_key(|(_, grant)| grant.at);
     let mut replies = by_reply.into_iter().peekable();
-    let (mut highest, mut exclusive): (Option<(u64, &str)>, Option<(u64, &str)>) = (None, None);
+    let mut highest: Option<(u64, &str)> = None;
+    let mut exclusive: Option<(u64, &str)> = None;
     for (request, grant) in by_request {
         while let Some((earlier, reply)) = replies.next_if(|(_, reply)| reply.at < request.asked) {
             let one = Some((reply.token, earlier.id.as_str()));
