@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use super::hold::drift_margin;
 use super::*;
 use crate::clock::model::advance;
-use crate::store::{AcquireRequest, Kind, ServerTime};
+use crate::store::{AcquireRequest, Item, ServerTime};
 use crate::token::{FencingToken, OwnerId};
 use crate::{Acquire, LockManager};
 
