@@ -272,6 +272,12 @@ impl Registry {
             if channel.state == State::Confirmed {
                 channel.state = State::Leaving;
                 batch.push(name);
+            } else if channel.state == State::Joining {
+                // The server is about to subscribe us: forgotten now, the subscription would stay for ever.
+                channel.idle_since = now;
+                channel.in_idle_queue = true;
+                self.idle.push_back(name);
+                break;
             } else {
                 self.channels.remove(&name);
             }

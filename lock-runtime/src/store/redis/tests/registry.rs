@@ -155,6 +155,23 @@ fn an_unreachable_server_leaves_no_one_waiting_and_nothing_behind() {
     assert!(registry.is_empty());
 }
 
+/// Names of fair waiters are never used again, so nothing else would ever end the subscription.
+#[test]
+fn a_channel_that_is_left_before_its_subscription_is_answered_is_unsubscribed_in_the_end() {
+    let mut registry = Registry::default();
+    let generation = registry.begin();
+    registry.established(generation);
+    let (id, _, _) = add(&mut registry, 0, 0);
+    assert_eq!(texts(&registry.take_todo(10)), ["channel 0"]);
+    registry.remove(&name(0), id, at(0));
+    assert!(registry.take_idle(at(100), LINGER, 10).is_empty());
+    registry.subscribed(generation, "channel 0");
+    assert!(registry.take_idle(at(199), LINGER, 10).is_empty());
+    assert_eq!(texts(&registry.take_idle(at(200), LINGER, 10)), ["channel 0"]);
+    registry.unsubscribed(generation, "channel 0");
+    assert!(registry.is_empty());
+}
+
 #[test]
 fn too_many_idle_channels_are_left_before_their_time() {
     let mut registry = Registry::default();
