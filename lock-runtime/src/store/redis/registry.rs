@@ -184,9 +184,15 @@ impl Registry {
     pub(super) fn begin(&mut self) -> u64 {
         self.generation += 1;
         self.connected = true;
+        // A connection begins with what is watched. Subscribed again, the others would stay: those that were about to be
+        // unsubscribed are not in the idle queue any more.
+        self.channels.retain(|_, channel| !channel.watchers.is_empty());
+        self.idle.clear();
         self.todo = self.channels.keys().cloned().collect();
         for channel in self.channels.values_mut() {
             channel.state = State::Wanted;
+            channel.in_idle_queue = false;
+            channel.left_again = false;
         }
         self.generation
     }

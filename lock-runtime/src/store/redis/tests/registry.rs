@@ -155,6 +155,16 @@ fn an_unreachable_server_leaves_no_one_waiting_and_nothing_behind() {
     assert!(registry.is_empty());
 }
 
+#[test]
+fn a_channel_whose_unsubscription_was_lost_is_not_subscribed_again() {
+    let (mut registry, generation, id, _notices) = confirmed();
+    registry.remove(&name(0), id, at(0));
+    assert_eq!(texts(&registry.take_idle(at(100), LINGER, 10)), ["channel 0"]);
+    registry.disconnected(generation);
+    registry.begin();
+    assert!(registry.take_todo(10).is_empty() && registry.is_empty());
+}
+
 /// Names of fair waiters are never used again, so nothing else would ever end the subscription.
 #[test]
 fn a_channel_that_is_left_before_its_subscription_is_answered_is_unsubscribed_in_the_end() {
