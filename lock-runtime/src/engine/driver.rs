@@ -176,7 +176,9 @@ impl Driver {
         // by the request itself.
         while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
         let request = self.next_request(lease, tokens, wait, min_hold);
-        if let Some(queued) = lock(&self.key.queued).as_mut() {
+        if self.queued.is_some()
+            && let Some(queued) = lock(&self.key.queued).as_mut()
+        {
             queued.asking = true;
         }
         let sent = engine.clock.now();
@@ -249,14 +251,13 @@ impl Driver {
     /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
     /// wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime) {
-        // It comes late, to a process that was stopped or over a slow connection.
-        let is_over = |queued: &Queued| server_time <= queued.found;
-        if lock(&self.key.queued).as_ref().is_none_or(is_over) {
+        let queued = lock(&self.key.queued).as_ref().map(|queued| (queued.found, queued.since));
+        let Some((_, since)) = queued.filter(|(found, _)| *found < server_time) else {
+            // It comes late, to a process that was stopped or over a slow connection.
             self.act(|machine, now, _| machine.pace.now(now));
             return;
-        }
-        let since = lock(&self.key.queued).as_ref().map(|queued| queued.since);
-        let (Some(request), Some(since)) = (self.stop_queueing(), since) else { return };
+        };
+        let Some(request) = self.stop_queueing() else { return };
         let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(&request));
         let Some(lease) = lock(&self.key.machine).wanted_lease() else {
             // Nobody waits any more.
