@@ -405,7 +405,13 @@ async fn short_waits_and_none_leave_nothing_in_any_kind() {
         lock_of(&b, kind, "k").wait_forever().acquire().await.unwrap().release().await.unwrap();
         let guard = a.write("k").acquire().await.unwrap();
         let waits = [lock_of(&b, kind, "k").wait_forever(), lock_of(&b, kind, "k").wait(Duration::MAX)];
-        let waiting = waits.map(|lock| tokio::spawn(async move { lock.acquire().await.map(drop) }));
+        let waiting = waits.map(|lock| {
+            tokio::spawn(async move {
+                // Awaited: the next kind asks with no wait at all.
+                lock.acquire().await?.release().await.unwrap();
+                Ok::<_, AcquireError>(())
+            })
+        });
         tokio::time::sleep(ms(100)).await;
         guard.release().await.unwrap();
         for waiter in waiting {
