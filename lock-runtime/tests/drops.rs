@@ -11,9 +11,9 @@ use std::task::{Context, Waker};
 
 use gated::Bug;
 use gated::leaks::Leak;
+use gated::polled::{runtime, settle};
 use gated::scenes::{
-    LEASE, MS, SECOND, Scene, World, held_by_rival, leaks_of, lost, no_leaks, once_more, runtime, settle,
-    world,
+    LEASE, MS, SECOND, Scene, World, held_by_rival, leaks_of, lost, no_leaks, once_more, world,
 };
 use lock_runtime::LockGuard;
 use lock_runtime::store::LockStore;

@@ -6,43 +6,28 @@
 
 mod gated;
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use gated::leaks::look_for_leaks;
-use gated::{Bug, GatedStore, Plan};
+use gated::polled::{Polled, runtime, settle};
+use gated::random::{KEYS, PROCESSES, Process, Waits, plans, processes, random_runs};
+use gated::{Bug, Plan};
 use lock_runtime::store::LockStore;
-use lock_runtime::testing::{manager_on, named_memory_store, set_jitter};
+use lock_runtime::testing::manager_on;
 use lock_runtime::{
     AcquireError, FencingToken, Kind, Lock, LockError, LockGuard, LockKey, LockManager, MultiKey,
     ReleaseError,
 };
 use proptest::prelude::*;
-use proptest::test_runner::{RngSeed, TestRunner};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// Of holds that are renewed. What is left behind stays for longer than it takes to look for it.
-const LEASE: Duration = Duration::from_secs(60);
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest that the gate holds something back.
-const LONGEST_DELAY: u64 = 3000;
-const KEYS: [&str; 2] = ["a", "b"];
-const PROCESSES: usize = 3;
 
 // ---- operations --------------------------------------------------------------------------------------------------
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Waits {
-    Try,
-    For(u64),
-    Forever,
-}
 
 /// Kinds by key; one of them at least.
 type Parts = Vec<(Kind, usize)>;
@@ -74,11 +59,6 @@ enum Op {
 }
 
 fn op(rough: bool) -> BoxedStrategy<Op> {
-    let waits = prop_oneof![
-        2 => Just(Waits::Try),
-        2 => (1..3000u64).prop_map(Waits::For),
-        3 => Just(Waits::Forever),
-    ];
     let kind = prop_oneof![
         1 => Just(Kind::Mutex),
         4 => Just(Kind::Fair),
@@ -91,10 +71,9 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
     ];
     let lease = prop::option::weighted(0.2, prop::sample::select(vec![100, 1000, 9000]));
     let inside = prop::option::weighted(0.2, 0..4usize);
-    let acquire =
-        (0..PROCESSES, parts, waits, lease, inside).prop_map(|(process, parts, waits, lease, inside)| {
-            Op::Acquire { process, parts, waits, lease, inside }
-        });
+    let acquire = (0..PROCESSES, parts, Waits::any(), lease, inside).prop_map(
+        |(process, parts, waits, lease, inside)| Op::Acquire { process, parts, waits, lease, inside },
+    );
     let calm = prop_oneof![
         9 => acquire,
         2 => (0..8usize).prop_map(Op::Poll),
@@ -109,16 +88,9 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
     if !rough {
         return calm.boxed();
     }
-    let plan = || {
-        prop_oneof![
-            1 => Just(Plan::Fail),
-            2 => (1..LONGEST_DELAY).prop_map(Plan::Delay),
-            2 => Just(Plan::Pass),
-        ]
-    };
     prop_oneof![
         32 => calm,
-        5 => (0..PROCESSES, [plan(), plan()]).prop_map(|(process, plans)| Op::Plan { process, plans }),
+        5 => plans().prop_map(|(process, plans)| Op::Plan { process, plans }),
     ]
     .boxed()
 }
@@ -131,18 +103,8 @@ enum Outcome {
     Downgraded(Result<LockGuard, LockError>),
 }
 
-#[derive(Debug)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 struct Call {
-    future: Pin<Box<dyn Future<Output = Outcome>>>,
-    woken: Arc<Woken>,
+    future: Polled<Outcome>,
     what: What,
     process: usize,
     parts: Parts,
@@ -164,11 +126,6 @@ struct Held {
     parts: Vec<(Kind, usize, FencingToken)>,
     /// Nothing but a release may end it.
     safe: bool,
-}
-
-struct Process {
-    locks: LockManager,
-    store: Arc<GatedStore>,
 }
 
 struct World {
@@ -219,18 +176,8 @@ fn number(kind: Kind) -> usize {
 
 impl World {
     async fn new(rough: bool, bug: Option<Bug>) -> Self {
-        static WORLDS: AtomicU64 = AtomicU64::new(0);
-        let name = format!("kinds-model-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
-        let mut processes = Vec::new();
-        for _ in 0..PROCESSES {
-            let store = GatedStore::new(named_memory_store(&name)).await;
-            bug.into_iter().for_each(|bug| store.put_in(bug));
-            let settings = LockManager::builder().lease(LEASE).call_timeout(CALL_TIMEOUT);
-            let locks = manager_on(settings, Arc::clone(&store) as Arc<dyn LockStore>);
-            processes.push(Process { locks, store });
-        }
+        let (processes, probe) = processes(bug).await;
         let (calls, guards) = (Vec::new(), Vec::new());
-        let probe = named_memory_store(&name);
         Self { processes, probe, calls, guards, last: [[0; 2]; KEYS.len()], rough, stats: Stats::default() }
     }
 
@@ -241,9 +188,8 @@ impl World {
         what: What,
         future: impl Future<Output = Outcome> + 'static,
     ) {
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let (future, since) = (Box::pin(future), Instant::now());
-        self.calls.push(Call { future, woken, what, process, parts, since, late: false });
+        let (future, since) = (Polled::new(Box::pin(future)), Instant::now());
+        self.calls.push(Call { future, what, process, parts, since, late: false });
         self.poll(self.calls.len() - 1);
     }
 
@@ -287,7 +233,7 @@ impl World {
 
     /// Whoever was woken and is not polled for a while may miss its turn.
     fn note_late(&mut self) {
-        for call in self.calls.iter_mut().filter(|call| call.woken.0.load(Ordering::SeqCst)) {
+        for call in self.calls.iter_mut().filter(|call| call.future.is_woken()) {
             call.late = true;
         }
     }
@@ -307,16 +253,7 @@ impl World {
         // caller that has that and waits behind it.
         let blocks = parts.len() > 1 && parts.iter().any(|part| part.0 == Kind::Fair);
         let waits = if blocks && waits == Waits::Forever { Waits::For(3000) } else { waits };
-        let lock = self.lock(process, &parts);
-        let lock = match waits {
-            Waits::Try => lock.no_wait(),
-            Waits::For(ms) => lock.wait(Duration::from_millis(ms)),
-            Waits::Forever => lock.wait_forever(),
-        };
-        let lock = match lease {
-            Some(ms) => lock.lease(Duration::from_millis(ms)),
-            None => lock,
-        };
+        let lock = waits.of(self.lock(process, &parts), lease);
         let acquire = async { Outcome::Acquired(lock.acquire().await) };
         let what = What::Acquire { waits, renewed: lease.is_none(), inside: outer.is_some() };
         let acquire: Pin<Box<dyn Future<Output = Outcome>>> = match outer {
@@ -343,10 +280,7 @@ impl World {
     }
 
     fn poll(&mut self, n: usize) {
-        let call = &mut self.calls[n];
-        call.woken.0.store(false, Ordering::SeqCst);
-        let waker = Waker::from(Arc::clone(&call.woken));
-        if let Poll::Ready(outcome) = call.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        if let Poll::Ready(outcome) = self.calls[n].future.poll() {
             let call = self.calls.remove(n);
             self.done(n, &call, outcome);
         }
@@ -444,7 +378,7 @@ impl World {
     async fn run(&mut self) {
         for _ in 0..80 {
             settle().await;
-            let Some(n) = self.calls.iter().position(|call| call.woken.0.load(Ordering::SeqCst)) else {
+            let Some(n) = self.calls.iter().position(|call| call.future.is_woken()) else {
                 return;
             };
             self.poll(n);
@@ -504,16 +438,8 @@ impl World {
     }
 }
 
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
-}
-
 fn play(ops: Vec<Op>, rough: bool, bug: Option<Bug>) -> Stats {
-    set_jitter(0.5);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.unwrap().block_on(async {
+    runtime().block_on(async {
         let mut world = World::new(rough, bug).await;
         for op in ops {
             world.apply(op).await;
@@ -526,28 +452,13 @@ fn play(ops: Vec<Op>, rough: bool, bug: Option<Bug>) -> Stats {
 
 // ---- the tests ---------------------------------------------------------------------------------------------------
 
-/// Plays random operations, and says with which seed if they find something. Nothing is written down: a failure
-/// becomes a test of its own.
-fn random_runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Stats, String> {
-    let mut config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    let seed = match config.rng_seed {
-        RngSeed::Fixed(seed) => seed,
-        RngSeed::Random => rand::random(),
-    };
-    config.rng_seed = RngSeed::Fixed(seed);
-    let stats = Cell::new(Stats::default());
-    let run = |ops: Vec<Op>| {
-        stats.set(stats.get().and(play(ops, rough, bug)));
-        Ok(())
-    };
-    if let Err(failure) = TestRunner::new(config).run(&prop::collection::vec(op(rough), 1..60), run) {
-        return Err(format!("PROPTEST_RNG_SEED={seed}: {failure}"));
-    }
-    Ok(stats.get())
+fn runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Vec<Stats>, String> {
+    random_runs(cases, op(rough), |ops| play(ops, rough, bug))
 }
 
 fn model(cases: u32, rough: bool) {
-    let stats = random_runs(cases, rough, None).unwrap_or_else(|failure| panic!("{failure}"));
+    let runs = runs(cases, rough, None).unwrap_or_else(|failure| panic!("{failure}"));
+    let stats = runs.into_iter().fold(Stats::default(), Stats::and);
     let Stats {
         granted: [mutex, fair, read, write],
         several,
@@ -576,12 +487,12 @@ fn kinds_get_along_on_a_store_that_fails() {
 
 #[test]
 fn a_store_that_gives_a_key_to_everybody_is_found() {
-    let failure = random_runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
+    let failure = runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
     assert!(failure.contains("is held by"), "{failure}");
 }
 
 #[test]
 fn a_store_that_keeps_what_was_released_is_found() {
-    let failure = random_runs(200, false, Some(Bug::LosesReleases)).map(drop).unwrap_err();
+    let failure = runs(200, false, Some(Bug::LosesReleases)).map(drop).unwrap_err();
     assert!(failure.contains("left behind") || failure.contains("no progress"), "{failure}");
 }

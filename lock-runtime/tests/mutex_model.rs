@@ -9,39 +9,22 @@ use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use gated::leaks::look_for_leaks;
-use gated::{Bug, GatedStore, Plan};
+use gated::polled::{Polled, runtime, settle};
+use gated::random::{KEYS, LEASE, LONGEST_DELAY, PROCESSES, Process, Waits, plans, processes, random_runs};
+use gated::{Bug, Plan};
 use lock_runtime::store::LockStore;
-use lock_runtime::testing::{manager_on, named_memory_store, set_jitter};
-use lock_runtime::{
-    AcquireError, ExtendError, HeldLock, LockError, LockGuard, LockKey, LockManager, ReleaseError,
-};
+use lock_runtime::{AcquireError, ExtendError, HeldLock, LockError, LockGuard, LockKey, ReleaseError};
 use proptest::prelude::*;
-use proptest::test_runner::{RngSeed, TestRunner};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// Of holds that are renewed. What is left behind stays for longer than it takes to look for it.
-const LEASE: Duration = Duration::from_secs(60);
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest that the gate holds something back: a forced release may arrive when its caller has given up.
-const LONGEST_DELAY: u64 = 3000;
-const KEYS: [&str; 2] = ["a", "b"];
-const PROCESSES: usize = 3;
 
 // ---- operations --------------------------------------------------------------------------------------------------
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Waits {
-    Try,
-    For(u64),
-    Forever,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -78,15 +61,10 @@ enum Op {
 }
 
 fn op(rough: bool) -> BoxedStrategy<Op> {
-    let waits = prop_oneof![
-        2 => Just(Waits::Try),
-        2 => (1..3000u64).prop_map(Waits::For),
-        3 => Just(Waits::Forever),
-    ];
     // Few different ones: what asks for the same might be handed on.
     let lease = prop::option::weighted(0.4, prop::sample::select(vec![100, 300, 1000, 5000]));
     let inside = prop::option::weighted(0.2, 0..4usize);
-    let acquire = (0..PROCESSES, 0..KEYS.len(), waits, lease, inside);
+    let acquire = (0..PROCESSES, 0..KEYS.len(), Waits::any(), lease, inside);
     let calm = prop_oneof![
         8 => acquire.prop_map(|(process, key, waits, lease, inside)| {
             Op::Acquire { process, key, waits, lease, inside }
@@ -104,17 +82,10 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
     if !rough {
         return calm.boxed();
     }
-    let plan = || {
-        prop_oneof![
-            1 => Just(Plan::Fail),
-            2 => (1..LONGEST_DELAY).prop_map(Plan::Delay),
-            2 => Just(Plan::Pass),
-        ]
-    };
     prop_oneof![
         32 => calm,
         1 => (0..PROCESSES, 0..KEYS.len()).prop_map(|(process, key)| Op::ForceRelease { process, key }),
-        5 => (0..PROCESSES, [plan(), plan()]).prop_map(|(process, plans)| Op::Plan { process, plans }),
+        5 => plans().prop_map(|(process, plans)| Op::Plan { process, plans }),
     ]
     .boxed()
 }
@@ -129,18 +100,8 @@ enum Outcome {
     Forced(Result<bool, LockError>),
 }
 
-#[derive(Debug)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 struct Call {
-    future: Pin<Box<dyn Future<Output = Outcome>>>,
-    woken: Arc<Woken>,
+    future: Polled<Outcome>,
     what: What,
     process: usize,
     key: usize,
@@ -173,11 +134,6 @@ struct Granted {
     guards: usize,
 }
 
-struct Process {
-    locks: LockManager,
-    store: Arc<GatedStore>,
-}
-
 struct World {
     processes: Vec<Process>,
     probe: Arc<dyn LockStore>,
@@ -208,19 +164,10 @@ fn grant_id(key: usize, token: u64) -> u64 {
 
 impl World {
     async fn new(rough: bool, bug: Option<Bug>) -> Self {
-        static WORLDS: AtomicU64 = AtomicU64::new(0);
-        let name = format!("model-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
-        let mut processes = Vec::new();
-        for _ in 0..PROCESSES {
-            let store = GatedStore::new(named_memory_store(&name)).await;
-            bug.into_iter().for_each(|bug| store.put_in(bug));
-            let settings = LockManager::builder().lease(LEASE).call_timeout(CALL_TIMEOUT);
-            let locks = manager_on(settings, Arc::clone(&store) as Arc<dyn LockStore>);
-            processes.push(Process { locks, store });
-        }
+        let (processes, probe) = processes(bug).await;
         Self {
             processes,
-            probe: named_memory_store(&name),
+            probe,
             calls: Vec::new(),
             guards: Vec::new(),
             grants: HashMap::new(),
@@ -239,10 +186,9 @@ impl World {
         what: What,
         future: impl Future<Output = Outcome> + 'static,
     ) {
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let (future, since) = (Box::pin(future), Instant::now());
+        let (future, since) = (Polled::new(Box::pin(future)), Instant::now());
         let contended = self.held[key] || self.calls.iter().any(|call| call.key == key);
-        self.calls.push(Call { future, woken, what, process, key, since, contended });
+        self.calls.push(Call { future, what, process, key, since, contended });
         self.poll(self.calls.len() - 1);
     }
 
@@ -312,7 +258,7 @@ impl World {
             // Step by step, so that timers are due in their order.
             Op::Advance(ms) => {
                 // Whoever was woken and is not polled may miss the lock.
-                for call in self.calls.iter_mut().filter(|call| call.woken.0.load(Ordering::SeqCst)) {
+                for call in self.calls.iter_mut().filter(|call| call.future.is_woken()) {
                     call.contended = true;
                 }
                 sleep(Duration::from_millis(ms)).await;
@@ -349,15 +295,7 @@ impl World {
         }
         let (inside, outer) = outer.map(|(grant, guard)| (*grant, guard)).unzip();
         let mutex = self.processes[process].locks.mutex(KEYS[key]);
-        let mutex = match waits {
-            Waits::Try => mutex.no_wait(),
-            Waits::For(ms) => mutex.wait(Duration::from_millis(ms)),
-            Waits::Forever => mutex.wait_forever(),
-        };
-        let mutex = match lease {
-            Some(ms) => mutex.lease(Duration::from_millis(ms)),
-            None => mutex,
-        };
+        let mutex = waits.of(mutex, lease);
         let acquire = async { Outcome::Acquired(mutex.acquire().await) };
         let what = What::Acquire { waits, lease, inside };
         let acquire: Pin<Box<dyn Future<Output = Outcome>>> = match outer {
@@ -380,10 +318,7 @@ impl World {
     }
 
     fn poll(&mut self, n: usize) {
-        let call = &mut self.calls[n];
-        call.woken.0.store(false, Ordering::SeqCst);
-        let waker = Waker::from(Arc::clone(&call.woken));
-        if let Poll::Ready(outcome) = call.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        if let Poll::Ready(outcome) = self.calls[n].future.poll() {
             let call = self.calls.remove(n);
             self.done(&call, outcome);
         }
@@ -470,7 +405,7 @@ impl World {
     async fn run(&mut self) {
         for _ in 0..50 {
             settle().await;
-            let Some(n) = self.calls.iter().position(|call| call.woken.0.load(Ordering::SeqCst)) else {
+            let Some(n) = self.calls.iter().position(|call| call.future.is_woken()) else {
                 return;
             };
             self.poll(n);
@@ -551,12 +486,6 @@ impl World {
     }
 }
 
-async fn settle() {
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
-}
-
 impl fmt::Debug for Granted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { process, view, until, guards, .. } = self;
@@ -566,9 +495,7 @@ impl fmt::Debug for Granted {
 }
 
 fn play(ops: &[Op], rough: bool, bug: Option<Bug>) -> Stats {
-    set_jitter(0.5);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.unwrap().block_on(async {
+    runtime().block_on(async {
         let mut world = World::new(rough, bug).await;
         for op in ops {
             world.apply(*op).await;
@@ -581,38 +508,20 @@ fn play(ops: &[Op], rough: bool, bug: Option<Bug>) -> Stats {
 
 // ---- the tests ---------------------------------------------------------------------------------------------------
 
-/// Plays random operations, and says with which seed if they find something. Nothing is written down: a failure
-/// becomes a test of its own.
 fn model(cases: u32, rough: bool) {
-    let stats = random_runs(cases, rough, None).unwrap_or_else(|failure| panic!("{failure}"));
-    let Stats { granted, reentered, refused, released } = stats;
-    let most = [granted / 2, reentered * 10, refused * 4, released * 4];
-    assert!(most.iter().all(|&count| count > cases as usize), "idle runs: {stats:?}");
+    let runs = runs(cases, rough, None).unwrap_or_else(|failure| panic!("{failure}"));
+    let all = |count: fn(&Stats) -> usize| runs.iter().map(count).sum::<usize>();
+    let most = [
+        all(|run| run.granted) / 2,
+        all(|run| run.reentered) * 10,
+        all(|run| run.refused) * 4,
+        all(|run| run.released) * 4,
+    ];
+    assert!(most.iter().all(|&count| count > cases as usize), "idle runs: {most:?}");
 }
 
-fn random_runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Stats, String> {
-    let mut config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    let seed = match config.rng_seed {
-        RngSeed::Fixed(seed) => seed,
-        RngSeed::Random => rand::random(),
-    };
-    config.rng_seed = RngSeed::Fixed(seed);
-    let stats = std::cell::Cell::new(Stats::default());
-    let run = |ops: Vec<Op>| {
-        let one = play(&ops, rough, bug);
-        let all = stats.get();
-        stats.set(Stats {
-            granted: all.granted + one.granted,
-            reentered: all.reentered + one.reentered,
-            refused: all.refused + one.refused,
-            released: all.released + one.released,
-        });
-        Ok(())
-    };
-    if let Err(failure) = TestRunner::new(config).run(&prop::collection::vec(op(rough), 1..60), run) {
-        return Err(format!("PROPTEST_RNG_SEED={seed}: {failure}"));
-    }
-    Ok(stats.get())
+fn runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Vec<Stats>, String> {
+    random_runs(cases, op(rough), |ops| play(&ops, rough, bug))
 }
 
 /// Nobody is refused, or loses a lock, without a reason.
@@ -629,12 +538,12 @@ fn processes_share_keys_on_a_store_that_fails() {
 
 #[test]
 fn a_store_that_gives_a_key_to_everybody_is_found() {
-    let failure = random_runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
+    let failure = runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
     assert!(failure.contains("two holders") || failure.contains("longer than at the store"), "{failure}");
 }
 
 #[test]
 fn a_store_that_keeps_what_was_released_is_found() {
-    let failure = random_runs(200, false, Some(Bug::LosesReleases)).map(drop).unwrap_err();
+    let failure = runs(200, false, Some(Bug::LosesReleases)).map(drop).unwrap_err();
     assert!(failure.contains("left behind") || failure.contains("no progress"), "{failure}");
 }

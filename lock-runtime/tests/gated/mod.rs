@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 pub(crate) mod leaks;
+pub(crate) mod polled;
+pub(crate) mod random;
 pub(crate) mod scenes;
 pub(crate) mod schedule;
 

@@ -5,16 +5,17 @@ use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use lock_runtime::store::LockStore;
-use lock_runtime::testing::{lose, manager_on, named_memory_store, set_jitter};
+use lock_runtime::testing::{lose, manager_on, named_memory_store};
 use lock_runtime::{Lock, LockManager};
 use tokio::time::sleep;
 
 use super::leaks::{Leak, look_for_leaks};
+use super::polled::{Polled, runtime, settle};
 use super::schedule::{Choices, every};
 use super::{GatedStore, Stage, Verdict};
 
@@ -97,18 +98,9 @@ impl fmt::Debug for Action {
 }
 
 enum Actor {
-    Future(Subject, Arc<Woken>),
+    Future(Polled<Value>),
     Value(#[allow(dead_code)] Value),
     Gone,
-}
-
-#[derive(Debug)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 /// How the schedules of a scene ended.
@@ -122,27 +114,19 @@ struct Seen {
     ready: usize,
 }
 
-/// Background tasks go as far as they get without time.
-pub(crate) async fn settle() {
-    for _ in 0..12 {
-        tokio::task::yield_now().await;
-    }
-}
-
 /// Runs one schedule.
 async fn play(scene: Scene, store: &GatedStore, choices: &mut Choices, seen: &mut Seen) {
     let Scene { subjects, events, mut faults, mut spurious } = scene;
-    let woken = || Arc::new(Woken(AtomicBool::new(true)));
     let mut actors: Vec<Actor> =
-        subjects.into_iter().map(|subject| Actor::Future(subject, woken())).collect();
+        subjects.into_iter().map(|subject| Actor::Future(Polled::new(subject))).collect();
     let mut polls = vec![0; actors.len()];
     let mut events: Vec<_> = events.into_iter().map(Some).collect();
     loop {
         settle().await;
         let mut options = Vec::new();
         for (n, actor) in actors.iter().enumerate() {
-            if let Actor::Future(_, woken) = actor
-                && (woken.0.load(Ordering::SeqCst) || spurious > 0)
+            if let Actor::Future(subject) = actor
+                && (subject.is_woken() || spurious > 0)
             {
                 options.push(Action::Poll(n));
             }
@@ -164,11 +148,10 @@ async fn play(scene: Scene, store: &GatedStore, choices: &mut Choices, seen: &mu
         }
         match choices.choose(&options) {
             Action::Poll(n) => {
-                let Actor::Future(subject, woken) = &mut actors[n] else { unreachable!() };
+                let Actor::Future(subject) = &mut actors[n] else { unreachable!() };
                 polls[n] += 1;
-                spurious -= usize::from(!woken.0.swap(false, Ordering::SeqCst));
-                let waker = Waker::from(Arc::clone(woken));
-                if let Poll::Ready(value) = subject.as_mut().poll(&mut Context::from_waker(&waker)) {
+                spurious -= usize::from(!subject.is_woken());
+                if let Poll::Ready(value) = subject.poll() {
                     seen.ready += 1;
                     actors[n] = Actor::Value(value);
                 }
@@ -186,11 +169,6 @@ async fn play(scene: Scene, store: &GatedStore, choices: &mut Choices, seen: &mu
             Action::Happens(n, _) => events[n].take().expect("it happens once").1.await,
         }
     }
-}
-
-pub(crate) fn runtime() -> tokio::runtime::Runtime {
-    set_jitter(0.5);
-    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
 
 pub(crate) async fn world() -> World {
