@@ -6,20 +6,13 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockManager, SemaphorePermit};
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Java, JavaLock, Settings, connect};
+use lock_tests::java::{Java, JavaLock, LEASE, SLACK, Settings, connect, judge, with_defaults};
 use lock_tests::{Helper, RedisServer, eventually};
 
-/// What a busy two-core machine may take for something that needs no time.
-const SLACK: Duration = Duration::from_secs(10);
-const LEASE: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 10;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-async fn with_defaults(server: &RedisServer) -> (LockManager, Java) {
-    tokio::join!(connect(server, |builder| builder), Java::start(server))
 }
 
 async fn permit(locks: &LockManager, name: &str) -> SemaphorePermit {
@@ -43,14 +36,6 @@ async fn java_release(semaphore: &JavaLock<'_>, id: &str) {
 async fn clients_wait(server: &RedisServer, channel: &str, clients: usize) {
     let listening = || server.cli(&["PUBSUB", "NUMSUB", channel]);
     eventually(async || listening().lines().last() == Some(&clients.to_string()), SLACK).await;
-}
-
-/// Prints how long hand-offs took, each of them less than [`SLACK`]. Half of them must be quick.
-fn judge(what: &str, mut times: Vec<Duration>) {
-    times.sort();
-    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("{what}: median {median:.2?}, worst {worst:.2?} of {}", times.len());
-    assert!(median <= ms(100) && worst <= SLACK, "{what}: {times:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,10 +5,9 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{AcquireError, LockManager};
-use lock_tests::java::{Java, Kind, Settings, connect};
+use lock_tests::java::{Java, Kind, SLACK, Settings, connect};
 use lock_tests::{RedisServer, eventually};
 
-const SLACK: Duration = Duration::from_secs(10);
 /// Redisson's watchdog, short enough to see it at work a few times.
 const WATCHDOG: Duration = Duration::from_secs(1);
 

@@ -7,29 +7,18 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{AcquireError, LockManager, Loss, ReleaseError};
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Java, Kind, Servers, Settings, connect};
+use lock_tests::java::{
+    Java, Kind, LEASE, SLACK, Servers, Settings, connect, judge, with_defaults, with_short_lease,
+};
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::{Helper, RedisServer, eventually};
 
-/// What a busy two-core machine may take for something that needs no time.
-const SLACK: Duration = Duration::from_secs(10);
-/// A lease short enough to wait for, on both sides.
-const LEASE: Duration = Duration::from_secs(3);
 /// Of both sides. Much longer than [`SLACK`], so that a hand-off is never the end of a lease.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 15;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-async fn with_short_lease(server: &RedisServer) -> (LockManager, Java) {
-    let locks = connect(server, |builder| builder.lease(LEASE)).await;
-    (locks, Java::start_with(server, Settings::default().watchdog(LEASE)).await)
-}
-
-async fn with_defaults(server: &RedisServer) -> (LockManager, Java) {
-    (connect(server, |builder| builder).await, Java::start(server).await)
 }
 
 /// Waits until a client, of whatever side, has found the lock taken and listens.
@@ -39,14 +28,6 @@ async fn somebody_waits(kind: Kind, server: &RedisServer, name: &str) {
 
 fn time_left(server: &RedisServer, name: &str) -> i64 {
     server.ask(name, &["PTTL", name]).parse().expect("a number")
-}
-
-/// Prints how long hand-offs took, each of them less than [`SLACK`]. Half of them must be quick.
-fn judge(what: &str, mut times: Vec<Duration>) {
-    times.sort();
-    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("{what}: median {median:.2?}, worst {worst:.2?} of {}", times.len());
-    assert!(median <= ms(100), "{what}: {times:?}");
 }
 
 lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Write]

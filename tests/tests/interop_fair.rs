@@ -6,14 +6,10 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockGuard, LockManager};
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Call, Java, Kind, Settings, connect, redis_name};
+use lock_tests::java::{Call, Java, Kind, LEASE, SLACK, Settings, connect, redis_name};
 use lock_tests::{Helper, RedisServer, eventually};
 use tokio::task::JoinHandle;
 
-/// What a busy two-core machine may take for something that needs no time.
-const SLACK: Duration = Duration::from_secs(10);
-/// A lease short enough to wait for, on both sides.
-const LEASE: Duration = Duration::from_secs(3);
 /// The lock, which the helper program calls `k`.
 const NAME: &str = "lock:k";
 

@@ -5,10 +5,9 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{FencingToken, LockManager, TokenRetention};
-use lock_tests::java::{Java, JavaLock, connect};
+use lock_tests::java::{Java, JavaLock, SLACK, connect};
 use lock_tests::{RedisServer, eventually};
 
-const SLACK: Duration = Duration::from_secs(10);
 const COUNTER: &str = "redisson_lock_token:{k}";
 
 async fn both(server: &RedisServer) -> (LockManager, Java) {

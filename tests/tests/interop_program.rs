@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Java, Settings};
+use lock_tests::java::{Java, SLACK, Settings};
 use lock_tests::{RedisServer, eventually};
-
-const SLACK: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stamps_of_both_sides_are_on_one_clock() {

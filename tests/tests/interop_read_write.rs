@@ -8,27 +8,17 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockGuard, LockManager, Loss, ReleaseError};
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Java, JavaLock, Kind, Settings, connect, redis_name};
+use lock_tests::java::{
+    Java, JavaLock, Kind, LEASE, SLACK, Settings, connect, judge, nothing_is_left, redis_name, with_defaults,
+    with_short_lease,
+};
 use lock_tests::{Helper, RedisServer, eventually};
 use tokio::task::JoinHandle;
 
-/// What a busy two-core machine may take for something that needs no time. Much shorter than the default lease.
-const SLACK: Duration = Duration::from_secs(10);
-/// A lease short enough to wait for, on both sides.
-const LEASE: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 10;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-async fn with_defaults(server: &RedisServer) -> (LockManager, Java) {
-    tokio::join!(connect(server, |builder| builder), Java::start(server))
-}
-
-async fn with_short_lease(server: &RedisServer) -> (LockManager, Java) {
-    let settings = Settings::default().watchdog(LEASE);
-    tokio::join!(connect(server, |builder| builder.lease(LEASE)), Java::start_with(server, settings))
 }
 
 async fn read(locks: &LockManager, name: &str) -> LockGuard {
@@ -58,22 +48,8 @@ async fn clients_wait(server: &RedisServer, name: &str, clients: usize) {
     eventually(async || Kind::Write.waiting_clients(server, name) == clients, SLACK).await;
 }
 
-/// Nothing but counters of fencing tokens.
-async fn nothing_is_left(server: &RedisServer) {
-    let is_counter = |key: &str| key.is_empty() || key.starts_with("redisson_lock_token:");
-    eventually(async || server.cli(&["KEYS", "*"]).lines().all(is_counter), SLACK).await;
-}
-
 fn time_left(server: &RedisServer, key: &str) -> i64 {
     server.cli(&["PTTL", key]).parse().expect("a number")
-}
-
-/// Prints how long hand-offs took, each of them less than [`SLACK`]. Half of them must be quick.
-fn judge(what: &str, mut times: Vec<Duration>) {
-    times.sort();
-    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("{what}: median {median:.2?}, worst {worst:.2?} of {}", times.len());
-    assert!(median <= ms(100) && worst <= SLACK, "{what}: {times:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,26 +7,16 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockGuard, LockManager, Loss, MultiKey, ReleaseError};
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Java, Kind, Settings, connect};
+use lock_tests::java::{
+    Java, Kind, LEASE, SLACK, Settings, connect, judge, nothing_is_left, with_defaults, with_short_lease,
+};
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::{RedisServer, eventually};
 
-/// What a busy two-core machine may take for something that needs no time.
-const SLACK: Duration = Duration::from_secs(10);
-const LEASE: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 10;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-async fn with_defaults(server: &RedisServer) -> (LockManager, Java) {
-    tokio::join!(connect(server, |builder| builder), Java::start(server))
-}
-
-async fn with_short_lease(server: &RedisServer) -> (LockManager, Java) {
-    let settings = Settings::default().watchdog(LEASE);
-    tokio::join!(connect(server, |builder| builder.lease(LEASE)), Java::start_with(server, settings))
 }
 
 async fn is_free(locks: &LockManager, name: &str) -> bool {
@@ -35,12 +25,6 @@ async fn is_free(locks: &LockManager, name: &str) -> bool {
 
 async fn both(locks: &LockManager, keys: [&str; 2]) -> LockGuard {
     locks.multi(keys).wait(SLACK * 3).acquire().await.unwrap()
-}
-
-/// Nothing but counters of fencing tokens.
-async fn nothing_is_left(server: &RedisServer) {
-    let is_counter = |key: &str| key.is_empty() || key.starts_with("redisson_lock_token:");
-    eventually(async || server.cli(&["KEYS", "*"]).lines().all(is_counter), SLACK).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,12 +106,8 @@ async fn several_keys_pass_from_one_side_to_the_other_at_once() {
             to_rust.push(Duration::from_nanos(entered_again - unlocked.start));
         }
     }
-    for (what, mut times) in [("Rust to Java", to_java), ("Java to Rust", to_rust)] {
-        times.sort();
-        let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
-        println!("several keys, {what}: median {median:.2?}, worst {worst:.2?} of {}", times.len());
-        assert!(median <= ms(100) && worst <= SLACK, "{what}: {times:?}");
-    }
+    judge("several keys, Rust to Java", to_java);
+    judge("several keys, Java to Rust", to_rust);
 }
 
 /// Redisson's holds one while it waits for the other, ours holds nothing while it waits.

@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{AcquireError, Lock, LockGuard, LockManager, MultiKey};
 use lock_tests::RedisServer;
-use lock_tests::java::{Java, Settings, connect};
+use lock_tests::java::{Java, SLACK, Settings, connect};
 use lock_tests::overlap::{Recorder, Report};
 use tokio::task::JoinSet;
 
-const SLACK: Duration = Duration::from_secs(10);
 /// Of both sides. What Redisson's waiters sleep at the longest when they miss a message.
 const LEASE: Duration = Duration::from_secs(5);
 /// How long a thread stays with one lock.

@@ -3,6 +3,8 @@
 //! The program is in `tests/interop`; its sources say which commands it takes. [`Program::build`] makes it with Maven
 //! the first time, under cargo's target folder. [`Java::start`] runs it against [`Servers`].
 
+#[cfg(feature = "interop")]
+mod both;
 mod build;
 #[cfg(feature = "interop")]
 mod client;
@@ -13,6 +15,8 @@ mod lock;
 #[cfg(feature = "interop")]
 mod servers;
 
+#[cfg(feature = "interop")]
+pub use both::{LEASE, SLACK, judge, nothing_is_left, with_defaults, with_short_lease};
 pub use build::Program;
 #[cfg(feature = "interop")]
 pub use client::{Answer, Call, Exception, Java, Settings};

@@ -1,0 +1,45 @@
+//! What tests of both sides have in common: how they start, how long something may take, what may be left.
+
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+
+use super::client::{Java, Settings};
+use super::servers::{Servers, connect};
+use crate::{RedisServer, eventually};
+
+/// What a busy two-core machine may take for something that needs no time. Much shorter than the default lease of both
+/// sides, so that a hand-off is never the end of a lease.
+pub const SLACK: Duration = Duration::from_secs(10);
+/// A lease short enough to wait for, on both sides.
+pub const LEASE: Duration = Duration::from_secs(3);
+
+/// A manager and a Java program with the leases they have by default, 30 s.
+pub async fn with_defaults(servers: &impl Servers) -> (LockManager, Java) {
+    tokio::join!(connect(servers, |builder| builder), Java::start(servers))
+}
+
+/// A manager and a Java program with a lease of [`LEASE`].
+pub async fn with_short_lease(servers: &impl Servers) -> (LockManager, Java) {
+    let settings = Settings::default().watchdog(LEASE);
+    tokio::join!(connect(servers, |builder| builder.lease(LEASE)), Java::start_with(servers, settings))
+}
+
+/// Nothing but counters of fencing tokens.
+pub async fn nothing_is_left(server: &RedisServer) {
+    let is_counter = |key: &str| key.is_empty() || key.starts_with("redisson_lock_token:");
+    eventually(async || server.cli(&["KEYS", "*"]).lines().all(is_counter), SLACK).await;
+}
+
+/// Prints how long hand-offs took, each of them less than [`SLACK`]. Half of them must be quick.
+///
+/// # Panics
+///
+/// When they are not.
+#[allow(clippy::print_stdout, reason = "figures, shown with --nocapture")]
+pub fn judge(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("{what}: median {median:.2?}, worst {worst:.2?} of {}", times.len());
+    assert!(median <= Duration::from_millis(100) && worst <= SLACK, "{what}: {times:?}");
+}
