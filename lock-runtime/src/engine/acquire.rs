@@ -296,10 +296,8 @@ type Keys = Vec<(LockKey, Kind)>;
 /// The keys of a lock of several that enclosing calls hold, and the others.
 fn split(request: &Request) -> Result<(Keys, Keys), AcquireError> {
     let scope = Scope::current();
-    let keys = std::iter::once((&request.key, request.spec.kind))
-        .chain(request.spec.more.iter().map(|(key, kind)| (key, *kind)));
     let (mut held, mut free) = (Vec::new(), Vec::new());
-    for (key, kind) in keys {
+    for (key, kind) in request.spec.keys(&request.key) {
         let hosted = !scope.is_empty() && request.engine.host(key, kind, &scope)?.is_some();
         if hosted { &mut held } else { &mut free }.push((key.clone(), kind));
     }
@@ -308,9 +306,10 @@ fn split(request: &Request) -> Result<(Keys, Keys), AcquireError> {
 
 /// Enters again what enclosing calls hold, one after the other in the order of the keys, then takes the others together.
 async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, AcquireError> {
+    let bare = Request { spec: Spec::one(request.spec.kind), ..request.clone() };
     let of = |key: LockKey, kind, more: Keys| {
         let spec = Spec { kind, more: more.into(), permits: 0 };
-        Acquire::new(Ok(Request { key, spec, ..request.clone() }))
+        Acquire::new(Ok(Request { key, spec, ..bare.clone() }))
     };
     let mut guards = Vec::with_capacity(held.len() + 1);
     let mut scope = Scope::current();

@@ -180,8 +180,7 @@ impl Engine {
     /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
     fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Key {
         let shut_down = self.shut_down.load(Ordering::Acquire);
-        let machine =
-            Machine::new(name.clone(), self.clock, shut_down).of(spec.kind, lane, !spec.more.is_empty());
+        let machine = Machine::new(name.clone(), lane, self.clock, shut_down);
         let second_id = if lane == Lane::Mutex { 0 } else { self.new_id() };
         Key::new(self.id, (self.new_id(), second_id), lane, spec.clone(), machine)
     }
@@ -396,7 +395,7 @@ impl Engine {
         // Under the machine's mutex, so that a job is never set again after the hold has ended, and none that was due
         // before something changed takes the place of a later one.
         let machine = lock(&key.machine);
-        if machine.is_held() && machine.hold().is_some_and(|current| Arc::ptr_eq(current, hold)) {
+        if machine.has(hold) {
             self.timers.set(hold.id, due(), Job::Hold(Arc::clone(hold)));
         }
     }

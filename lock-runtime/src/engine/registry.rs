@@ -26,6 +26,13 @@ pub(crate) enum Lane {
     Own,
 }
 
+impl Lane {
+    /// Whether its hold goes from one caller to the next without the store.
+    pub(crate) fn hands_on(self) -> bool {
+        matches!(self, Self::Mutex | Self::Write)
+    }
+}
+
 /// What is locked in a lane, besides its name.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
@@ -44,6 +51,11 @@ impl Spec {
     /// Permits of a semaphore. Each caller has a lane of its own.
     pub(crate) fn permits(permits: u32) -> Self {
         Self { permits, ..Self::one(Kind::Mutex) }
+    }
+
+    /// All keys and kinds, in their order.
+    pub(crate) fn keys<'a>(&'a self, first: &'a LockKey) -> impl Iterator<Item = (&'a LockKey, Kind)> {
+        std::iter::once((first, self.kind)).chain(self.more.iter().map(|(key, kind)| (key, *kind)))
     }
 
     fn any(&self, test: impl Fn(Kind) -> bool) -> bool {
@@ -107,11 +119,8 @@ impl Key {
             0 => owner,
             permits => crate::counting::owner_of(&owner, permits),
         };
-        let item = |key: &LockKey, kind, owner| Item { key: key.clone(), kind, owner };
-        let more = self.spec.more.iter().map(|(key, kind)| item(key, *kind, owner.clone()));
-        let mut items: Vec<_> = more.collect();
-        items.insert(0, item(&self.name, self.spec.kind, owner));
-        items
+        let item = |(key, kind): (&LockKey, Kind)| Item { key: key.clone(), kind, owner: owner.clone() };
+        self.spec.keys(&self.name).map(item).collect()
     }
 
     /// Whether the store has a queue, or an intent, for somebody who waits here.

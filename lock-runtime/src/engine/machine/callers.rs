@@ -13,6 +13,7 @@ use super::{
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
 use crate::engine::hold::Grant;
+use crate::engine::registry::Lane;
 use crate::error::{AcquireError, Loss};
 use crate::store::Kind;
 
@@ -48,6 +49,7 @@ impl Machine {
             });
         }
         self.tries += usize::from(wish.patience == Patience::Try);
+        self.guests += usize::from(wish.guest);
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
         let id = self.new_id();
         let waiter = Waiter {
@@ -90,7 +92,7 @@ impl Machine {
             }
         }
         if let Some(waiter) = self.waiters.get(&id)
-            && (!waiter.wish.scope.is_empty() || self.shared)
+            && (!waiter.wish.scope.is_empty() || self.lane == Lane::Read)
         {
             let wish = waiter.wish.clone();
             let entry = self.reenter(&wish, now, effects).or_else(|| self.join(&wish, now));

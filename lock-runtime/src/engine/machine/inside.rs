@@ -11,6 +11,7 @@ use super::{
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
 use crate::engine::hold::{Grant, Hold, Lease};
+use crate::engine::registry::Lane;
 use crate::error::{AcquireError, Loss};
 use crate::store::{Kind, ListenerPolicy, MAX_TOKENS};
 
@@ -57,6 +58,7 @@ impl Machine {
         let mut waiter = self.waiters.remove(&id)?;
         effects.discarded = waiter.waker.take();
         self.tries -= usize::from(waiter.wish.patience == Patience::Try);
+        self.guests -= usize::from(waiter.wish.guest);
         if self.waiters.is_empty() {
             effects.deserted = true;
             // An empty map keeps its last node, which has room for eleven waiters, for as long as the key is held.
@@ -81,6 +83,9 @@ impl Machine {
 
     /// Those who could only enter the grant that has ended ask elsewhere.
     fn send_guests_away(&mut self, effects: &mut Effects) {
+        if self.guests == 0 {
+            return;
+        }
         for waiter in self.waiters.values_mut() {
             if waiter.wish.guest && matches!(waiter.state, WaiterState::Active) {
                 waiter.state = WaiterState::Moved;
@@ -148,7 +153,7 @@ impl Machine {
         }
         let waiter = self.take_waiter(id, effects)?;
         self.unclaimed = 0;
-        if self.shared {
+        if self.lane == Lane::Read {
             return self.claim_shared(entry_id, &waiter.wish, now);
         }
         let Phase::Held(held) = &mut self.phase else { return None };
@@ -182,17 +187,12 @@ impl Machine {
                 .map(|(&id, waiter)| (id, &**waiter))
         });
         let (id, next) = behind.or_else(|| self.first_active())?;
-        let lease = held.hold.lease;
         let good = !self.shut_down
-            && matches!(held.hold.kind(), Kind::Mutex | Kind::Write)
-            && !self.wide
-            && lease.is_renewed()
-            && next.wish.lease == lease
+            && self.lane.hands_on()
+            // A writer that has become a reader is in the writers' lane.
+            && held.hold.kind() != Kind::Read
             && next.wish.min_hold.is_zero()
-            && !held.hold.is_doubtful()
-            && held.hold.is_renewing()
-            && held.hold.deadline().since(now) >= lease.duration() / 2
-            && now < held.window_end
+            && held.is_good_for(next.wish.lease, now)
             && !held.tokens.is_empty();
         good.then_some(id)
     }
@@ -232,7 +232,7 @@ impl Machine {
     /// For how long an offer stands.
     pub(super) fn offer_time(&self) -> Duration {
         match &self.phase {
-            Phase::Held(held) if self.own => {
+            Phase::Held(held) if self.lane == Lane::Own => {
                 OWN_OFFER_TIME.min(held.hold.lease.duration() / 4).max(OFFER_TIME)
             }
             _ => OFFER_TIME,
@@ -242,7 +242,7 @@ impl Machine {
     /// Offers the hold to a waiter, and to others behind it that want the same when offers have not been claimed.
     pub(super) fn offer(&mut self, first: u64, now: Tick, effects: &mut Effects) {
         let Phase::Held(held) = &mut self.phase else { return };
-        let most = if self.shared { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
+        let most = if self.lane == Lane::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
         let (lease, fresh) = (held.hold.lease, held.used == 0);
         let mut offer = Offer { since: now, open: 0, last: first };
         for (&id, waiter) in self.waiters.range_mut(first..) {
@@ -290,8 +290,7 @@ impl Machine {
     /// What may be acquired together with the release that is about to be sent.
     pub(super) fn takeover(&self, now: Tick) -> Option<Again> {
         let (_, head) = self.first_active()?;
-        if self.kind != Kind::Mutex
-            || self.wide
+        if self.lane != Lane::Mutex
             || self.shut_down
             || self.windows_without_release >= WINDOWS_WITHOUT_RELEASE
         {
@@ -303,8 +302,7 @@ impl Machine {
     }
 
     pub(super) fn wanted_tokens(&self) -> u32 {
-        let handed_on = matches!(self.kind, Kind::Mutex | Kind::Write) && !self.wide;
-        if self.waiters.len() <= 1 || self.counter_ahead || !handed_on {
+        if self.waiters.len() <= 1 || self.counter_ahead || !self.lane.hands_on() {
             1
         } else {
             self.used_tokens.saturating_mul(2).clamp(1, MAX_TOKENS)

@@ -250,6 +250,19 @@ struct Held {
     live: Option<Live>,
 }
 
+impl Held {
+    /// Whether one more caller may have it without the store: it is what was asked for, renewed and not in doubt, young,
+    /// and at least half of its lease is left.
+    fn is_good_for(&self, lease: Lease, now: Tick) -> bool {
+        lease.is_renewed()
+            && self.hold.lease == lease
+            && self.hold.is_renewing()
+            && !self.hold.is_doubtful()
+            && now < self.window_end
+            && self.hold.deadline().since(now) >= lease.duration() / 2
+    }
+}
+
 /// The next grant is there for whoever of the offered waiters is polled first.
 #[derive(Debug)]
 struct Offer {
@@ -319,13 +332,7 @@ enum WaiterState {
 #[derive(Debug)]
 pub(crate) struct Machine {
     key: LockKey,
-    kind: Kind,
-    /// Its hold is of several keys.
-    wide: bool,
-    /// Its grants are shared by all callers that fit.
-    shared: bool,
-    /// Of one caller.
-    own: bool,
+    lane: Lane,
     /// Takes nobody any more.
     closed: bool,
     letting_go: bool,
@@ -339,8 +346,9 @@ pub(crate) struct Machine {
     sweeping: bool,
     /// Offers in a row that nobody claimed.
     unclaimed: u32,
-    /// How many of the waiters make one attempt only.
+    /// How many of the waiters make one attempt only, and how many are guests.
     tries: usize,
+    guests: usize,
     /// Tokens used by the last hold.
     used_tokens: u32,
     counter_ahead: bool,
@@ -359,13 +367,10 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(key: LockKey, clock: Clock, shut_down: bool) -> Self {
+    pub(crate) fn new(key: LockKey, lane: Lane, clock: Clock, shut_down: bool) -> Self {
         Self {
             key,
-            kind: Kind::Mutex,
-            wide: false,
-            shared: false,
-            own: false,
+            lane,
             closed: false,
             letting_go: false,
             clock,
@@ -377,6 +382,7 @@ impl Machine {
             sweeping: false,
             unclaimed: 0,
             tries: 0,
+            guests: 0,
             used_tokens: 1,
             counter_ahead: false,
             freed_by_force: false,
@@ -388,13 +394,6 @@ impl Machine {
             shut_down,
             removed: false,
         }
-    }
-
-    /// A machine for this lane; `wide`: of holds of several keys.
-    pub(crate) fn of(mut self, kind: Kind, lane: Lane, wide: bool) -> Self {
-        (self.kind, self.wide) = (kind, wide);
-        (self.shared, self.own) = (lane == Lane::Read, lane == Lane::Own);
-        self
     }
 
     pub(crate) fn key(&self) -> &LockKey {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Effects, Entry, Held, Live, LiveEntry, Machine, Phase, Wish};
 use crate::clock::Tick;
 use crate::engine::hold::Grant;
+use crate::engine::registry::Lane;
 use crate::token::FencingToken;
 
 /// A reader that finds the window of a shared hold over waits so long for its readers to leave, so that others have
@@ -24,24 +25,19 @@ impl Machine {
 
     fn is_open(&self, wish: &Wish, now: Tick) -> bool {
         let Phase::Held(held) = &self.phase else { return false };
-        let lease = held.hold.lease;
-        self.shared
+        self.lane == Lane::Read
             && !wish.guest
             && !self.closed
             && !self.shut_down
             && (held.live.is_some() || held.offer.is_some())
-            && wish.lease == lease
-            && now < held.window_end
-            && held.hold.is_renewing()
-            && !held.hold.is_doubtful()
+            && held.is_good_for(wish.lease, now)
             && self.has_room(held, now)
-            && held.hold.deadline().since(now) >= lease.duration() / 2
     }
 
     /// Whether one more caller may enter the hold, as far as its validity goes.
     pub(super) fn has_room(&self, held: &Held, now: Tick) -> bool {
         let lost = held.live.as_ref().is_some_and(|live| live.grant.is_lost_at(now));
-        (self.shared || !held.tokens.is_empty()) && held.hold.is_valid(now) && !lost
+        (self.lane == Lane::Read || !held.tokens.is_empty()) && held.hold.is_valid(now) && !lost
     }
 
     /// A waiter to whom the shared hold was offered enters it.
@@ -88,7 +84,7 @@ impl Machine {
         if wish.guest {
             return !matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }));
         }
-        if !self.shared {
+        if self.lane != Lane::Read {
             return false;
         }
         if self.closed {

@@ -115,7 +115,7 @@ impl World {
     fn new() -> Self {
         let clock = Clock::tokio();
         Self {
-            machine: Machine::new(LockKey::new("k").unwrap(), clock, false),
+            machine: Machine::new(LockKey::new("k").unwrap(), Lane::Mutex, clock, false),
             clock,
             store: Owner::Nobody,
             top: 1000,
