@@ -349,6 +349,14 @@ impl AcquireError {
             Self::Unavailable { key, cause }
         }
     }
+
+    /// A wait is over. `last_error`: what kept the store from answering, if it did not answer at the end.
+    pub(crate) fn wait_over(key: LockKey, last_error: Option<Arc<StoreError>>, waited: Duration) -> Self {
+        match last_error {
+            Some(cause) => Self::from_store(key, cause),
+            None => Self::TimedOut { key, waited },
+        }
+    }
 }
 
 fn is_misconfiguration(error: &StoreError) -> bool {

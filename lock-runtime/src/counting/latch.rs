@@ -7,20 +7,16 @@ use std::time::Duration;
 use super::{Counting, dispatched};
 use crate::backoff::{Backoff, jitter};
 use crate::clock::Tick;
+use crate::engine::LONGEST_SLEEP;
 use crate::engine::acquire::Wait;
+use crate::engine::driver::{RESUBSCRIBE, next_notice, skip_notices};
 use crate::engine::pace::Pace;
 use crate::error::{AcquireError, LockError};
 use crate::key::{InvalidKey, LockKey};
-use crate::store::{CountDownRequest, LatchStore, Notice, Watch};
+use crate::store::{CountDownRequest, LatchStore, Watch};
 use crate::sync::atomic::Ordering;
 use crate::time;
 
-/// A subscription that was refused is asked for again after this.
-const RESUBSCRIBE: Duration = Duration::from_secs(1);
-/// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
-const LONGEST_SLEEP: Duration = Duration::from_secs(5);
-/// The least time by which a wait that is shorter than a round trip is stretched.
-const GRACE: Duration = Duration::from_millis(100);
 /// Nobody knows when a latch will be at zero.
 const UNKNOWN: Duration = Duration::from_secs(60 * 60);
 /// For so many call time-outs a count-down is sent again.
@@ -73,11 +69,9 @@ impl CountDownLatch {
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
         let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
-        let call = async move {
-            let made = engine.bounded(|_| latches.try_set_count(key.clone(), count, timeout)).await;
-            made.map_err(|error| AcquireError::from_store(key, Arc::new(error)))
-        };
-        Ok(dispatched(&self.counting.engine, &name, call).await?)
+        let call =
+            async move { engine.admin(&key, |_| latches.try_set_count(key.clone(), count, timeout)).await };
+        dispatched(&self.counting.engine, &name, call).await
     }
 
     /// Takes one from the count, and returns what is left. At zero everybody who waits goes on. A latch that does not
@@ -110,12 +104,12 @@ impl CountDownLatch {
                 let now = engine.clock.now();
                 let next = now + backoff.next();
                 if !error.is_transient() || next >= give_up {
-                    return Err(AcquireError::from_store(request.key.clone(), Arc::new(error)));
+                    return Err(AcquireError::from_store(request.key.clone(), Arc::new(error)).into());
                 }
                 tokio::time::sleep(next.since(now)).await;
             }
         };
-        Ok(dispatched(&self.counting.engine, &name, call).await?)
+        dispatched(&self.counting.engine, &name, call).await
     }
 
     /// The count; zero when the latch does not exist.
@@ -140,11 +134,8 @@ impl CountDownLatch {
     pub async fn delete(&self) -> Result<bool, LockError> {
         let (name, latches, timeout) = self.parts()?;
         let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
-        let call = async move {
-            let gone = engine.bounded(|_| latches.delete(key.clone(), timeout)).await;
-            gone.map_err(|error| AcquireError::from_store(key, Arc::new(error)))
-        };
-        Ok(dispatched(&self.counting.engine, &name, call).await?)
+        let call = async move { engine.admin(&key, |_| latches.delete(key.clone(), timeout)).await };
+        dispatched(&self.counting.engine, &name, call).await
     }
 
     /// Waits until the latch is at zero or deleted, at most for `limit`; zero looks once.
@@ -214,14 +205,13 @@ impl Waiter<'_> {
             Wait::No | Wait::Forever => Tick::MAX,
         };
         let (mut pace, mut watch, mut subscribe_after) = (Pace::default(), None, Tick::default());
-        // A wait that is shorter than a round trip is stretched, so that its one look can be answered.
-        let mut grace = GRACE.max(engine.rtt.lowest() * 4).min(self.timeout);
+        let mut grace = engine.grace();
         loop {
             if engine.shut_down.load(Ordering::Acquire) {
                 return Err(AcquireError::ShutDown { key: self.name });
             }
             // Whatever was published before the count is asked for says nothing new.
-            while watch.as_mut().and_then(Watch::try_notice).is_some() {}
+            skip_notices(watch.as_mut());
             let left = (end + std::mem::take(&mut grace)).since(engine.clock.now());
             let look = engine.bounded(|_| self.latches.count(self.name.clone(), self.timeout));
             match time::timeout(&engine.runtime, left, look).await {
@@ -252,10 +242,7 @@ impl Waiter<'_> {
             }
             if let Some(over) = self.pause(end, &mut pace, &mut watch).await {
                 let waited = over.since(started);
-                return Err(match pace.last_error.take() {
-                    Some(cause) => AcquireError::from_store(self.name, cause),
-                    None => AcquireError::TimedOut { key: self.name, waited },
-                });
+                return Err(AcquireError::wait_over(self.name, pace.last_error.take(), waited));
             }
         }
     }
@@ -275,7 +262,7 @@ impl Waiter<'_> {
             tokio::select! {
                 biased; // so that a run can be made again
                 () = self.counting.shut_down.cancelled() => return None,
-                _ = next_notice(watch) => {
+                _ = next_notice(watch.as_mut()) => {
                     pace.message(engine.clock.now());
                 }
                 () = time::sleep(&engine.runtime, left) => {}
@@ -294,12 +281,5 @@ impl Waiter<'_> {
                 None
             }
         }
-    }
-}
-
-async fn next_notice(watch: &mut Option<Watch>) -> Notice {
-    match watch {
-        Some(watch) => watch.notice().await,
-        None => std::future::pending().await,
     }
 }

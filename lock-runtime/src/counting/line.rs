@@ -69,11 +69,7 @@ impl Lines {
         }
         loop {
             let (place, mut answer) = self.stand_in_line(&wish)?;
-            let shut_down = || Err(AcquireError::ShutDown { key: wish.name.clone() });
-            let guard = match self.in_time(&wish, &place, &mut answer).await? {
-                Some(answered) => answered.unwrap_or_else(|_| shut_down())?,
-                None => answer.await.unwrap_or_else(|_| shut_down())?,
-            };
+            let guard = self.answered(&wish, &place, &mut answer).await?;
             // It may have lain there while nobody polled us; then it was for nothing.
             if !guard.is_lost() {
                 return Ok(guard);
@@ -81,41 +77,35 @@ impl Lines {
         }
     }
 
-    /// Awaits the answer as long as the wish allows while it is in line; `None` when the engine has it, which ends it by
-    /// its own clock.
-    async fn in_time(
-        &self,
-        wish: &Wish,
-        place: &Place,
-        answer: &mut oneshot::Receiver<Answer>,
-    ) -> Result<Option<Result<Answer, oneshot::error::RecvError>>, AcquireError> {
-        let Wait::For(wait) = wish.wait else { return Ok(None) };
+    /// Awaits the answer, while it is in line as long as the wish allows: the engine ends it by its own clock.
+    async fn answered(&self, wish: &Wish, place: &Place, answer: &mut oneshot::Receiver<Answer>) -> Answer {
         let engine = &self.engine;
-        loop {
-            let left = (wish.asked + wait).since(engine.clock.now());
-            if left.is_zero() {
-                return if place.leave() { Err(self.timed_out(wish)) } else { Ok(None) };
-            }
-            if let Some(answered) = time::timeout(&engine.runtime, left, &mut *answer).await {
-                return Ok(Some(answered));
-            }
-            if engine.runtime_is_gone() {
-                return Ok(None);
+        let shut_down = || Err(AcquireError::ShutDown { key: wish.name.clone() });
+        if let Wait::For(wait) = wish.wait {
+            loop {
+                let left = (wish.asked + wait).since(engine.clock.now());
+                if left.is_zero() {
+                    if place.leave() {
+                        return Err(self.timed_out(wish));
+                    }
+                    break;
+                }
+                if let Some(answered) = time::timeout(&engine.runtime, left, &mut *answer).await {
+                    return answered.unwrap_or_else(|_| shut_down());
+                }
+                if engine.runtime_is_gone() {
+                    break;
+                }
             }
         }
+        answer.await.unwrap_or_else(|_| shut_down())
     }
 
     fn timed_out(&self, wish: &Wish) -> AcquireError {
-        let (engine, key) = (&self.engine, wish.name.clone());
-        let last_error = engine
-            .registry
-            .find_all(&key)
-            .iter()
-            .find_map(|key| engine.act(key, |machine, _, _| machine.pace.last_error.clone()));
-        match last_error {
-            Some(cause) => AcquireError::from_store(key, cause),
-            None => AcquireError::TimedOut { waited: engine.clock.now().since(wish.asked), key },
-        }
+        let engine = &self.engine;
+        let keys = engine.registry.find_all(&wish.name);
+        let last_error = keys.iter().find_map(|key| lock(&key.machine).pace.last_error.clone());
+        AcquireError::wait_over(wish.name.clone(), last_error, engine.clock.now().since(wish.asked))
     }
 
     fn request(&self, wish: &Wish) -> Request {
@@ -166,7 +156,7 @@ impl Lines {
         let place = Place { lines: Arc::clone(self), name: wish.name.clone(), id };
         if let Some(first) = first {
             let contender = Contender { lines: Arc::clone(self), name: wish.name.clone(), ended: false };
-            drop(self.engine.tasks.spawn_on(contender.run(first), &self.engine.runtime));
+            self.engine.spawn(contender.run(first));
         }
         Ok((place, answered))
     }

@@ -15,7 +15,6 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use self::latch::CountDownLatch;
@@ -24,7 +23,7 @@ pub(crate) use self::permits::owner_of;
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 use crate::config::{Config, TokenRetention};
 use crate::engine::Engine;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, LockError};
 use crate::key::LockKey;
 use crate::store::{LatchStore, LockStore, SemaphoreStore};
 use crate::sync::atomic::Ordering;
@@ -107,16 +106,12 @@ impl fmt::Debug for Counting {
 async fn dispatched<T: Send + 'static>(
     engine: &Engine,
     name: &LockKey,
-    call: impl Future<Output = Result<T, AcquireError>> + Send + 'static,
-) -> Result<T, AcquireError> {
+    call: impl Future<Output = Result<T, LockError>> + Send + 'static,
+) -> Result<T, LockError> {
+    let shut_down = || Err(LockError::ShutDown { key: name.clone() });
     if engine.shut_down.load(Ordering::Acquire) {
-        return Err(AcquireError::ShutDown { key: name.clone() });
+        return shut_down();
     }
-    let (report, outcome) = oneshot::channel();
-    let task = async move {
-        let _ = report.send(call.await);
-    };
-    drop(engine.tasks.spawn_on(task, &engine.runtime));
     // Its task is gone with its runtime only: calls that panic are errors.
-    outcome.await.unwrap_or_else(|_| Err(AcquireError::ShutDown { key: name.clone() }))
+    engine.report(call).await.unwrap_or_else(|_| shut_down())
 }

@@ -209,11 +209,13 @@ impl Semaphore {
             let changed = lines.engine.bounded(|_| lines.store.change(request)).await;
             changed.map_err(|error| match error.kind() {
                 // More than Java can count.
-                StoreErrorKind::Refused => AcquireError::misconfigured(format!("semaphore {key}: {error}")),
-                _ => AcquireError::from_store(key, Arc::new(error)),
+                StoreErrorKind::Refused => {
+                    AcquireError::misconfigured(format!("semaphore {key}: {error}")).into()
+                }
+                _ => AcquireError::from_store(key, Arc::new(error)).into(),
             })
         };
-        Ok(dispatched(&engine, &name, call).await?)
+        dispatched(&engine, &name, call).await
     }
 
     async fn counts(&self) -> Result<PermitCounts, LockError> {

@@ -25,10 +25,6 @@ use crate::sync::shielded;
 use crate::time::{self, Timer};
 use tokio::sync::oneshot;
 
-/// The least time by which a wait that is shorter than a round trip is stretched, so that its one attempt can be
-/// answered.
-const GRACE: Duration = Duration::from_millis(100);
-
 /// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -447,8 +443,7 @@ impl Waiting {
             return Poll::Pending;
         }
         if now >= end {
-            let grace = GRACE.max(self.request.engine.rtt.lowest() * 4).min(config.call_timeout);
-            end = end + grace;
+            end = end + self.request.engine.grace();
             let awaited =
                 self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
             if !awaited || now >= end {
@@ -479,11 +474,7 @@ impl Waiting {
             machine.leave(id, now, effects);
             machine.pace.last_error.clone()
         });
-        let key = self.request.key.clone();
-        match last_error {
-            Some(cause) => AcquireError::from_store(key, cause),
-            None => AcquireError::TimedOut { key, waited: now.since(self.started) },
-        }
+        AcquireError::wait_over(self.request.key.clone(), last_error, now.since(self.started))
     }
 
     fn record(&self, outcome: Result<&Entry, &AcquireError>) {

@@ -23,7 +23,7 @@ use crate::sync::lock;
 use crate::token::FencingToken;
 
 /// A subscription that was refused is asked for again after this.
-const RESUBSCRIBE: Duration = Duration::from_secs(1);
+pub(crate) const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
 /// Says so when the driver ends without having been told to: with its runtime, or by a panic.
 struct Alive {
@@ -174,7 +174,7 @@ impl Driver {
         let engine = Arc::clone(&self.engine);
         // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
         // by the request itself.
-        while self.watch.as_mut().and_then(Watch::try_notice).is_some() {}
+        skip_notices(self.watch.as_mut());
         let request = self.next_request(lease, tokens, wait, min_hold);
         if self.queued.is_some()
             && let Some(queued) = lock(&self.key.queued).as_mut()
@@ -373,7 +373,15 @@ impl Driver {
     }
 }
 
-async fn next_notice(watch: Option<&mut Watch>) -> Notice {
+/// Forgets what has been heard already.
+pub(crate) fn skip_notices(watch: Option<&mut Watch>) {
+    if let Some(watch) = watch {
+        while watch.try_notice().is_some() {}
+    }
+}
+
+/// Pending for ever without a watch.
+pub(crate) async fn next_notice(watch: Option<&mut Watch>) -> Notice {
     match watch {
         Some(watch) => watch.notice().await,
         None => std::future::pending().await,

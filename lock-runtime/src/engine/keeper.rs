@@ -9,7 +9,7 @@ use super::hold::Hold;
 use super::machine::Machine;
 use super::registry::Key;
 use super::timers::{Job, Timers};
-use super::{Engine, WeakEngine};
+use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::metrics;
@@ -22,8 +22,6 @@ const BATCH: usize = 100;
 const KEEP_AGAIN: Duration = Duration::from_millis(100);
 /// Added to times that the store has rounded down.
 const MARGIN: Duration = Duration::from_millis(1);
-/// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
-const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 
 /// Tells the engine when the timekeeper is dropped with its runtime.
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 pub(crate) mod acquire;
 mod caller;
 mod calls;
-mod driver;
+pub(crate) mod driver;
 mod ending;
 mod health;
 pub(crate) mod hold;
@@ -58,6 +58,12 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// Longer leases are refused, longer settings are cut to this: a year is as good as for ever, and can be added to a
 /// point in time.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+
+/// The least time by which a wait that is shorter than a round trip is stretched.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// The longest window of local hand-offs, whatever the settings say.
 const LONGEST_WINDOW: Duration = Duration::from_millis(250);
@@ -140,12 +146,12 @@ impl Engine {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
+    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
         drop(self.tasks.spawn_on(task, &self.runtime));
     }
 
     /// Runs `task` to its end, whoever awaits its outcome.
-    fn report<T: Send + 'static>(
+    pub(crate) fn report<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> oneshot::Receiver<T> {
@@ -422,6 +428,11 @@ impl Engine {
             )),
             TokenRetention::For(_) | TokenRetention::Keep => None,
         }
+    }
+
+    /// By how much a wait that is shorter than a round trip is stretched, so that its one attempt can be answered.
+    pub(crate) fn grace(&self) -> Duration {
+        GRACE.max(self.rtt.lowest() * 4).min(self.config.call_timeout)
     }
 
     /// For how long a hold may be handed on inside the process.
