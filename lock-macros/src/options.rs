@@ -219,7 +219,7 @@ fn skip_option(input: ParseStream<'_>) {
 }
 
 /// The literal that an expression is, looked for below the invisible groups that `macro_rules!` puts around it.
-fn literal(expr: &Expr) -> Option<&Lit> {
+pub(crate) fn literal(expr: &Expr) -> Option<&Lit> {
     match expr {
         Expr::Lit(literal) => Some(&literal.lit),
         Expr::Group(group) => literal(&group.expr),

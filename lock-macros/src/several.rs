@@ -2,9 +2,9 @@
 
 use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
-use syn::{Error, Expr, ExprLit, Lit, Path, Token};
+use syn::{Error, Expr, Lit, Path, Token};
 
-use crate::options::Text;
+use crate::options::{Text, literal};
 
 const WRONG: &str = "`keys` is several keys: a list as in `keys = [\"account:<from>\", \"account:<to>\"]`, or an \
                      expression to iterate over; a single key is given by `key = …`";
@@ -29,8 +29,8 @@ pub(crate) struct Listed {
 impl Several {
     pub(crate) fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let expr: Expr = input.parse()?;
-        if let Expr::Lit(literal) = &expr {
-            return Err(Error::new(literal.lit.span(), WRONG));
+        if let Some(literal) = literal(&expr) {
+            return Err(Error::new(literal.span(), WRONG));
         }
         let Some(elements) = list(&expr) else { return Ok(Self::Computed(expr)) };
         if elements.is_empty() {
@@ -72,7 +72,7 @@ impl Listed {
             && let Expr::Path(function) = &*call.func
             && is_of_kind(&function.path)
             && call.args.len() == 1
-            && let Some(Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) = call.args.first()
+            && let Some(Lit::Str(text)) = call.args.first().and_then(literal)
         {
             return Ok(Self { text: Text::Literal(text.clone()), of_kind: Some(function.path.clone()) });
         }
@@ -110,6 +110,7 @@ mod tests {
     fn texts_in_a_list_are_templates() {
         assert_eq!(elements(r#"["a:<x>", format!("b"), M::read("c:<x>"), a::M::read(x)]"#).unwrap(), "teke");
         assert_eq!(elements(r#"&["a"]"#).unwrap(), "t");
+        assert_eq!(elements(r#"[("a:<x>"), M::read(("c:<x>"))]"#).unwrap(), "tk");
         assert_eq!(elements(r#"vec!["a", y,]"#).unwrap(), "te");
     }
 
@@ -123,6 +124,7 @@ mod tests {
     #[test]
     fn one_text_and_no_key_at_all_are_mistakes() {
         assert_eq!(elements(r#""a""#).unwrap_err(), WRONG);
+        assert_eq!(elements(r#"("a")"#).unwrap_err(), WRONG);
         assert_eq!(elements("[5]").unwrap_err(), ELEMENT);
         assert!(elements("[]").is_err());
     }
