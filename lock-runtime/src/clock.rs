@@ -23,6 +23,12 @@ impl Tick {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
+    /// The last multiple of `grain` that is not later, so that what is due at about the same time is done together.
+    pub(crate) fn rounded_down(self, grain: Duration) -> Self {
+        let grain = nanos(grain).max(1);
+        Self(self.0 / grain * grain)
+    }
+
     pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
     }

@@ -68,10 +68,7 @@ pub(crate) fn next_renewal(hold: &Hold, now: Tick) -> Tick {
     if hold.deadline() < now + lease / 2 {
         return now;
     }
-    let due = now + lease / 3;
-    let grain = u64::try_from((lease / 60).as_nanos()).unwrap_or(u64::MAX).max(1);
-    let tick = Tick::from_nanos(due.as_nanos() / grain * grain);
-    tick.min(hold.deadline())
+    (now + lease / 3).rounded_down(lease / 60).min(hold.deadline())
 }
 
 /// When to try again after `failures` renewals in a row have failed: quickly, then slower, always before the
@@ -178,9 +175,7 @@ pub(super) fn all_kept(mut each: impl Iterator<Item = Kept>) -> Kept {
 pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>) {
     let pause = if key.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE / 3 };
     // All together, so that they share calls.
-    let grain = u64::try_from((pause / 4).as_nanos()).unwrap_or(u64::MAX);
-    let due = Tick::from_nanos((engine.clock.now() + pause).as_nanos() / grain * grain);
-    keep_place_at(engine, key, due);
+    keep_place_at(engine, key, (engine.clock.now() + pause).rounded_down(pause / 4));
 }
 
 fn keep_place_at(engine: &Arc<Engine>, key: &Arc<Key>, due: Tick) {
