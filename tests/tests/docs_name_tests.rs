@@ -164,3 +164,18 @@ fn a_name_that_is_none_is_noticed() {
     assert_eq!(rows(page, &["test", "file"]), [["`a`, `b`: why", "`c.rs`"]]);
     assert_eq!(quoted("`a`, `b`: why"), ["a", "b"]);
 }
+
+#[test]
+fn no_page_has_the_marks_of_a_merge() {
+    for folder in [workspace(), workspace().join("docs")] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let page = std::fs::read_to_string(&path).unwrap();
+                let marks =
+                    page.lines().find(|line| line.starts_with("<<<<<<<") || line.starts_with(">>>>>>>"));
+                assert_eq!(marks, None, "{}", path.display());
+            }
+        }
+    }
+}
