@@ -86,13 +86,12 @@ impl Inner {
         }
     }
 
-    /// The arguments of `grant` in grant_all.lua.
-    pub(super) fn grant_arguments<'a>(
+    /// What every script that takes several items wants to know first; their owners follow.
+    pub(super) fn grant_arguments(
         &self,
         invocation: &mut Invocation,
         request: &AcquireRequest,
         latest: ServerTime,
-        owners: impl Iterator<Item = &'a Item>,
     ) {
         invocation
             .arg(millis(request.lease))
@@ -100,9 +99,6 @@ impl Inner {
             .arg(self.retention(request.lease))
             .arg(latest.as_micros())
             .arg(request.token_floor);
-        for item in owners {
-            invocation.arg(item.owner.as_str());
-        }
     }
 
     pub(super) async fn acquire(
@@ -132,7 +128,8 @@ impl Inner {
             let invocation = if mutexes {
                 let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
                 locks_and_counters(&mut invocation, &names);
-                self.grant_arguments(&mut invocation, request, latest, request.items.iter());
+                self.grant_arguments(&mut invocation, request, latest);
+                owners(&mut invocation, &request.items);
                 invocation
             } else {
                 self.acquisition(request, &names, latest)
@@ -232,6 +229,12 @@ pub(super) fn locks(invocation: &mut Invocation, names: &[Names<'_>]) {
 pub(super) fn locks_and_counters(invocation: &mut Invocation, names: &[Names<'_>]) {
     for names in names {
         invocation.name(names.lock()).name(names.counter());
+    }
+}
+
+pub(super) fn owners<'a>(invocation: &mut Invocation, items: impl IntoIterator<Item = &'a Item>) {
+    for item in items {
+        invocation.arg(item.owner.as_str());
     }
 }
 
