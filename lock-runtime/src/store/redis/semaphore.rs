@@ -93,32 +93,30 @@ impl Inner {
 
     async fn acquire_permits(&self, request: &PermitsRequest) -> Result<PermitsAcquired, StoreError> {
         let names = self.semaphore(&request.key)?;
-        let mut ready = self.connector.ready(request.timeout).await?;
-        let mut refused = None;
-        // The second try is for a server whose clock has jumped: the refusal brought its new time.
-        for _ in 0..2 {
-            let latest = request.stamp(self.server_time(ready.now)?);
+        let ask = |now| {
+            let latest = request.stamp(now);
             let mut invocation = Invocation::new(&script::SEMAPHORE_ACQUIRE, 2, 3 + request.ids.len());
             invocation.arg(&names.permits).arg(&names.timeouts);
             invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(&names.channel);
             ids(&mut invocation, &request.ids);
-            let answer = self.connector.run(&ready, &invocation).await;
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
             let value = answer.map_err(|error| self.about_key(error, &names.permits))?;
             let (code, now, numbers) = self.read_semaphore(&value, &names)?;
             self.server_clock.observe(now, ready.now);
             match (code, &*numbers) {
-                (1, []) => return Ok(PermitsAcquired::Granted(now)),
+                (1, []) => Ok(Ok(PermitsAcquired::Granted(now))),
                 (0, &[available, wait]) => {
                     let remaining = u64::try_from(wait).ok().map(|wait| Duration::from_millis(wait.max(1)));
                     let busy = PermitsBusy { available, remaining, server_time: now };
-                    return Ok(PermitsAcquired::Busy(busy));
+                    Ok(Ok(PermitsAcquired::Busy(busy)))
                 }
-                (2, []) => refused = Some(now),
-                _ => return Err(self.senseless(&value)),
+                (2, []) => Ok(Err(now)),
+                _ => Err(self.senseless(&value)),
             }
-            ready = self.connector.later(&ready);
-        }
-        Err(self.too_late(refused))
+        };
+        self.in_time(request.timeout, ask, read).await
     }
 
     async fn release_permits(&self, request: &PermitsRelease) -> Result<(ServerTime, Vec<bool>), StoreError> {

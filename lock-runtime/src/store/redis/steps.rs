@@ -117,27 +117,43 @@ impl Inner {
     }
 
     /// Every key of the request or none.
-    async fn acquire_all(&self, request: &Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
+    async fn acquire_all(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
         let names = self.names(&request.items)?;
         let mutexes = are_mutexes(&request.items);
-        let mut ready = self.connector.ready(request.timeout).await?;
+        let ask = |now| {
+            let latest = request.stamp(now);
+            if !mutexes {
+                return self.acquisition(request, &names, latest);
+            }
+            let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+            locks_and_counters(&mut invocation, &names);
+            self.grant_arguments(&mut invocation, request, latest);
+            owners(&mut invocation, &request.items);
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
+            let value = answer.map_err(|error| about(error, &names))?;
+            self.read_grant(ready, &value, &names, request.tokens)
+        };
+        self.in_time(request.timeout, ask, read).await
+    }
+
+    /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner error of `read` is
+    /// such a refusal.
+    pub(super) async fn in_time<T>(
+        &self,
+        timeout: Duration,
+        ask: impl Fn(ServerTime) -> Invocation,
+        read: impl Fn(&Ready, Result<Value, StoreError>) -> Result<Result<T, ServerTime>, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut ready = self.connector.ready(timeout).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
-            let latest = self.stamp([request], ready.now)?;
-            let invocation = if mutexes {
-                let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
-                locks_and_counters(&mut invocation, &names);
-                self.grant_arguments(&mut invocation, request, latest);
-                owners(&mut invocation, &request.items);
-                invocation
-            } else {
-                self.acquisition(request, &names, latest)
-            };
+            let invocation = ask(self.server_time(ready.now)?);
             let answer = self.connector.run(&ready, &invocation).await;
-            let value = answer.map_err(|error| about(error, &names))?;
-            match self.read_grant(&ready, &value, &names, request.tokens)? {
-                Ok(acquired) => return Ok(acquired),
+            match read(&ready, answer)? {
+                Ok(done) => return Ok(done),
                 Err(now) => refused = Some(now),
             }
             ready = self.connector.later(&ready);
