@@ -10,7 +10,7 @@ use super::connection::Ready;
 use super::names::Names;
 use super::reply;
 use super::script::{self, Invocation, Script};
-use super::steps::millis;
+use super::steps::{about_key, millis};
 use super::{Inner, RedisStore};
 use crate::key::LockKey;
 use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
@@ -62,7 +62,7 @@ impl Inner {
             invocation
         };
         let read = |ready: &Ready, answer: Result<Value, StoreError>| {
-            let value = answer.map_err(|error| self.about_key(error, &names.count))?;
+            let value = answer.map_err(|error| about_key(error, &names.count))?;
             let values = reply::array(&value).unwrap_or_default();
             let (code, now) = (values.first().and_then(reply::int), values.get(1).and_then(reply::now));
             let now = now.ok_or_else(|| self.senseless(&value))?;
@@ -91,7 +91,7 @@ impl Inner {
         invocation.arg(&names.count);
         arguments(&mut invocation, &names);
         let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| self.about_key(error, &names.count))?;
+        let value = answer.map_err(|error| about_key(error, &names.count))?;
         match reply::text(&value) {
             Some(_) => Err(self.not_a_latch(&names)),
             None => Ok(value),

@@ -267,6 +267,14 @@ pub(super) fn millis(time: Duration) -> u64 {
     millis.clamp(1, LONGEST_MILLIS)
 }
 
+/// Says which key an error about somebody's data is about.
+pub(super) fn about_key(error: StoreError, key: &str) -> StoreError {
+    if error.kind() != StoreErrorKind::ForeignData {
+        return error;
+    }
+    StoreError::new(error.kind(), format!("{error} (asked for: {key:?})"))
+}
+
 /// Says which keys an error about somebody's data is about.
 pub(super) fn about(error: StoreError, names: &[Names<'_>]) -> StoreError {
     if error.kind() != StoreErrorKind::ForeignData {
