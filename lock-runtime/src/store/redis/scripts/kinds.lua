@@ -11,7 +11,7 @@
 --   wait(item, now, wait, lease, ttl, alone)  after a refusal, for a caller who waits at most `wait` ms: joins the queue, sets
 --                           the intent. ttl: of the counter, as text; alone: one item and no token floor, so that whoever
 --                           frees it can grant it
---   place(item), give_up(item)  of fair locks: whether the owner is queued; it is not any more
+--   place(item), give_up(item)  of fair locks, before wait: whether the owner is queued; it is not any more
 --   do_not_wait(item)       of write locks: the owner's intent ends, since it waits for something else than readers, too
 --   grant(item, lease, now) writes the hold; tokens are settled. Returns an error reply when the server refuses.
 --   undo(item)              takes back what grant wrote, whether it was all of it or not
