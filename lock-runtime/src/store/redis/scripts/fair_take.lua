@@ -45,7 +45,7 @@ function kinds.f.give_up(item)
   if head then tell(f.channel .. ':' .. head, '0') end
 end
 
-function kinds.f.wait(item, now, wait, lease, ttl, alone)
+function kinds.f.wait(item, wait, lease, ttl, alone)
   local f, owner = item.fair, item[3]
   if not item.noted then
     if not item.placed then
