@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Handle;
 use super::listeners::Listeners;
+use super::{Handle, in_time};
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::{
@@ -61,15 +61,6 @@ pub(super) struct MemorySemaphores(Handle);
 impl MemorySemaphores {
     pub(super) fn new(handle: Handle) -> Self {
         Self(handle)
-    }
-
-    fn call<T, F>(&self, work: F) -> BoxFuture<Result<T, StoreError>>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Handle) -> Result<T, StoreError> + Send + 'static,
-    {
-        let handle = self.0.clone();
-        Box::pin(async move { work(&handle) })
     }
 }
 
@@ -129,13 +120,9 @@ impl Handle {
     }
 
     fn acquire_permits(&self, request: &PermitsRequest) -> Result<PermitsAcquired, StoreError> {
-        let latest = request.stamp(self.shared.server_time(self.shared.clock.now()));
+        let latest = request.stamp(self.server_time());
         self.on_semaphore(&request.key, |semaphore, now, server_time, _| {
-            if server_time > latest {
-                let what =
-                    format!("the memory store got a request at {server_time:?} that expired at {latest:?}");
-                return Err(StoreError::new(StoreErrorKind::TooLate, what));
-            }
+            in_time(server_time, latest)?;
             let busy = |available, remaining| {
                 Ok(PermitsAcquired::Busy(PermitsBusy { available, remaining, server_time }))
             };
@@ -221,19 +208,19 @@ impl Handle {
 
 impl SemaphoreStore for MemorySemaphores {
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
-        self.call(move |handle| handle.acquire_permits(&request))
+        self.0.call(move |handle| handle.acquire_permits(&request))
     }
 
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
-        self.call(move |handle| Ok(handle.release_permits(&request.key, &request.ids).0))
+        self.0.call(move |handle| Ok(handle.release_permits(&request.key, &request.ids).0))
     }
 
     fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
-        self.call(move |handle| Ok(handle.keep_permits(&request)))
+        self.0.call(move |handle| Ok(handle.keep_permits(&request)))
     }
 
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call(move |handle| {
+        self.0.call(move |handle| {
             let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
             let (_, now) = handle.release_permits(&request.key, &request.ids);
             Ok(Withdrawn::by(latest, now))
@@ -241,15 +228,15 @@ impl SemaphoreStore for MemorySemaphores {
     }
 
     fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call(move |handle| Ok(handle.shared.semaphores.listeners.watch(&handle.full_name(&key))))
+        self.0.call(move |handle| Ok(handle.shared.semaphores.listeners.watch(&handle.full_name(&key))))
     }
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
-        self.call(move |handle| handle.change_permits(&request))
+        self.0.call(move |handle| handle.change_permits(&request))
     }
 
     fn counts(&self, key: LockKey, _: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
-        self.call(move |handle| {
+        self.0.call(move |handle| {
             Ok(handle.on_semaphore(&key, |semaphore, _, _, _| {
                 semaphore.map_or_else(PermitCounts::default, |semaphore| semaphore.counts())
             }))

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::bell::Bell;
 use super::entry::{Counter, Entry, HandleId, WatchId};
+use super::in_time;
 use super::table::{Table, Watched};
 use crate::clock::Tick;
 use crate::config::TokenRetention;
@@ -53,12 +54,7 @@ impl Step<'_> {
         latest: ServerTime,
     ) -> Result<Acquired, StoreError> {
         let Moment { now, server_time, .. } = self.moment;
-        if server_time > latest {
-            return Err(StoreError::new(
-                StoreErrorKind::TooLate,
-                format!("the memory store got a request at {server_time:?} that expired at {latest:?}"),
-            ));
-        }
+        in_time(server_time, latest)?;
         check_items(request)?;
         // Whatever can fail comes before the first change.
         let mut tokens = Vec::with_capacity(request.items.len());
@@ -231,13 +227,7 @@ impl Step<'_> {
                 wake::tell(entry, Kind::Read, &mut self.bell);
             }
         }
-        match request.seal() {
-            Some(latest) if latest >= server_time => {
-                let micros = latest.as_micros().saturating_sub(server_time.as_micros());
-                Withdrawn::Pending(Duration::from_micros(micros.saturating_add(1)))
-            }
-            _ => Withdrawn::Settled,
-        }
+        request.seal().map_or(Withdrawn::Settled, |latest| Withdrawn::by(latest, server_time))
     }
 
     /// Frees `key` whoever holds it; `false` when nobody did.
