@@ -84,13 +84,15 @@ impl Step<'_> {
     fn note(&mut self, request: &AcquireRequest) {
         let now = self.moment.now;
         let waits = request.wait.is_some();
-        // By something else than readers.
-        let blocked = request.items.iter().any(|item| {
-            self.table.get(self.prefix, &item.key).is_some_and(|entry| {
-                let by_readers = item.kind == Kind::Write && entry.read_write.is_read(now);
-                entry.refuses(item, now).is_some() && !by_readers
-            })
-        });
+        // By something else than readers. Only who would keep them out wants to know.
+        let intends = waits && request.items.iter().any(|item| item.kind == Kind::Write);
+        let blocked = intends
+            && request.items.iter().any(|item| {
+                self.table.get(self.prefix, &item.key).is_some_and(|entry| {
+                    let by_readers = item.kind == Kind::Write && entry.read_write.is_read(now);
+                    entry.refuses(item, now).is_some() && !by_readers
+                })
+            });
         for item in &request.items {
             match item.kind {
                 Kind::Fair if waits => {
@@ -125,13 +127,13 @@ impl Step<'_> {
         let mut held = Vec::with_capacity(request.items.len());
         let mut listeners = Vec::new();
         for item in &request.items {
-            let entry = self.table.get(self.prefix, &item.key);
-            let Some(entry) = entry.filter(|entry| entry.has(item, now)) else {
+            let Some(entry) = self.table.get(self.prefix, &item.key) else {
                 held.push(false);
                 continue;
             };
-            held.push(entry.end(item, request.linger, now));
-            if !request.linger.is_zero() || entry.ends(now).is_none() {
+            let ended = entry.end(item, request.linger, now);
+            held.push(ended);
+            if ended && (!request.linger.is_zero() || entry.ends(now).is_none()) {
                 listeners.extend(listeners_of(entry, item.kind));
             }
         }
