@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Handle;
 use super::listeners::Listeners;
+use super::{Handle, in_time};
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
@@ -52,8 +52,7 @@ impl MemoryLatches {
         T: Send + 'static,
         F: FnOnce(&Handle, String) -> Result<T, StoreError> + Send + 'static,
     {
-        let handle = self.0.clone();
-        Box::pin(async move {
+        self.0.call(move |handle| {
             let name = handle.full_name(&key);
             if name.contains('{') {
                 let what = format!(
@@ -62,7 +61,7 @@ impl MemoryLatches {
                 );
                 return Err(StoreError::new(StoreErrorKind::Unsupported, what));
             }
-            work(&handle, name)
+            work(handle, name)
         })
     }
 }
@@ -90,14 +89,10 @@ impl Handle {
     }
 
     fn count_down(&self, name: &str, request: &CountDownRequest) -> Result<u64, StoreError> {
-        let latest = request.stamp(self.shared.server_time(self.shared.clock.now()));
+        let latest = request.stamp(self.server_time());
         self.latch_step(name, |table, now, tell| {
             let server_time = self.shared.server_time(now);
-            if server_time > latest {
-                let what =
-                    format!("the memory store got a request at {server_time:?} that expired at {latest:?}");
-                return Err(StoreError::new(StoreErrorKind::TooLate, what));
-            }
+            in_time(server_time, latest)?;
             let Some(count) = table.counts.get_mut(name) else { return Ok(0) };
             if !table.done.insert((name.to_owned(), request.id.clone())) {
                 return Ok(*count);

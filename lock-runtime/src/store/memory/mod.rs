@@ -35,7 +35,8 @@ use self::step::{Moment, Step};
 use self::table::{Table, Watched};
 use super::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore,
-    ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, ServerTime, StoreError, Watch, Withdrawn,
+    ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, ServerTime, StoreError, StoreErrorKind,
+    Watch, Withdrawn,
 };
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
@@ -120,19 +121,19 @@ impl MemoryStore {
         let id = HandleId(shared.handles.fetch_add(1, Ordering::Relaxed));
         Arc::new(Self { handle: Handle { shared, id, prefix: Arc::from(prefix), retention } })
     }
+}
 
+impl Handle {
     /// A call that does `work` when it is first polled, and is done then.
     fn call<T, F>(&self, work: F) -> BoxFuture<Result<T, StoreError>>
     where
         T: Send + 'static,
-        F: FnOnce(&Handle) -> Result<T, StoreError> + Send + 'static,
+        F: FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     {
-        let handle = self.handle.clone();
+        let handle = self.clone();
         Box::pin(async move { work(&handle) })
     }
-}
 
-impl Handle {
     /// One atomic step that deals with so many keys. The time is read under the mutex, so that of two steps the
     /// later one also has the later time. Who is to be told is told when the mutex is free again.
     fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> (T, Echo) {
@@ -159,7 +160,11 @@ impl Handle {
     /// Notes on the request how long it may be executed. Nothing lies between sending and executing here; the rule
     /// is kept all the same, so that an engine tested on this store meets it.
     fn stamp(&self, request: &AcquireRequest) -> ServerTime {
-        request.stamp(self.shared.server_time(self.shared.clock.now()))
+        request.stamp(self.server_time())
+    }
+
+    fn server_time(&self) -> ServerTime {
+        self.shared.server_time(self.shared.clock.now())
     }
 
     fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
@@ -178,6 +183,15 @@ impl Handle {
     }
 }
 
+/// Refuses, at `now`, a request that may be executed until `latest`.
+fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreError> {
+    if now <= latest {
+        return Ok(());
+    }
+    let what = format!("the memory store got a request at {now:?} that expired at {latest:?}");
+    Err(StoreError::new(StoreErrorKind::TooLate, what))
+}
+
 /// Takes a watch out of the table when it is dropped. Weak: a forgotten watch does not keep a store alive.
 struct Registration {
     shared: Weak<Shared>,
@@ -193,49 +207,49 @@ impl Drop for Registration {
 
 impl LockStore for MemoryStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.call(move |handle| handle.acquire(&request, handle.stamp(&request)))
+        self.handle.call(move |handle| handle.acquire(&request, handle.stamp(&request)))
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        self.call(move |handle| Ok(handle.release(&request)))
+        self.handle.call(move |handle| Ok(handle.release(&request)))
     }
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call(move |handle| {
+        self.handle.call(move |handle| {
             let items = &request.items;
             Ok(handle.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()).0)
         })
     }
 
     fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call(move |handle| {
+        self.handle.call(move |handle| {
             let items = &request.items;
             Ok(handle.step(items.len(), |step| items.iter().map(|item| step.downgrade(item)).collect()).0)
         })
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call(move |handle| Ok(handle.step(request.items.len(), |step| step.withdraw(&request)).0))
+        self.handle.call(move |handle| Ok(handle.step(request.items.len(), |step| step.withdraw(&request)).0))
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call(move |handle| Ok(handle.watch(&request)))
+        self.handle.call(move |handle| Ok(handle.watch(&request)))
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.call(move |handle| Ok(handle.step(1, |step| step.status(&key)).0))
+        self.handle.call(move |handle| Ok(handle.step(1, |step| step.status(&key)).0))
     }
 
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.call(move |handle| Ok(handle.step(1, |step| step.force_release(&key)).0))
+        self.handle.call(move |handle| Ok(handle.step(1, |step| step.force_release(&key)).0))
     }
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.call(move |handle| Ok(handle.step(1, |step| step.scan(&request)).0))
+        self.handle.call(move |handle| Ok(handle.step(1, |step| step.scan(&request)).0))
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.call(|_| Ok(()))
+        self.handle.call(|_| Ok(()))
     }
 
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {

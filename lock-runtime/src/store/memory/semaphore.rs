@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Handle;
 use super::listeners::Listeners;
+use super::{Handle, in_time};
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::{
-    BoxFuture, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsKeep,
-    PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
+    BoxFuture, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
+    PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError, StoreErrorKind,
+    Watch, Withdrawn,
 };
 use crate::sync::{Mutex, lock};
 
@@ -62,15 +63,6 @@ impl MemorySemaphores {
     pub(super) fn new(handle: Handle) -> Self {
         Self(handle)
     }
-
-    fn call<T, F>(&self, work: F) -> BoxFuture<Result<T, StoreError>>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Handle) -> Result<T, StoreError> + Send + 'static,
-    {
-        let handle = self.0.clone();
-        Box::pin(async move { work(&handle) })
-    }
 }
 
 impl fmt::Debug for MemorySemaphores {
@@ -79,67 +71,41 @@ impl fmt::Debug for MemorySemaphores {
     }
 }
 
-/// What a step works on.
-struct Step<'a> {
-    table: &'a mut HashMap<String, Semaphore>,
-    now: Tick,
-    server_time: ServerTime,
-}
-
 impl Handle {
     pub(super) fn full_name(&self, key: &LockKey) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    /// One atomic step. `work` says of which semaphores permits have come back; who waits for those is told, as long as
-    /// some are left.
-    fn semaphore_step<T>(&self, work: impl FnOnce(&mut Step<'_>, &mut Vec<String>) -> T) -> T {
+    /// One atomic step on the semaphore `name`, without what has expired. The flag is whether permits have come back, by
+    /// that or by what `work` does; who waits for them is told, as long as some are left.
+    fn semaphore_step<T>(
+        &self,
+        name: &str,
+        work: impl FnOnce(&mut HashMap<String, Semaphore>, Tick, &mut bool) -> T,
+    ) -> T {
         let semaphores = &self.shared.semaphores;
         let mut table = lock(&semaphores.table);
         let now = self.shared.clock.now();
-        let server_time = self.shared.server_time(now);
-        let mut freed = Vec::new();
-        let result = work(&mut Step { table: &mut table, now, server_time }, &mut freed);
-        freed.retain(|name| table.get(name).is_some_and(|semaphore| semaphore.left > 0));
+        let mut freed = table.get_mut(name).is_some_and(|semaphore| semaphore.reclaim(now));
+        let result = work(&mut table, now, &mut freed);
+        let tell = freed && table.get(name).is_some_and(|semaphore| semaphore.left > 0);
         drop(table);
-        for name in freed {
-            semaphores.listeners.ring(&name);
+        if tell {
+            semaphores.listeners.ring(name);
         }
         result
     }
 
-    /// The same for one semaphore, without what has expired; `None` when nobody has given it permits.
-    fn on_semaphore<T>(
-        &self,
-        key: &LockKey,
-        work: impl FnOnce(Option<&mut Semaphore>, Tick, ServerTime, &mut bool) -> T,
-    ) -> T {
-        self.semaphore_step(|step, freed| {
-            let name = self.full_name(key);
-            let (mut semaphore, mut changed) = (step.table.get_mut(&name), false);
-            if let Some(semaphore) = &mut semaphore {
-                changed = semaphore.reclaim(step.now);
-            }
-            let result = work(semaphore, step.now, step.server_time, &mut changed);
-            if changed {
-                freed.push(name);
-            }
-            result
-        })
-    }
-
     fn acquire_permits(&self, request: &PermitsRequest) -> Result<PermitsAcquired, StoreError> {
-        let latest = request.stamp(self.shared.server_time(self.shared.clock.now()));
-        self.on_semaphore(&request.key, |semaphore, now, server_time, _| {
-            if server_time > latest {
-                let what =
-                    format!("the memory store got a request at {server_time:?} that expired at {latest:?}");
-                return Err(StoreError::new(StoreErrorKind::TooLate, what));
-            }
+        let latest = request.stamp(self.server_time());
+        let name = self.full_name(&request.key);
+        self.semaphore_step(&name, |table, now, _| {
+            let server_time = self.shared.server_time(now);
+            in_time(server_time, latest)?;
             let busy = |available, remaining| {
                 Ok(PermitsAcquired::Busy(PermitsBusy { available, remaining, server_time }))
             };
-            let Some(semaphore) = semaphore else { return busy(0, None) };
+            let Some(semaphore) = table.get_mut(&name) else { return busy(0, None) };
             let fresh = request.ids.iter().filter(|id| !semaphore.held.contains_key(id)).count();
             let left = semaphore.left.saturating_sub_unsigned(fresh as u64);
             if fresh > 0 && left < 0 {
@@ -157,40 +123,38 @@ impl Handle {
     }
 
     fn release_permits(&self, key: &LockKey, ids: &[PermitId]) -> (Vec<bool>, ServerTime) {
-        self.on_semaphore(key, |semaphore, _, server_time, changed| {
-            let held = semaphore.map_or_else(|| vec![false; ids.len()], |it| it.release(ids));
-            *changed |= held.contains(&true);
-            (held, server_time)
+        let name = self.full_name(key);
+        self.semaphore_step(&name, |table, now, freed| {
+            let held = table.get_mut(&name).map_or_else(|| vec![false; ids.len()], |it| it.release(ids));
+            *freed |= held.contains(&true);
+            (held, self.shared.server_time(now))
         })
     }
 
-    fn keep_permits(&self, request: &PermitsKeep) -> Vec<Vec<bool>> {
-        let each = request.holds.iter().map(|hold| {
-            self.on_semaphore(&hold.key, |semaphore, now, _, _| {
-                let Some(semaphore) = semaphore else { return vec![false; hold.ids.len()] };
-                let expires = now + hold.lease;
-                let mut kept = Vec::with_capacity(hold.ids.len());
-                for id in &hold.ids {
-                    let old = semaphore.held.get_mut(id);
-                    kept.push(old.is_some());
-                    if let Some(old) = old {
-                        *old = expires.max(*old);
-                    }
+    fn keep_permits(&self, hold: &PermitsHold) -> Vec<bool> {
+        let name = self.full_name(&hold.key);
+        self.semaphore_step(&name, |table, now, _| {
+            let Some(semaphore) = table.get_mut(&name) else { return vec![false; hold.ids.len()] };
+            let expires = now + hold.lease;
+            let mut kept = Vec::with_capacity(hold.ids.len());
+            for id in &hold.ids {
+                let old = semaphore.held.get_mut(id);
+                kept.push(old.is_some());
+                if let Some(old) = old {
+                    *old = expires.max(*old);
                 }
-                kept
-            })
-        });
-        each.collect()
+            }
+            kept
+        })
     }
 
     fn change_permits(&self, request: &PermitsChange) -> Result<bool, StoreError> {
-        self.semaphore_step(|step, freed| {
-            let name = self.full_name(&request.key);
-            let old = step.table.get_mut(&name);
+        let name = self.full_name(&request.key);
+        self.semaphore_step(&name, |table, _, freed| {
+            let old = table.get_mut(&name);
             let exists = old.is_some();
             let mut fresh = Semaphore::default();
             let semaphore = old.unwrap_or(&mut fresh);
-            let mut changed = semaphore.reclaim(step.now);
             let more = match request.permits {
                 Permits::TrySet(_) if exists => None,
                 Permits::TrySet(number) => Some(i64::from(number)),
@@ -201,39 +165,45 @@ impl Handle {
                 let left = semaphore.left.saturating_add(more);
                 // As on a server, where Java counts with an `int`.
                 if i32::try_from(left).is_err() {
+                    // It tells nobody: who waits knows by itself when a lease ends.
+                    *freed = false;
                     let what = format!("the semaphore {name:?} would have {left} permits left");
                     return Err(StoreError::new(StoreErrorKind::Refused, what));
                 }
                 semaphore.left = left;
-                changed |= more > 0;
+                *freed |= more > 0;
             }
             let counts_only = request.permits == Permits::Add(0);
             if !exists && !counts_only {
-                step.table.insert(name.clone(), fresh);
-            }
-            if changed {
-                freed.push(name);
+                table.insert(name.clone(), fresh);
             }
             Ok(more.is_some())
+        })
+    }
+
+    fn count_permits(&self, key: &LockKey) -> PermitCounts {
+        let name = self.full_name(key);
+        self.semaphore_step(&name, |table, _, _| {
+            table.get(&name).map_or_else(PermitCounts::default, Semaphore::counts)
         })
     }
 }
 
 impl SemaphoreStore for MemorySemaphores {
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
-        self.call(move |handle| handle.acquire_permits(&request))
+        self.0.call(move |handle| handle.acquire_permits(&request))
     }
 
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
-        self.call(move |handle| Ok(handle.release_permits(&request.key, &request.ids).0))
+        self.0.call(move |handle| Ok(handle.release_permits(&request.key, &request.ids).0))
     }
 
     fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
-        self.call(move |handle| Ok(handle.keep_permits(&request)))
+        self.0.call(move |handle| Ok(request.holds.iter().map(|hold| handle.keep_permits(hold)).collect()))
     }
 
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call(move |handle| {
+        self.0.call(move |handle| {
             let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
             let (_, now) = handle.release_permits(&request.key, &request.ids);
             Ok(Withdrawn::by(latest, now))
@@ -241,19 +211,15 @@ impl SemaphoreStore for MemorySemaphores {
     }
 
     fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call(move |handle| Ok(handle.shared.semaphores.listeners.watch(&handle.full_name(&key))))
+        self.0.call(move |handle| Ok(handle.shared.semaphores.listeners.watch(&handle.full_name(&key))))
     }
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
-        self.call(move |handle| handle.change_permits(&request))
+        self.0.call(move |handle| handle.change_permits(&request))
     }
 
     fn counts(&self, key: LockKey, _: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
-        self.call(move |handle| {
-            Ok(handle.on_semaphore(&key, |semaphore, _, _, _| {
-                semaphore.map_or_else(PermitCounts::default, |semaphore| semaphore.counts())
-            }))
-        })
+        self.0.call(move |handle| Ok(handle.count_permits(&key)))
     }
 }
 

@@ -157,7 +157,7 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         // So it is worded inside a script.
         "ERR" if detail.starts_with("The user executing the script can't") => StoreErrorKind::Denied,
         "WRONGTYPE" | "LOCKTOKEN" => StoreErrorKind::ForeignData,
-        // Only the counter is ever incremented.
+        // Only counters, permits and latches are ever incremented.
         "ERR" if detail.contains("would overflow") || detail.contains("not an integer") => {
             StoreErrorKind::ForeignData
         }

@@ -69,12 +69,7 @@ impl Inner {
             leanest(&request.items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
         let mut invocation = Invocation::new(script, 2 * names.len(), 6 + 2 * names.len());
         locks_and_counters(&mut invocation, names);
-        invocation
-            .arg(millis(request.lease))
-            .arg(request.tokens)
-            .arg(self.retention(request.lease))
-            .arg(latest.as_micros())
-            .arg(request.token_floor);
+        self.grant_arguments(&mut invocation, request, latest);
         match request.wait {
             Some(wait) => invocation.arg(millis(wait)),
             None => invocation.arg(-1),

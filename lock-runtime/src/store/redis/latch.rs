@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::connection::Ready;
 use super::names::Names;
 use super::reply;
 use super::script::{self, Invocation, Script};
-use super::steps::millis;
+use super::steps::{about_key, millis};
 use super::{Inner, RedisStore};
 use crate::key::LockKey;
 use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
@@ -53,29 +54,27 @@ impl Inner {
 
     async fn count_down(&self, request: &CountDownRequest) -> Result<u64, StoreError> {
         let names = self.latch(&request.key)?;
-        let mut ready = self.connector.ready(request.timeout).await?;
-        let mut refused = None;
-        // The second try is for a server whose clock has jumped: the refusal brought its new time.
-        for _ in 0..2 {
-            let latest = request.stamp(self.server_time(ready.now)?);
+        let ask = |now| {
+            let latest = request.stamp(now);
             let mut invocation = Invocation::new(&script::LATCH_COUNT_DOWN, 2, 3);
             invocation.arg(&names.count).arg(names.done(&request.id));
             invocation.arg(latest.as_micros()).arg(&names.channel).arg(millis(request.remember));
-            let answer = self.connector.run(&ready, &invocation).await;
-            let value = answer.map_err(|error| self.about_key(error, &names.count))?;
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
+            let value = answer.map_err(|error| about_key(error, &names.count))?;
             let values = reply::array(&value).unwrap_or_default();
             let (code, now) = (values.first().and_then(reply::int), values.get(1).and_then(reply::now));
             let now = now.ok_or_else(|| self.senseless(&value))?;
             self.server_clock.observe(now, ready.now);
             match (code, values.get(2)) {
-                (Some(1), Some(left)) => return self.read_count(left),
-                (Some(2), None) => refused = Some(now),
-                (Some(3), Some(_)) => return Err(self.not_a_latch(&names)),
-                _ => return Err(self.senseless(&value)),
+                (Some(1), Some(left)) => self.read_count(left).map(Ok),
+                (Some(2), None) => Ok(Err(now)),
+                (Some(3), Some(_)) => Err(self.not_a_latch(&names)),
+                _ => Err(self.senseless(&value)),
             }
-            ready = self.connector.later(&ready);
-        }
-        Err(self.too_late(refused))
+        };
+        self.in_time(request.timeout, ask, read).await
     }
 
     /// Runs a script that knows the latch's key, and answers with a number or that it is no latch.
@@ -92,7 +91,7 @@ impl Inner {
         invocation.arg(&names.count);
         arguments(&mut invocation, &names);
         let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| self.about_key(error, &names.count))?;
+        let value = answer.map_err(|error| about_key(error, &names.count))?;
         match reply::text(&value) {
             Some(_) => Err(self.not_a_latch(&names)),
             None => Ok(value),

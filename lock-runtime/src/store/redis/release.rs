@@ -13,7 +13,7 @@ use super::names::Names;
 use super::reply::{self, Freed};
 use super::script::{self, Invocation};
 use super::singles::ReleaseOne;
-use super::steps::{locks, locks_and_counters, millis, owners_and_channels};
+use super::steps::{locks, locks_and_counters, millis, owners, owners_and_channels};
 use super::{HIGHEST_FLOOR, Inner};
 use crate::store::{
     Acquired, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, StoreError, Takeover,
@@ -116,8 +116,8 @@ impl Inner {
                 if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) };
             invocation.arg(item.owner.as_str()).name(channel).arg(ours);
         }
-        let owners = order.iter().filter_map(|&index| then.request.items.get(index));
-        self.grant_arguments(&mut invocation, &then.request, latest, owners);
+        self.grant_arguments(&mut invocation, &then.request, latest);
+        owners(&mut invocation, order.iter().filter_map(|&index| then.request.items.get(index)));
         let value = self.connector.run(ready, &invocation).await?;
 
         let (freed, grant) = reply::takeover(&value, names.len()).ok_or_else(|| self.senseless(&value))?;

@@ -7,7 +7,7 @@ use redis::Value;
 use crate::store::{Acquired, Busy, Granted, Kept, Kind, LockStatus, ServerTime, TokenRange};
 use crate::token::{FencingToken, OwnerId};
 
-/// What `grant` in grant.lua says.
+/// What `grant` in grant_all.lua says, and acquire_kinds.lua, and acquire.lua about each lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Grant {
     Done(Acquired),

@@ -10,7 +10,7 @@ use super::connection::Ready;
 use super::names::Names;
 use super::reply;
 use super::script::{self, Invocation};
-use super::steps::millis;
+use super::steps::{about_key, millis};
 use super::{Inner, RedisStore};
 use crate::key::LockKey;
 use crate::store::{
@@ -62,14 +62,6 @@ impl Inner {
         SemaphoreNames::new(&self.options.prefix, key)
     }
 
-    /// Says which key an error about somebody's data is about.
-    pub(super) fn about_key(&self, error: StoreError, key: &str) -> StoreError {
-        if error.kind() == StoreErrorKind::ForeignData {
-            return StoreError::new(error.kind(), format!("{error} (asked for: {key:?})"));
-        }
-        error
-    }
-
     /// Somebody's data, which is no semaphore or latch.
     pub(super) fn foreign_to(&self, kind: &str, key: &str, reason: &str) -> StoreError {
         let what = format!(
@@ -79,62 +71,73 @@ impl Inner {
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
-    fn read_semaphore(
+    /// What a script of one semaphore answered; `mean` says what its code, the server's time and its own numbers mean, if
+    /// anything.
+    fn read_semaphore<T>(
         &self,
-        value: &Value,
+        answer: Result<Value, StoreError>,
         names: &SemaphoreNames,
-    ) -> Result<(i64, ServerTime, Vec<i64>), StoreError> {
-        match read(value) {
-            Some(Answer::Done(code, now, numbers)) => Ok((code, now, numbers)),
-            Some(Answer::Foreign(reason)) => Err(self.foreign_to("semaphore", &names.permits, reason)),
-            None => Err(self.senseless(value)),
-        }
+        mean: impl FnOnce(i64, ServerTime, &[i64]) -> Option<T>,
+    ) -> Result<T, StoreError> {
+        let value = answer.map_err(|error| about_key(error, &names.permits))?;
+        let meant = match read(&value) {
+            Some(Answer::Done(code, now, numbers)) => mean(code, now, &numbers),
+            Some(Answer::Foreign(reason)) => {
+                return Err(self.foreign_to("semaphore", &names.permits, reason));
+            }
+            None => None,
+        };
+        meant.ok_or_else(|| self.senseless(&value))
     }
 
     async fn acquire_permits(&self, request: &PermitsRequest) -> Result<PermitsAcquired, StoreError> {
         let names = self.semaphore(&request.key)?;
-        let mut ready = self.connector.ready(request.timeout).await?;
-        let mut refused = None;
-        // The second try is for a server whose clock has jumped: the refusal brought its new time.
-        for _ in 0..2 {
-            let latest = request.stamp(self.server_time(ready.now)?);
+        let ask = |now| {
+            let latest = request.stamp(now);
             let mut invocation = Invocation::new(&script::SEMAPHORE_ACQUIRE, 2, 3 + request.ids.len());
             invocation.arg(&names.permits).arg(&names.timeouts);
             invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(&names.channel);
             ids(&mut invocation, &request.ids);
-            let answer = self.connector.run(&ready, &invocation).await;
-            let value = answer.map_err(|error| self.about_key(error, &names.permits))?;
-            let (code, now, numbers) = self.read_semaphore(&value, &names)?;
-            self.server_clock.observe(now, ready.now);
-            match (code, &*numbers) {
-                (1, []) => return Ok(PermitsAcquired::Granted(now)),
-                (0, &[available, wait]) => {
-                    let remaining = u64::try_from(wait).ok().map(|wait| Duration::from_millis(wait.max(1)));
-                    let busy = PermitsBusy { available, remaining, server_time: now };
-                    return Ok(PermitsAcquired::Busy(busy));
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
+            self.read_semaphore(answer, &names, |code, now, numbers| {
+                self.server_clock.observe(now, ready.now);
+                match (code, numbers) {
+                    (1, []) => Some(Ok(PermitsAcquired::Granted(now))),
+                    (0, &[available, wait]) => {
+                        let remaining =
+                            u64::try_from(wait).ok().map(|wait| Duration::from_millis(wait.max(1)));
+                        let busy = PermitsBusy { available, remaining, server_time: now };
+                        Some(Ok(PermitsAcquired::Busy(busy)))
+                    }
+                    (2, []) => Some(Err(now)),
+                    _ => None,
                 }
-                (2, []) => refused = Some(now),
-                _ => return Err(self.senseless(&value)),
-            }
-            ready = self.connector.later(&ready);
-        }
-        Err(self.too_late(refused))
+            })
+        };
+        self.in_time(request.timeout, ask, read).await
     }
 
-    async fn release_permits(&self, request: &PermitsRelease) -> Result<(ServerTime, Vec<bool>), StoreError> {
-        let names = self.semaphore(&request.key)?;
-        let ready = self.connector.ready(request.timeout).await?;
-        let mut invocation = Invocation::new(&script::SEMAPHORE_RELEASE, 2, 1 + request.ids.len());
+    async fn release_permits(
+        &self,
+        key: &LockKey,
+        permits: &[PermitId],
+        timeout: Duration,
+    ) -> Result<(ServerTime, Vec<bool>), StoreError> {
+        let names = self.semaphore(key)?;
+        let ready = self.connector.ready(timeout).await?;
+        let mut invocation = Invocation::new(&script::SEMAPHORE_RELEASE, 2, 1 + permits.len());
         invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel);
-        ids(&mut invocation, &request.ids);
+        ids(&mut invocation, permits);
         let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| self.about_key(error, &names.permits))?;
-        let (code, now, flags) = self.read_semaphore(&value, &names)?;
-        if code != 1 || flags.len() != request.ids.len() {
-            return Err(self.senseless(&value));
-        }
-        self.server_clock.observe(now, ready.now);
-        Ok((now, flags.into_iter().map(|flag| flag == 1).collect()))
+        self.read_semaphore(answer, &names, |code, now, flags| {
+            if code != 1 || flags.len() != permits.len() {
+                return None;
+            }
+            self.server_clock.observe(now, ready.now);
+            Some((now, flags.iter().map(|flag| *flag == 1).collect()))
+        })
     }
 
     /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
@@ -184,9 +187,7 @@ impl Inner {
     async fn withdraw_permits(&self, request: &PermitsRequest) -> Result<Withdrawn, StoreError> {
         // Never stamped: never sent.
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-        let (key, ids) = (request.key.clone(), request.ids.clone());
-        let release = PermitsRelease { key, ids, timeout: request.timeout };
-        let (now, _) = self.release_permits(&release).await?;
+        let (now, _) = self.release_permits(&request.key, &request.ids, request.timeout).await?;
         Ok(Withdrawn::by(latest, now))
     }
 
@@ -202,25 +203,20 @@ impl Inner {
         let mut invocation = Invocation::new(&script::SEMAPHORE_CHANGE, 2, 3);
         invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel).arg(how).arg(number);
         let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| self.about_key(error, &names.permits))?;
-        match self.read_semaphore(&value, &names)? {
-            (code @ (0 | 1), _, numbers) => match &*numbers {
-                &[available, held] => {
-                    let acquired = u64::try_from(held).map_err(|_| self.senseless(&value))?;
-                    Ok((code == 1, PermitCounts { available, acquired }))
-                }
-                _ => Err(self.senseless(&value)),
-            },
-            (4, _, numbers) => {
+        self.read_semaphore(answer, &names, |code, _, numbers| match (code, numbers) {
+            (0 | 1, &[available, held]) => {
+                Some(Ok((code == 1, PermitCounts { available, acquired: held.try_into().ok()? })))
+            }
+            (4, _) => {
                 let left = numbers.first().copied().unwrap_or_default();
                 let what = format!(
                     "the semaphore {:?} would have {left} permits left; Java counts them in an `int`",
                     names.permits
                 );
-                Err(self.address.error(StoreErrorKind::Refused, what))
+                Some(Err(self.address.error(StoreErrorKind::Refused, what)))
             }
-            _ => Err(self.senseless(&value)),
-        }
+            _ => None,
+        })?
     }
 
     /// Watches one channel.
@@ -256,7 +252,9 @@ impl SemaphoreStore for RedisSemaphores {
     }
 
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
-        self.0.call(|inner| async move { Ok(inner.release_permits(&request).await?.1) })
+        self.0.call(|inner| async move {
+            Ok(inner.release_permits(&request.key, &request.ids, request.timeout).await?.1)
+        })
     }
 
     fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {

@@ -86,13 +86,12 @@ impl Inner {
         }
     }
 
-    /// The arguments of `grant` in grant_all.lua.
-    pub(super) fn grant_arguments<'a>(
+    /// What every script that takes several items wants to know first; their owners follow.
+    pub(super) fn grant_arguments(
         &self,
         invocation: &mut Invocation,
         request: &AcquireRequest,
         latest: ServerTime,
-        owners: impl Iterator<Item = &'a Item>,
     ) {
         invocation
             .arg(millis(request.lease))
@@ -100,9 +99,6 @@ impl Inner {
             .arg(self.retention(request.lease))
             .arg(latest.as_micros())
             .arg(request.token_floor);
-        for item in owners {
-            invocation.arg(item.owner.as_str());
-        }
     }
 
     pub(super) async fn acquire(
@@ -121,26 +117,43 @@ impl Inner {
     }
 
     /// Every key of the request or none.
-    async fn acquire_all(&self, request: &Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
+    async fn acquire_all(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
         let names = self.names(&request.items)?;
         let mutexes = are_mutexes(&request.items);
-        let mut ready = self.connector.ready(request.timeout).await?;
+        let ask = |now| {
+            let latest = request.stamp(now);
+            if !mutexes {
+                return self.acquisition(request, &names, latest);
+            }
+            let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+            locks_and_counters(&mut invocation, &names);
+            self.grant_arguments(&mut invocation, request, latest);
+            owners(&mut invocation, &request.items);
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
+            let value = answer.map_err(|error| about(error, &names))?;
+            self.read_grant(ready, &value, &names, request.tokens)
+        };
+        self.in_time(request.timeout, ask, read).await
+    }
+
+    /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner error of `read` is
+    /// such a refusal.
+    pub(super) async fn in_time<T>(
+        &self,
+        timeout: Duration,
+        ask: impl Fn(ServerTime) -> Invocation,
+        read: impl Fn(&Ready, Result<Value, StoreError>) -> Result<Result<T, ServerTime>, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut ready = self.connector.ready(timeout).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
-            let latest = self.stamp([request], ready.now)?;
-            let invocation = if mutexes {
-                let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
-                locks_and_counters(&mut invocation, &names);
-                self.grant_arguments(&mut invocation, request, latest, request.items.iter());
-                invocation
-            } else {
-                self.acquisition(request, &names, latest)
-            };
+            let invocation = ask(self.server_time(ready.now)?);
             let answer = self.connector.run(&ready, &invocation).await;
-            let value = answer.map_err(|error| about(error, &names))?;
-            match self.read_grant(&ready, &value, &names, request.tokens)? {
-                Ok(acquired) => return Ok(acquired),
+            match read(&ready, answer)? {
+                Ok(done) => return Ok(done),
                 Err(now) => refused = Some(now),
             }
             ready = self.connector.later(&ready);
@@ -235,6 +248,12 @@ pub(super) fn locks_and_counters(invocation: &mut Invocation, names: &[Names<'_>
     }
 }
 
+pub(super) fn owners<'a>(invocation: &mut Invocation, items: impl IntoIterator<Item = &'a Item>) {
+    for item in items {
+        invocation.arg(item.owner.as_str());
+    }
+}
+
 /// The arguments of scripts that give items back: who had each, and where it is announced.
 pub(super) fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names<'_>]) {
     for (item, names) in items.iter().zip(names) {
@@ -246,6 +265,14 @@ pub(super) fn owners_and_channels(invocation: &mut Invocation, items: &[Item], n
 pub(super) fn millis(time: Duration) -> u64 {
     let millis = u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(LONGEST_MILLIS);
     millis.clamp(1, LONGEST_MILLIS)
+}
+
+/// Says which key an error about somebody's data is about.
+pub(super) fn about_key(error: StoreError, key: &str) -> StoreError {
+    if error.kind() != StoreErrorKind::ForeignData {
+        return error;
+    }
+    StoreError::new(error.kind(), format!("{error} (asked for: {key:?})"))
 }
 
 /// Says which keys an error about somebody's data is about.

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::bell::Bell;
 use super::entry::{Counter, Entry, HandleId, WatchId};
+use super::in_time;
 use super::table::{Table, Watched};
 use crate::clock::Tick;
 use crate::config::TokenRetention;
@@ -53,12 +54,7 @@ impl Step<'_> {
         latest: ServerTime,
     ) -> Result<Acquired, StoreError> {
         let Moment { now, server_time, .. } = self.moment;
-        if server_time > latest {
-            return Err(StoreError::new(
-                StoreErrorKind::TooLate,
-                format!("the memory store got a request at {server_time:?} that expired at {latest:?}"),
-            ));
-        }
+        in_time(server_time, latest)?;
         check_items(request)?;
         // Whatever can fail comes before the first change.
         let mut tokens = Vec::with_capacity(request.items.len());
@@ -88,13 +84,15 @@ impl Step<'_> {
     fn note(&mut self, request: &AcquireRequest) {
         let now = self.moment.now;
         let waits = request.wait.is_some();
-        // By something else than readers.
-        let blocked = request.items.iter().any(|item| {
-            self.table.get(self.prefix, &item.key).is_some_and(|entry| {
-                let by_readers = item.kind == Kind::Write && entry.read_write.is_read(now);
-                entry.refuses(item, now).is_some() && !by_readers
-            })
-        });
+        // By something else than readers. Only who would keep them out wants to know.
+        let intends = waits && request.items.iter().any(|item| item.kind == Kind::Write);
+        let blocked = intends
+            && request.items.iter().any(|item| {
+                self.table.get(self.prefix, &item.key).is_some_and(|entry| {
+                    let by_readers = item.kind == Kind::Write && entry.read_write.is_read(now);
+                    entry.refuses(item, now).is_some() && !by_readers
+                })
+            });
         for item in &request.items {
             match item.kind {
                 Kind::Fair if waits => {
@@ -129,13 +127,13 @@ impl Step<'_> {
         let mut held = Vec::with_capacity(request.items.len());
         let mut listeners = Vec::new();
         for item in &request.items {
-            let entry = self.table.get(self.prefix, &item.key);
-            let Some(entry) = entry.filter(|entry| entry.has(item, now)) else {
+            let Some(entry) = self.table.get(self.prefix, &item.key) else {
                 held.push(false);
                 continue;
             };
-            held.push(entry.end(item, request.linger, now));
-            if !request.linger.is_zero() || entry.ends(now).is_none() {
+            let ended = entry.end(item, request.linger, now);
+            held.push(ended);
+            if ended && (!request.linger.is_zero() || entry.ends(now).is_none()) {
                 listeners.extend(listeners_of(entry, item.kind));
             }
         }
@@ -231,13 +229,7 @@ impl Step<'_> {
                 wake::tell(entry, Kind::Read, &mut self.bell);
             }
         }
-        match request.seal() {
-            Some(latest) if latest >= server_time => {
-                let micros = latest.as_micros().saturating_sub(server_time.as_micros());
-                Withdrawn::Pending(Duration::from_micros(micros.saturating_add(1)))
-            }
-            _ => Withdrawn::Settled,
-        }
+        request.seal().map_or(Withdrawn::Settled, |latest| Withdrawn::by(latest, server_time))
     }
 
     /// Frees `key` whoever holds it; `false` when nobody did.

@@ -27,19 +27,18 @@ impl Step<'_> {
         if linger.is_zero() {
             entry.queue.stir();
             settle(entry, key, Turn::Grant, self.moment, &mut self.bell);
-            // The last hold, and nobody has it now.
-            if entry.ends(now).is_none() {
-                tell(entry, Kind::Mutex, &mut self.bell);
-                tell(entry, Kind::Read, &mut self.bell);
+            // It was not the last hold, or somebody has it by now.
+            if entry.ends(now).is_some() {
+                return;
             }
         } else {
             let head = entry.queue.head(now).map(|head| &head.owner);
             if let Some(listener) = head.and_then(|head| listener_of(entry, head)) {
                 self.bell.retry(listener);
             }
-            tell(entry, Kind::Mutex, &mut self.bell);
-            tell(entry, Kind::Read, &mut self.bell);
         }
+        tell(entry, Kind::Mutex, &mut self.bell);
+        tell(entry, Kind::Read, &mut self.bell);
     }
 }
 

@@ -46,8 +46,8 @@ if refusal then
     if blocked and item.kind == kinds.w then kinds.w.do_not_wait(item) end
   end
   for _, item in ipairs(items) do
-    if blocked and item.kind == kinds.w then item.kind = {} end
-    if item.kind.wait then item.kind.wait(item, now, wait, lease, ARGV[3], alone) end
+    local waits = item.kind.wait and not (blocked and item.kind == kinds.w)
+    if waits then item.kind.wait(item, wait, lease, ARGV[3], alone) end
   end
   return refusal
 end
@@ -55,7 +55,7 @@ end
 local refused, tops = tokens(now, items, ARGV[2], ARGV[3], ARGV[5])
 if refused then return refused end
 for i, item in ipairs(items) do
-  local failed = item.kind.grant(item, lease, now)
+  local failed = item.kind.grant(item, lease)
   if failed then
     -- Only a user without the right to do this gets here. A lock must never be left without a TTL.
     for j = 1, i do items[j].kind.undo(items[j]) end

@@ -8,12 +8,12 @@
 --                           item can be granted (a grant that is there already counts), else ms until another look is
 --                           worth it; or nil and the reason why this is not a lock (listed in reply.rs).
 --                           item = {lock, counter, owner, ...}; what look finds out it may keep there under names.
---   wait(item, now, wait, lease, ttl, alone)  after a refusal, for a caller who waits at most `wait` ms: joins the queue, sets
---                           the intent. ttl: of the counter, as text; alone: one item and no token floor, so that whoever
---                           frees it can grant it
---   place(item), give_up(item)  of fair locks: whether the owner is queued; it is not any more
+--   wait(item, wait, lease, ttl, alone)  after a refusal, for a caller who waits at most `wait` ms: joins the queue, sets the
+--                           intent. ttl: of the counter, as text; alone: one item and no token floor, so that whoever frees
+--                           it can grant it
+--   place(item), give_up(item)  of fair locks, before wait: whether the owner is queued; it is not any more
 --   do_not_wait(item)       of write locks: the owner's intent ends, since it waits for something else than readers, too
---   grant(item, lease, now) writes the hold; tokens are settled. Returns an error reply when the server refuses.
+--   grant(item, lease)      writes the hold; tokens are settled. Returns an error reply when the server refuses.
 --   undo(item)              takes back what grant wrote, whether it was all of it or not
 --   free(lock, owner)       gives a hold back. Returns what free() does, see free.lua; or -3: given back, but the lock is held
 --                           still, so nobody was told

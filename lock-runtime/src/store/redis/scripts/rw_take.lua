@@ -2,21 +2,19 @@
 --
 -- What Redisson sees: its own read and write locks, each owner with a count of 1.
 
--- What every kind of wish finds: the TTL; then, if the hash is there and can be a lock, its mode (false: a lock of another
--- kind), and whether the owner reads and writes. The last is the reason why it is no lock.
+-- What every kind of wish finds is kept in the item: the TTL, left; then, if the hash is there, its mode (false: a lock of
+-- another kind), and whether the owner reads and writes. Returns the reason why it is no lock, if it is none.
 local function find_rw(item)
   local lock, owner = item[1], item[3]
-  local left = call('PTTL', lock)
-  item.left = left
-  if left == -2 then return left end
-  if left == -1 then return left, nil, nil, nil, 'no-ttl' end
+  item.left = call('PTTL', lock)
+  if item.left == -2 then return end
+  if item.left == -1 then return 'no-ttl' end
   local found = call('HMGET', lock, 'mode', owner, owner .. ':write')
   local mode, reads, writes = found[1], found[2], found[3]
-  if mode and mode ~= 'read' and mode ~= 'write' then return left, nil, nil, nil, 'field' end
+  if mode and mode ~= 'read' and mode ~= 'write' then return 'field' end
   item.mode, item.reads, item.writes = mode, mode and reads, mode and writes
   -- Not only those who wait want to know: a reader writes into a hash that others have made.
-  if not item.reads and not item.writes and odd(lock) then return left, nil, nil, nil, 'field' end
-  return left, mode, item.reads, item.writes
+  if not item.reads and not item.writes and odd(lock) then return 'field' end
 end
 
 -- The intent of a writer that is somebody else: ms until it ends.
@@ -31,11 +29,11 @@ local function intended(lock, owner)
 end
 
 function kinds.r.look(item)
-  local left, mode, reads, writes, reason = find_rw(item)
+  local reason = find_rw(item)
   if reason then return nil, reason end
-  if writes or (reads and mode == 'read') then return end
-  if left == -2 or mode == 'read' then return intended(item[1], item[3]) end
-  return left
+  if item.writes or (item.reads and item.mode == 'read') then return end
+  if item.left == -2 or item.mode == 'read' then return intended(item[1], item[3]) end
+  return item.left
 end
 
 function kinds.r.grant(item, lease)
@@ -60,10 +58,10 @@ function kinds.r.undo(item)
 end
 
 function kinds.w.look(item)
-  local left, mode, _, writes, reason = find_rw(item)
+  local reason = find_rw(item)
   if reason then return nil, reason end
-  if left == -2 or (writes and mode == 'write') then return end
-  return left
+  if item.left == -2 or (item.writes and item.mode == 'write') then return end
+  return item.left
 end
 
 -- Only readers are kept out, and only by a writer who found readers: a writer that waits for a writer must not, or two

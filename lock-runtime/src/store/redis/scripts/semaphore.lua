@@ -30,7 +30,7 @@ end
 
 -- open(n, timeouts, now in us): the semaphore as it is, without the permits whose lease is over (at most 1000 of them go
 -- at once). Returns {exists, left, ms = now in ms, changed}, or nil and what to answer: an error reply, or {3, now, reason}
--- when it is none (reasons are in semaphore_reply.rs). Nothing was changed then.
+-- when it is none (reasons are in redis/semaphore.rs). Nothing was changed then.
 local function open(n, timeouts, now)
   local text = try('GET', n)
   if type(text) == 'table' then return nil, text end

@@ -45,9 +45,8 @@ for i = 1, #KEYS / 2 do
   elseif left == -2 then
     reply[4] = listeners('redisson_lock__channel:' .. tag(lock), rw_channel(lock))
   else
-    local fields, rw = call('HGETALL', lock), call('HEXISTS', lock, 'mode') == 1
-    reply[4] = listeners(rw and rw_channel(lock) or 'redisson_lock__channel:' .. tag(lock))
-    local mode = rw and call('HGET', lock, 'mode')
+    local fields, mode = call('HGETALL', lock), call('HGET', lock, 'mode')
+    reply[4] = listeners(mode and rw_channel(lock) or 'redisson_lock__channel:' .. tag(lock))
     if mode == 'read' or mode == 'write' then fields = living(lock, fields) end
     for _, value in ipairs(fields) do reply[#reply + 1] = value end
   end

@@ -4,7 +4,7 @@
 -- ARGV     number a of arguments before the grant's, 1 to respect listeners or 0 to ignore them,
 --          then for each lock: owner, channel, own subscriptions to that channel (0 or 1; -1 when others listen in the same
 --          process, who have no subscription of their own);
---          from a + 1 on: the grant's arguments, see grant.lua
+--          from a + 1 on: the grant's arguments, see grant_all.lua
 -- Returns  {freed 1, ..., freed n, grant}: what free() says (free.lua) for each lock, then what grant() says, or 0 when
 --          it was not tried, or a text when it failed. The release stands whatever becomes of the grant.
 --
