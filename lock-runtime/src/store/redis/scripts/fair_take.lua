@@ -32,23 +32,25 @@ end
 -- Whether the owner has a place that is whole: all three, or somebody has deleted a part of the queue.
 function kinds.f.place(item)
   local f, owner = item.fair, item[3]
-  item.placed = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner)
-  item.noted = item.placed and call('HGET', f.alive, owner)
-  return item.noted
+  item.placed = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner) and call('HGET', f.alive, owner)
+  return item.placed
 end
 
 function kinds.f.give_up(item)
   local f = item.fair
   take_out(f, item[3])
-  item.placed, item.noted = false, false
+  item.placed = false
   local head = item.left == -2 and head_of(f)
   if head then tell(f.channel .. ':' .. head, '0') end
 end
 
 function kinds.f.wait(item, wait, lease, ttl, alone)
   local f, owner = item.fair, item[3]
-  if not item.noted then
-    if not item.placed then
+  if item.placed then return expire(f) end
+  -- Looked for once more: `a` and `{a}` are two locks with one queue, where the other may just have joined.
+  local place = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner)
+  if not place or not call('HGET', f.alive, owner) then
+    if not place then
       if call('LPOS', f.queue, owner) then call('LREM', f.queue, 0, owner) end
       local last = call('LINDEX', f.queue, -1)
       local base = last and call('ZSCORE', f.timeout, last)

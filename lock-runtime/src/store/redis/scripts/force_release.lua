@@ -1,5 +1,5 @@
 -- Frees a lock of any kind whoever holds it, and wakes whoever waits for it. Leaves everything alone that is not a lock.
--- Stands behind kinds.lua and rw_names.lua.
+-- Stands behind kinds.lua, rw_names.lua, tokens.lua, fair_queue.lua and fair_wake.lua.
 --
 -- KEYS     lock
 -- Returns  1 when it was held, 0 when it was free, or the reason why it is not a lock (listed in reply.rs).

@@ -119,3 +119,22 @@ async fn full_memory_keeps_the_queue_going() {
     assert_eq!(rig.release(&three).await.held, [true]);
     assert_eq!(rig.queue().await, [java.owner]);
 }
+
+/// `a` and `{a}` are two locks of Redisson's with one queue: whoever waits for both stands there once.
+#[tokio::test]
+async fn two_names_of_one_queue_are_one_place() {
+    let rig = Rig::start().await;
+    let store = store_with(&rig.server, |options| options.prefix = String::new());
+    let (plain, holder) = (fair(), fair());
+    let tagged = Item { key: LockKey::new("{a}").unwrap(), ..plain.clone() };
+    assert!(matches!(acquire(&store, &[holder.clone()]).await, Ok(Acquired::Granted(_))));
+    let both = Arc::new(request(&[plain.clone(), tagged]).queued(FIVE));
+    for _ in 0..2 {
+        assert!(matches!(store.acquire(Arc::clone(&both)).await, Ok(Acquired::Busy(_))));
+        let queue: Vec<String> = rig.run(&["LRANGE", "redisson_lock_queue:{a}", "0", "-1"]).await;
+        assert_eq!(queue, [plain.owner.as_str()]);
+    }
+    release(&store, &[holder]).await.unwrap();
+    assert!(matches!(store.acquire(Arc::clone(&both)).await, Ok(Acquired::Granted(_))));
+    assert_eq!(rig.run::<u64>(&["EXISTS", "redisson_lock_queue:{a}", "lock_fair_alive:{a}"]).await, 0);
+}
