@@ -29,25 +29,29 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
 use crate::key::LockKey;
 use crate::token::{FencingToken, OwnerId};
 
+mod error;
 mod latch;
 mod latest;
 pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod semaphore;
+mod status;
+mod watch;
 
 use latest::Latest;
 
+pub use error::{StoreError, StoreErrorKind};
 pub use latch::{CountDownRequest, LatchStore};
 pub use semaphore::{
     MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
     PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore,
 };
+pub use status::{LockStatus, ScanRequest, Scanned};
+pub use watch::{Notice, Watch};
 
 #[cfg(test)]
 mod conformance;
@@ -382,122 +386,6 @@ impl Withdrawn {
     }
 }
 
-/// What the store knows about a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockStatus {
-    /// How it is held; `None` when the key is free. A fair lock without waiters looks like a mutex.
-    pub kind: Option<Kind>,
-    /// The holders and their hold counts; empty when the key is free. A writer that reads too is there twice.
-    pub holders: Vec<(OwnerId, u64)>,
-    /// How many wait, a hint: the entries of a fair lock's queue, else the connections that listen for the release, each
-    /// of which may stand for many waiters.
-    pub waiters: u64,
-    /// Time until the hold ends if nobody renews it; `None` when the key is free.
-    pub remaining: Option<Duration>,
-    /// The highest fencing token granted so far, while the counter survives.
-    pub last_token: Option<FencingToken>,
-}
-
-impl LockStatus {
-    /// A key that nobody holds.
-    #[must_use]
-    pub const fn free() -> Self {
-        Self { kind: None, holders: Vec::new(), waiters: 0, remaining: None, last_token: None }
-    }
-
-    /// Whether somebody holds the key.
-    #[must_use]
-    pub fn is_locked(&self) -> bool {
-        !self.holders.is_empty()
-    }
-}
-
-/// Asks for a page of locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScanRequest {
-    /// What the keys begin with, literally; empty for all. The store's own prefix is in front of it.
-    pub prefix: String,
-    /// Zero, then [`Scanned::next`] of the page before.
-    pub cursor: u64,
-    /// The call resolves within about this time.
-    pub timeout: Duration,
-}
-
-/// A page of locks. A lock that is held from the first page to the last is in one page at least; others may be in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scanned {
-    /// Keys that are held, and what is known about them; may be empty although there is a next page.
-    pub locks: Vec<(LockKey, LockStatus)>,
-    /// The cursor of the next page; `None` after the last.
-    pub next: Option<u64>,
-}
-
-/// What a [`Watch`] hears.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Notice {
-    /// A key was released, or may have been: try again.
-    Retry,
-    /// The subscription was interrupted and is up again: a message may have been missed, try again.
-    Resubscribed,
-    /// Whoever released the key granted it to the request that this watch is for, in the same step, with a lease of
-    /// [`DIRECT_LEASE`] or the request's own, if that is shorter. Only the request of a single [`Kind::Fair`] item
-    /// without a [floor](AcquireRequest::token_floor) is granted so, others hear [`Notice::Retry`]. One that listened when
-    /// it [queued](AcquireRequest::queued) or asked again always is; one that does not listen may be, and learns of it
-    /// from [`keep`](LockStore::keep) or when it acquires once more. A notice may come late: a grant from before an answer
-    /// [`Busy`](Acquired::Busy) to the same request, by the store's time, is over.
-    Granted {
-        /// The token.
-        token: FencingToken,
-        /// When the store granted it.
-        server_time: ServerTime,
-    },
-}
-
-/// Notices about the keys of a request, delivered until the value is dropped.
-///
-/// Notices are hints. A full queue drops [`Notice::Retry`], since one is waiting there already.
-pub struct Watch {
-    notices: mpsc::Receiver<Notice>,
-    confirmed: bool,
-    _registration: Box<dyn Send + Sync>,
-}
-
-impl Watch {
-    /// A watch fed through `notices`. `registration` is dropped with it. `confirmed`: whether notices are certain to
-    /// be delivered from now on, as far as the connection lives; if not, the caller polls.
-    #[must_use]
-    pub fn new(notices: mpsc::Receiver<Notice>, confirmed: bool, registration: Box<dyn Send + Sync>) -> Self {
-        Self { notices, confirmed, _registration: registration }
-    }
-
-    /// Whether the subscription was confirmed by the store.
-    #[must_use]
-    pub fn is_confirmed(&self) -> bool {
-        self.confirmed
-    }
-
-    /// The next notice; pending for ever when the store has gone. Cancel safe.
-    pub async fn notice(&mut self) -> Notice {
-        match self.notices.recv().await {
-            Some(notice) => notice,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// A notice that has arrived already.
-    pub fn try_notice(&mut self) -> Option<Notice> {
-        self.notices.try_recv().ok()
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("confirmed", &self.confirmed).finish_non_exhaustive()
-    }
-}
-
 /// Where locks are kept. See the [module](self) for the rules.
 pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// Takes every item of the request or none.
@@ -542,75 +430,5 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// The store's latches; `None` when it has none.
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {
         None
-    }
-}
-
-/// Why a store could not do what it was asked.
-///
-/// The message has the store's own words and where the store is, never a secret.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct StoreError {
-    kind: StoreErrorKind,
-    message: String,
-}
-
-/// What kind of failure a [`StoreError`] is, and so what to do about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum StoreErrorKind {
-    /// No connection; nothing was executed. Worth a retry.
-    Unreachable,
-    /// No answer, or the connection broke before one: whether the step was executed is unknown. Worth a retry by a
-    /// new owner, after the old one has been withdrawn.
-    Unanswered,
-    /// The server says that it cannot serve just now (loading, a script is running, a slot is moving). Nothing was
-    /// executed. Worth a retry.
-    NotReady,
-    /// The request arrived later than it was allowed to; nothing was executed. Worth a retry.
-    TooLate,
-    /// The server is a replica or otherwise read-only.
-    ReadOnly,
-    /// The server is out of memory and refuses writes.
-    Full,
-    /// The credentials are wrong, or the user may not do this.
-    Denied,
-    /// The key, or its counter, holds somebody's data that is not a lock.
-    ForeignData,
-    /// The server is too old, or this store cannot do this.
-    Unsupported,
-    /// Anything else the server refuses.
-    Refused,
-}
-
-impl StoreError {
-    /// An error of this kind. `message` must not contain a secret.
-    #[must_use]
-    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
-    }
-
-    /// What kind of failure it is.
-    #[must_use]
-    pub fn kind(&self) -> StoreErrorKind {
-        self.kind
-    }
-
-    /// Whether the same call may succeed a moment later without anybody changing something.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        matches!(
-            self.kind,
-            StoreErrorKind::Unreachable
-                | StoreErrorKind::Unanswered
-                | StoreErrorKind::NotReady
-                | StoreErrorKind::TooLate
-        )
-    }
-
-    /// Whether the step may have been executed.
-    #[must_use]
-    pub fn outcome_unknown(&self) -> bool {
-        self.kind == StoreErrorKind::Unanswered
     }
 }

@@ -127,7 +127,7 @@ async fn two_names_of_one_queue_are_one_place() {
     let store = store_with(&rig.server, |options| options.prefix = String::new());
     let (plain, holder) = (fair(), fair());
     let tagged = Item { key: LockKey::new("{a}").unwrap(), ..plain.clone() };
-    assert!(matches!(acquire(&store, &[holder.clone()]).await, Ok(Acquired::Granted(_))));
+    assert!(matches!(acquire(&store, std::slice::from_ref(&holder)).await, Ok(Acquired::Granted(_))));
     let both = Arc::new(request(&[plain.clone(), tagged]).queued(FIVE));
     for _ in 0..2 {
         assert!(matches!(store.acquire(Arc::clone(&both)).await, Ok(Acquired::Busy(_))));

@@ -1,0 +1,71 @@
+//! [`StoreError`].
+
+/// Why a store could not do what it was asked.
+///
+/// The message has the store's own words and where the store is, never a secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: String,
+}
+
+/// What kind of failure a [`StoreError`] is, and so what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// No connection; nothing was executed. Worth a retry.
+    Unreachable,
+    /// No answer, or the connection broke before one: whether the step was executed is unknown. Worth a retry by a
+    /// new owner, after the old one has been withdrawn.
+    Unanswered,
+    /// The server says that it cannot serve just now (loading, a script is running, a slot is moving). Nothing was
+    /// executed. Worth a retry.
+    NotReady,
+    /// The request arrived later than it was allowed to; nothing was executed. Worth a retry.
+    TooLate,
+    /// The server is a replica or otherwise read-only.
+    ReadOnly,
+    /// The server is out of memory and refuses writes.
+    Full,
+    /// The credentials are wrong, or the user may not do this.
+    Denied,
+    /// The key, or its counter, holds somebody's data that is not a lock.
+    ForeignData,
+    /// The server is too old, or this store cannot do this.
+    Unsupported,
+    /// Anything else the server refuses.
+    Refused,
+}
+
+impl StoreError {
+    /// An error of this kind. `message` must not contain a secret.
+    #[must_use]
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed a moment later without anybody changing something.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.kind,
+            StoreErrorKind::Unreachable
+                | StoreErrorKind::Unanswered
+                | StoreErrorKind::NotReady
+                | StoreErrorKind::TooLate
+        )
+    }
+
+    /// Whether the step may have been executed.
+    #[must_use]
+    pub fn outcome_unknown(&self) -> bool {
+        self.kind == StoreErrorKind::Unanswered
+    }
+}
