@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, LockManager, Loss, ReleaseError};
+use lock_runtime::{AcquireError, Loss, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
     Java, Kind, LEASE, SLACK, Servers, Settings, connect, judge, with_defaults, with_short_lease,

@@ -1,7 +1,5 @@
 //! The Java program itself: what the other tests rely on when they see nothing go wrong.
 
-use std::time::Duration;
-
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{Java, SLACK, Settings};
 use lock_tests::{RedisServer, eventually};

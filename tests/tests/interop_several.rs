@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lock_runtime::{LockGuard, LockManager, Loss, MultiKey, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
-    Java, Kind, LEASE, SLACK, Settings, connect, judge, nothing_is_left, with_defaults, with_short_lease,
+    Kind, LEASE, SLACK, connect, judge, nothing_is_left, with_defaults, with_short_lease,
 };
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::{RedisServer, eventually};
