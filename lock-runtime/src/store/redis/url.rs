@@ -41,6 +41,14 @@ pub(crate) fn client(url: &str) -> Result<redis::Client, StoreError> {
     }
 }
 
+/// Where sentinels are, and how to connect to what they name.
+#[derive(Clone)]
+pub(crate) struct Sentinels {
+    pub(crate) peers: Vec<redis::ConnectionInfo>,
+    pub(crate) master: String,
+    pub(crate) template: redis::ConnectionInfo,
+}
+
 /// `url` without what is before the last `@` and after a `?` or `#`, where secrets may be.
 pub(crate) fn redacted(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
