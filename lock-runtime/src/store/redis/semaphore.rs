@@ -142,7 +142,7 @@ impl Inner {
 
     /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
     /// meanwhile.
-    async fn keep_permits(&self, request: &PermitsKeep) -> Result<Vec<Vec<bool>>, StoreError> {
+    async fn keep_permits(&self, request: &PermitsKeep) -> Result<Vec<Option<Vec<bool>>>, StoreError> {
         let mut ready = self.connector.ready(request.timeout).await?;
         let mut kept = Vec::with_capacity(request.holds.len());
         let mut rest = &*request.holds;
@@ -153,7 +153,7 @@ impl Inner {
                 permits <= MAX_PERMITS as usize
             });
             let (now, later) = rest.split_at(fits.count().max(1));
-            kept.extend(self.keep_some_permits(&ready, now).await?);
+            kept.extend(self.keep_some_permits(&ready, now).await?.into_iter().map(Some));
             rest = later;
             ready = self.connector.later(&ready);
         }
@@ -257,7 +257,7 @@ impl SemaphoreStore for RedisSemaphores {
         })
     }
 
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
+    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
         self.0.call(|inner| async move { inner.keep_permits(&request).await })
     }
 
