@@ -21,6 +21,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::classify::{Address, is_replica};
+use super::fault::{Fault, Redirect};
+use super::node::At;
 use super::reply;
 use super::script::Invocation;
 use super::sentinel::Discovery;
@@ -162,6 +164,8 @@ pub(super) struct Ready {
     pub(super) now: Tick,
     /// When the call has to be over.
     deadline: Tick,
+    /// See [`At::asking`].
+    asking: bool,
 }
 
 type Outcome = Result<Arc<Link>, StoreError>;
@@ -227,19 +231,23 @@ impl Connector {
 
     /// The connection, made now if there is none, and the time. All callers share one attempt. Fails with what
     /// hindered it; nothing was executed then.
-    pub(super) async fn ready(&self, timeout: Duration) -> Result<Ready, StoreError> {
-        self.ready_by(|now| now + timeout).await
+    pub(super) async fn ready(&self, at: At) -> Result<Ready, StoreError> {
+        self.ready_by(|now| now + at.timeout, at.asking).await
     }
 
     /// The same for a call with this deadline.
-    pub(super) async fn ready_by(&self, deadline: impl FnOnce(Tick) -> Tick) -> Result<Ready, StoreError> {
+    pub(super) async fn ready_by(
+        &self,
+        deadline: impl FnOnce(Tick) -> Tick,
+        asking: bool,
+    ) -> Result<Ready, StoreError> {
         let now = self.dialer.clock.now();
         let deadline = deadline(now);
         let outcome = {
             let mut state = self.state();
             match &state.phase {
                 Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => {
-                    return Ok(Ready { link: Arc::clone(link), now, deadline });
+                    return Ok(Ready { link: Arc::clone(link), now, deadline, asking });
                 }
                 Phase::Connecting { outcome, .. } => outcome.clone(),
                 Phase::Ready(_) | Phase::Idle => self.start(&mut state),
@@ -247,7 +255,7 @@ impl Connector {
         };
         // Boxed, so that calls are small: nearly all of them find a connection.
         let link = Box::pin(self.connected(outcome, deadline)).await?;
-        Ok(Ready { link, now: self.dialer.clock.now(), deadline })
+        Ok(Ready { link, now: self.dialer.clock.now(), deadline, asking })
     }
 
     async fn connected(
@@ -336,31 +344,39 @@ impl Connector {
         let left = ready.deadline.since(ready.now);
         if left.is_zero() {
             return Err(CallError::Other(
-                self.error(StoreErrorKind::Unreachable, "no time was left to send the request"),
+                self.error(StoreErrorKind::Unreachable, "no time was left to send the request").into(),
             ));
         }
         let heard_before = link.heard.load(Ordering::Acquire);
         let mut connection = link.connection.clone();
-        match tokio::time::timeout(left, connection.send_packed_command(command)).await {
+        let answer = async {
+            if ready.asking {
+                return Box::pin(ask(&mut connection, command)).await;
+            }
+            connection.send_packed_command(command).await
+        };
+        match tokio::time::timeout(left, answer).await {
             Ok(Ok(value)) => {
                 link.heard.fetch_add(1, Ordering::AcqRel);
                 match value {
                     Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
-                    Value::ServerError(error) => Err(CallError::Other(self.refused(ready, &error))),
+                    Value::ServerError(error) => {
+                        let redirect = Redirect::read(&error);
+                        Err(CallError::Other(Fault { error: self.refused(ready, &error), redirect }))
+                    }
                     value => Ok(value),
                 }
             }
             Ok(Err(error)) => {
                 self.give_up(link);
-                Err(CallError::Other(self.dialer.address.broken(&error)))
+                Err(CallError::Other(self.dialer.address.broken(&error).into()))
             }
             Err(_) => {
                 if link.heard.load(Ordering::Acquire) == heard_before {
                     self.give_up(link);
                 }
-                Err(CallError::Other(
-                    self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}")),
-                ))
+                let error = self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}"));
+                Err(CallError::Other(error.into()))
             }
         }
     }
@@ -371,7 +387,7 @@ impl Connector {
     }
 
     /// Runs a script.
-    pub(super) async fn run(&self, ready: &Ready, invocation: &Invocation) -> Result<Value, StoreError> {
+    pub(super) async fn run(&self, ready: &Ready, invocation: &Invocation) -> Result<Value, Fault> {
         let answer = match self.call(ready, invocation.by_name()).await {
             // The script was not executed, so it may be sent again. Boxed: it is rare.
             Err(CallError::NoScript) => {
@@ -383,7 +399,7 @@ impl Connector {
             CallError::Other(error) => error,
             CallError::NoScript => {
                 let what = format!("NOSCRIPT in answer to EVAL of {}", invocation.script().name);
-                self.error(StoreErrorKind::Refused, &what)
+                self.error(StoreErrorKind::Refused, &what).into()
             }
         })
     }
@@ -392,14 +408,25 @@ impl Connector {
 /// Why a call has no result.
 pub(super) enum CallError {
     NoScript,
-    Other(StoreError),
+    Other(Fault),
 }
 
-impl From<CallError> for StoreError {
+/// The next command after ASKING is served for a slot that is only on its way to the server.
+async fn ask(connection: &mut MultiplexedConnection, command: &Cmd) -> redis::RedisResult<Value> {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ASKING").ignore();
+    pipeline.add_command(command.clone());
+    let mut answers = connection.send_packed_commands(&pipeline, 1, 1).await?;
+    Ok(answers.pop().unwrap_or(Value::Nil))
+}
+
+impl From<CallError> for Fault {
     fn from(error: CallError) -> Self {
         match error {
             CallError::Other(error) => error,
-            CallError::NoScript => Self::new(StoreErrorKind::Refused, "NOSCRIPT in answer to a command"),
+            CallError::NoScript => {
+                StoreError::new(StoreErrorKind::Refused, "NOSCRIPT in answer to a command").into()
+            }
         }
     }
 }

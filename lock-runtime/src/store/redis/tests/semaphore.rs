@@ -124,7 +124,7 @@ async fn a_late_request_for_permits_takes_nothing() {
     store.check().await.unwrap();
     let now = Clock::Boot.now();
     // The time in the refusal is ignored, since this seems to be newer.
-    store.inner.server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    store.node().server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
     let error = store.semaphores().unwrap().acquire(Arc::new(wish("s", 1))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate, "{error}");
     assert_eq!(semaphores.counts(key("s"), TIMEOUT).await.unwrap().available, 1);
