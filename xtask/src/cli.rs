@@ -37,6 +37,8 @@ Parts, in this order:
   features  lock-runtime without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
   test      unit, documentation, UI and integration tests (needs redis-server)
+  topologies
+            the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
             client from its registry the first time). LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer
