@@ -303,8 +303,8 @@ impl Cluster {
         }
     }
 
-    /// What is to be said of a node that has ended by itself.
-    pub fn ended(&mut self) -> Option<String> {
+    /// What is to be said of nodes that have ended by themselves.
+    pub fn ended(&mut self) -> Vec<String> {
         ended("redis-server", &mut self.nodes)
     }
 
