@@ -144,8 +144,11 @@ impl Cluster {
     /// Makes a cluster of nodes that know nothing.
     fn form(&self) -> Result<(), String> {
         let primaries = self.options.primaries;
+        // Taken only by nodes that know nobody yet.
         for (at, node) in self.nodes.iter().enumerate() {
             text(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
+        }
+        for (at, node) in self.nodes.iter().enumerate() {
             // All with all, instead of waiting until word gets around.
             for other in &self.nodes[at + 1..] {
                 text(node, &["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
