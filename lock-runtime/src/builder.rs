@@ -13,11 +13,12 @@ use crate::key::LockKey;
 use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
-#[cfg(feature = "redis")]
-use crate::store::StoreError;
 use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
-use crate::store::redis::{RedisOptions, RedisStore};
+use crate::store::{
+    StoreError,
+    redis::{RedisOptions, RedisStore},
+};
 use crate::time;
 
 /// The URLs that [`LockManager::connect`] understands, for error texts.
@@ -341,7 +342,8 @@ impl LockManagerBuilder {
         store: impl FnOnce(RedisOptions) -> Result<RedisStore, StoreError>,
     ) -> Result<LockManager, ConnectError> {
         self.start(Clock::Boot, |config, runtime| {
-            Ok(Arc::new(store(RedisOptions::new(config, Clock::Boot, runtime.clone()))?))
+            let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
+            Ok(Arc::new(store(options)?))
         })
     }
 }
