@@ -1,5 +1,5 @@
 //! Support for the integration tests: real servers ([`RedisServer`]), a network that breaks ([`Proxy`]), rival
-//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), a store that counts
+//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), the checkers for what happens in a run ([`history`]), a store that counts
 //! its calls ([`probe`]), what tests of all kinds of locks share ([`kinds`]), a long way to a server ([`Distance`]),
 //! Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
 //!
@@ -13,6 +13,7 @@ pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
 pub mod fenced;
+pub mod history;
 pub mod java;
 #[cfg(feature = "helpers")]
 pub mod kinds;
