@@ -79,6 +79,18 @@ impl Running {
         }
     }
 
+    /// All that take writes.
+    pub(crate) fn primaries(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Single(server) => vec![server],
+            Self::Sentinel(sentinels) => vec![sentinels.primary()],
+            Self::Cluster(cluster) => {
+                cluster.primaries().into_iter().filter_map(|at| cluster.nodes().get(at)).collect()
+            }
+            Self::Quorum(quorum) => quorum.servers().iter().collect(),
+        }
+    }
+
     /// What is to be said of servers that have ended by themselves.
     fn ended(&mut self) -> Vec<String> {
         match self {
