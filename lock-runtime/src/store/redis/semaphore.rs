@@ -257,8 +257,11 @@ impl SemaphoreStore for RedisSemaphores {
         })
     }
 
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
-        step!(self.0, call, |node| Ok(node.keep_permits(&request.holds, At::once(request.timeout)).await?))
+    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
+        step!(self.0, call, |node| {
+            let kept = node.keep_permits(&request.holds, At::once(request.timeout)).await?;
+            Ok(kept.into_iter().map(Some).collect())
+        })
     }
 
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

@@ -107,6 +107,7 @@ impl Node {
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
     ) -> Result<Acquired, StoreError> {
+        request.refuse_replication()?;
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
