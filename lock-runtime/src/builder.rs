@@ -321,22 +321,29 @@ impl LockManagerBuilder {
     }
 
     fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
+        use crate::store::redis::RedisStore;
         use crate::store::redis::url::{Servers, servers};
 
         match servers(url)? {
             Servers::One(client) => self.start_redis(&client),
-            Servers::Sentinel(_) | Servers::Cluster(_) => {
-                Err(ConnectError::misconfigured("Sentinel and Cluster are not in this version"))
-            }
+            Servers::Cluster(seeds) => self.start_store(|options| RedisStore::cluster(&seeds, options)),
+            Servers::Sentinel(_) => Err(ConnectError::misconfigured("Sentinel is not in this version")),
         }
     }
 
     fn start_redis(self, client: &redis::Client) -> Result<LockManager, ConnectError> {
-        use crate::store::redis::{RedisOptions, RedisStore};
+        self.start_store(|options| crate::store::redis::RedisStore::new(client, options))
+    }
 
+    fn start_store(
+        self,
+        store: impl FnOnce(
+            crate::store::redis::RedisOptions,
+        ) -> Result<crate::store::redis::RedisStore, crate::store::StoreError>,
+    ) -> Result<LockManager, ConnectError> {
         self.start(Clock::Boot, |config, runtime| {
-            let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
-            Ok(Arc::new(RedisStore::new(client, options)?))
+            let options = crate::store::redis::RedisOptions::new(config, Clock::Boot, runtime.clone());
+            Ok(Arc::new(store(options)?))
         })
     }
 }
