@@ -14,6 +14,11 @@ use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
 use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use crate::store::{
+    StoreError,
+    redis::{RedisOptions, RedisStore},
+};
 use crate::time;
 
 /// The URLs that [`LockManager::connect`] understands, for error texts.
@@ -317,7 +322,7 @@ impl LockManagerBuilder {
     /// As [`connect`](Self::connect).
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        self.start_redis(&client)?.checked().await
+        self.start_redis(|options| RedisStore::new(&client, options))?.checked().await
     }
 
     fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
@@ -325,24 +330,20 @@ impl LockManagerBuilder {
         use crate::store::redis::url::{Servers, servers};
 
         match servers(url)? {
-            Servers::One(client) => self.start_redis(&client),
-            Servers::Cluster(seeds) => self.start_store(|options| RedisStore::cluster(&seeds, options)),
-            Servers::Sentinel(_) => Err(ConnectError::misconfigured("Sentinel is not in this version")),
+            Servers::One(client) => self.start_redis(|options| RedisStore::new(&client, options)),
+            Servers::Sentinel(sentinels) => {
+                self.start_redis(|options| Ok(RedisStore::with_sentinels(&sentinels, options)))
+            }
+            Servers::Cluster(seeds) => self.start_redis(|options| RedisStore::cluster(&seeds, options)),
         }
     }
 
-    fn start_redis(self, client: &redis::Client) -> Result<LockManager, ConnectError> {
-        self.start_store(|options| crate::store::redis::RedisStore::new(client, options))
-    }
-
-    fn start_store(
+    fn start_redis(
         self,
-        store: impl FnOnce(
-            crate::store::redis::RedisOptions,
-        ) -> Result<crate::store::redis::RedisStore, crate::store::StoreError>,
+        store: impl FnOnce(RedisOptions) -> Result<RedisStore, StoreError>,
     ) -> Result<LockManager, ConnectError> {
         self.start(Clock::Boot, |config, runtime| {
-            let options = crate::store::redis::RedisOptions::new(config, Clock::Boot, runtime.clone());
+            let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
             Ok(Arc::new(store(options)?))
         })
     }

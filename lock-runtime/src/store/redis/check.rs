@@ -156,7 +156,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A value of a map, or of an array of names and values.
-fn entry(value: &Value, name: &str) -> Option<String> {
+pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
     let found = match value {
         Value::Map(entries) => {
             entries.iter().find(|(key, _)| reply::text(key) == Some(name)).map(|(_, value)| value)

@@ -43,6 +43,7 @@ mod reply;
 mod runtime;
 mod script;
 mod semaphore;
+mod sentinel;
 mod server_clock;
 mod singles;
 mod steps;
@@ -135,7 +136,17 @@ impl RedisStore {
     /// `Unsupported` when the client library does not accept the client's settings.
     pub(crate) fn new(client: &redis::Client, options: RedisOptions) -> Result<Self, StoreError> {
         let dialer = Dialer::new(client, options.connect_timeout, options.clock)?;
-        Ok(Self { topology: Topology::One(Node::new(dialer, options)) })
+        Ok(Self::at(dialer, options))
+    }
+
+    /// A store on the primary that `sentinels` name.
+    pub(crate) fn with_sentinels(sentinels: &url::Sentinels, options: RedisOptions) -> Self {
+        let RedisOptions { connect_timeout, clock, runtime, .. } = options.clone();
+        Self::at(Dialer::through(sentinels, connect_timeout, clock, runtime), options)
+    }
+
+    fn at(dialer: Dialer, options: RedisOptions) -> Self {
+        Self { topology: Topology::One(Node::new(dialer, options)) }
     }
 
     /// A store on the cluster that these servers belong to. All of it is spoken to with their credentials and TLS settings.
