@@ -136,7 +136,9 @@ fn one() -> Replication {
 async fn a_grant_that_nobody_confirms_is_undone_and_tried_again_until_the_wait_ends() {
     let store = Primary::with_replicas(0);
     let locks = store.manager();
-    for lock in [locks.mutex("k"), locks.fair("k"), locks.write("k"), locks.read("k"), locks.multi(["k", "l"])] {
+    for lock in
+        [locks.mutex("k"), locks.fair("k"), locks.write("k"), locks.read("k"), locks.multi(["k", "l"])]
+    {
         let before = store.synced();
         let began = Instant::now();
         let error = lock.wait(3 * SECOND).replication(one()).acquire().await.unwrap_err();
@@ -210,9 +212,8 @@ async fn a_hold_is_handed_on_only_to_those_who_want_no_more() {
     ] {
         let rival = store.manager().mutex("k").acquire().await.unwrap();
         // The first asks for tokens for those behind it too.
-        let waiter = |replication| {
-            tokio::spawn(locks.mutex("k").wait_forever().replication(replication).acquire())
-        };
+        let waiter =
+            |replication| tokio::spawn(locks.mutex("k").wait_forever().replication(replication).acquire());
         let (first, next, last) = (waiter(one()), waiter(next), waiter(Replication::NONE));
         tokio::time::sleep(MS).await;
         rival.release().await.unwrap();

@@ -148,7 +148,11 @@ impl Node {
 
     /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
     /// meanwhile.
-    pub(super) async fn keep_permits(&self, holds: &[PermitsHold], at: At) -> Result<Vec<Option<Vec<bool>>>, Fault> {
+    pub(super) async fn keep_permits(
+        &self,
+        holds: &[PermitsHold],
+        at: At,
+    ) -> Result<Vec<Option<Vec<bool>>>, Fault> {
         let mut ready = self.connector.ready(at).await?;
         let mut kept = Vec::with_capacity(holds.len());
         let mut rest = holds;

@@ -1,0 +1,4 @@
+//! The quorum on stores in memory that fail on command.
+
+mod conformance;
+mod rig;
