@@ -1,5 +1,6 @@
 //! [`Rig`]: servers in memory, and processes that reach them as well as they do.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::quorum::{QuorumOptions, QuorumStore};
 use crate::store::{
     AcquireRequest, Acquired, BoxFuture, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStatus,
-    LockStore, MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, StoreError,
+    LockStore, Mark, MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, StoreError,
     StoreErrorKind, Watch, Withdrawn,
 };
 use crate::token::OwnerId;
@@ -38,6 +39,8 @@ pub(super) enum Fault {
 
 pub(super) struct Server {
     now: Mutex<State>,
+    /// Acquires that got there.
+    acquires: AtomicUsize,
 }
 
 struct State {
@@ -48,7 +51,8 @@ struct State {
 
 impl Server {
     fn new(store: Arc<MemoryStore>) -> Arc<Self> {
-        Arc::new(Self { now: Mutex::new(State { store, fault: Fault::None, runs: 0 }) })
+        let now = Mutex::new(State { store, fault: Fault::None, runs: 0 });
+        Arc::new(Self { now, acquires: AtomicUsize::new(0) })
     }
 
     pub(super) fn fail(&self, fault: Fault) {
@@ -66,19 +70,24 @@ impl Server {
     pub(super) async fn wipe_and_pretend(&self) {
         self.wipe();
         let store = self.store();
-        let look = MarkRequest { mark: crate::store::Mark::Look, timeout: TIMEOUT };
+        let look = MarkRequest { mark: Mark::Look, timeout: TIMEOUT };
         let latest = store.mark(look).await.unwrap().server_time;
-        store
-            .mark(MarkRequest { mark: crate::store::Mark::First { latest }, timeout: TIMEOUT })
-            .await
-            .unwrap();
+        store.mark(MarkRequest { mark: Mark::First { latest }, timeout: TIMEOUT }).await.unwrap();
     }
 
-    /// Its clock goes on from a later time, and its data is gone.
-    pub(super) fn set_ahead(&self, ahead: Duration) {
-        let mut now = self.now.lock().unwrap();
-        now.store = now.store.started_again(ahead);
-        now.runs += 1;
+    /// How many acquires it was sent since this was asked last.
+    pub(super) fn acquires(&self) -> usize {
+        self.acquires.swap(0, Ordering::Relaxed)
+    }
+
+    /// Its counter of the key is there.
+    pub(super) async fn count_to(&self, name: &str, counter: u64) {
+        let number = 999_999;
+        let request = AcquireRequest::new(vec![item(name, number)], LEASE, TIMEOUT).token_floor(counter - 1);
+        let store = self.store();
+        assert!(matches!(store.acquire(Arc::new(request)).await.unwrap(), Acquired::Granted(_)));
+        assert_eq!(store.status(key(name)).await.unwrap().last_token.unwrap().get(), counter);
+        assert!(store.force_release(key(name)).await.unwrap());
     }
 
     pub(super) fn store(&self) -> Arc<MemoryStore> {
@@ -164,6 +173,7 @@ macro_rules! pass {
 
 impl LockStore for Reached {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        self.0.server.acquires.fetch_add(1, Ordering::Relaxed);
         pass!(self, request.timeout, acquire(request))
     }
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
@@ -292,4 +302,9 @@ pub(super) async fn keep(store: &Arc<dyn LockStore>, number: u32) -> Result<Kept
     let items = vec![KeepItem::hold(item("a", number), LEASE)];
     let kept = store.keep(Arc::new(KeepRequest { items, timeout: TIMEOUT })).await?;
     Ok(kept[0])
+}
+
+/// Until when a hold is certain that was asked for at `sent`.
+pub(super) fn valid_until(sent: tokio::time::Instant, lease: Duration) -> tokio::time::Instant {
+    sent + lease - lease / 100 - Duration::from_millis(2)
 }
