@@ -1,6 +1,6 @@
 //! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
-//! [`Cluster`], [`Quorum`]), a network that breaks ([`Proxy`]), rival
-//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), a store that counts
+//! [`Cluster`], [`Quorum`]), a network that breaks ([`Proxy`]), rival processes ([`Helper`]), a checker for what several
+//! processes did under one lock ([`overlap`]), the checkers for all that happens in a run ([`history`]), a store that counts
 //! its calls ([`probe`]), what tests of all kinds of locks share ([`kinds`]), a long way to a server ([`Distance`]),
 //! Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
 //!
@@ -15,6 +15,7 @@ pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
 pub mod fenced;
+pub mod history;
 pub mod java;
 #[cfg(feature = "helpers")]
 pub mod kinds;

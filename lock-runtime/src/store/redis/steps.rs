@@ -122,7 +122,7 @@ impl Node {
             return group::call::<AcquireOne>(self, request).await;
         }
         let at = At::once(request.timeout);
-        Ok(Box::pin(self.acquire_all(&request, &request.items, at)).await?)
+        Ok(Box::pin(self.acquire_all(&request, &request.items, request.wait, at)).await?)
     }
 
     /// Every one of these items of the request, or none.
@@ -130,31 +130,17 @@ impl Node {
         &self,
         request: &AcquireRequest,
         items: &[Item],
+        wait: Option<Duration>,
         at: At,
-    ) -> Result<Acquired, Fault> {
-        if !request.replication.is_none() {
-            return Box::pin(self.acquire_synced(request, items, at)).await;
-        }
-        let ready = self.connector.ready(at).await?;
-        self.acquire_over(&self.connector, ready, request, items).await
-    }
-
-    /// The same over a connection of this connector.
-    pub(super) async fn acquire_over(
-        &self,
-        connector: &Connector,
-        ready: Ready,
-        request: &AcquireRequest,
-        items: &[Item],
     ) -> Result<Acquired, Fault> {
         let names = self.names(items)?;
         let mutexes = are_mutexes(items);
         let ask = |now| {
             let latest = request.stamp(now);
             if !mutexes {
-                return self.acquisition(request, items, &names, latest);
+                return self.acquisition(request, items, wait, &names, latest);
             }
-            let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+            let mut invocation = self.invocation(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
             locks_and_counters(&mut invocation, &names);
             self.grant_arguments(&mut invocation, request, latest);
             owners(&mut invocation, items);
@@ -164,7 +150,44 @@ impl Node {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, request.tokens)?)
         };
-        self.in_time_over(connector, ready, ask, read).await
+        self.granting(request.replication, at, |connector, ready| async move {
+            self.in_time_over(&connector, ready, ask, read).await
+        })
+        .await
+    }
+
+    /// The one mutex of the request, not together with others.
+    pub(super) async fn acquire_alone(
+        &self,
+        request: &Arc<AcquireRequest>,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        group::alone::<AcquireOne>(self, Arc::clone(request), move |now| now + at.timeout, at.asking).await
+    }
+
+    /// One mutex of the request, without its counter, which is at another server.
+    pub(super) async fn acquire_one_key(
+        &self,
+        request: &AcquireRequest,
+        item: &Item,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        let names = [self.name(item)?];
+        let ask = |now| {
+            let latest = request.stamp(now);
+            let mut invocation = self.invocation(&script::ACQUIRE_ONE_KEY, 1, 3);
+            locks(&mut invocation, &names);
+            invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(item.owner.as_str());
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
+            Ok(self.read_grant(ready, &value, &names, 1)?)
+        };
+        self.granting(request.replication, at, |connector, ready| async move {
+            self.in_time_over(&connector, ready, ask, read).await
+        })
+        .await
     }
 
     /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner error of `read` is
@@ -233,7 +256,7 @@ impl Node {
         let ready = self.connector.ready(at).await?;
         let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
         let invocation = if items.iter().all(held_mutex) {
-            let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
+            let mut invocation = self.invocation(&script::KEEP, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
             for keep in items {
                 invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
@@ -251,12 +274,12 @@ impl Node {
         let names = self.names(items)?;
         let ready = self.connector.ready(at).await?;
         let invocation = if are_mutexes(items) {
-            let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
+            let mut invocation = self.invocation(&script::WITHDRAW, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
             owners_and_channels(&mut invocation, items, &names);
             invocation
         } else {
-            kinds::withdrawal(items, &names)
+            kinds::withdrawal(self, items, &names)
         };
         let value = self.connector.run(&ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;

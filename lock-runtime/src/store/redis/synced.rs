@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -16,13 +17,15 @@ use super::reply;
 use super::server_clock::ServerClock;
 use crate::clock::Tick;
 use crate::replication::Replication;
-use crate::store::{AcquireRequest, Acquired, Item, StoreError, StoreErrorKind};
+use crate::store::{Acquired, StoreError, StoreErrorKind};
 use crate::sync::lock;
 
 /// Connections, at most; past it callers wait for one.
 const MOST: usize = 8;
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
+/// So long it is believed how many replicas there are.
+const KNOWN: Duration = Duration::from_secs(10);
 /// Longest time by which the server ends its WAIT before we give up.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -32,6 +35,8 @@ pub(super) struct Pool {
     server_clock: Arc<ServerClock>,
     permits: Arc<Semaphore>,
     idle: Mutex<Idle>,
+    /// How many replicas the cluster says the server has, and when it said so.
+    replicas: Mutex<Option<(u32, Tick)>>,
     weak: Weak<Self>,
 }
 
@@ -58,6 +63,7 @@ impl Pool {
             server_clock,
             permits: Arc::new(Semaphore::new(MOST)),
             idle: Mutex::default(),
+            replicas: Mutex::default(),
             weak: weak.clone(),
         })
     }
@@ -118,52 +124,96 @@ impl Exclusive {
 }
 
 impl Node {
-    /// How many replicas the server has, those that are down included.
-    pub(super) fn known_replicas(&self) -> Option<u32> {
-        self.connector.dialer().known_replicas().or(self.options.replicas)
-    }
-
-    /// As [`acquire_all`](Node::acquire_all); a grant is one when the replicas have confirmed it.
-    pub(super) async fn acquire_synced(
+    /// Runs a step that may grant something; a grant is one when the replicas have confirmed it.
+    pub(super) async fn granting<F>(
         &self,
-        request: &AcquireRequest,
-        items: &[Item],
+        replication: Replication,
         at: At,
-    ) -> Result<Acquired, Fault> {
-        let deadline = self.deadline(at.timeout);
-        let link = self.synced.take(at.timeout).await?;
-        let result = self.acquire_on(&link, request, items, at, deadline).await;
-        if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
-            link.give_back(&self.synced);
+        step: impl FnOnce(Arc<Connector>, Ready) -> F,
+    ) -> Result<Acquired, Fault>
+    where
+        F: Future<Output = Result<Acquired, Fault>>,
+    {
+        if replication.is_none() {
+            let ready = self.connector.ready(at).await?;
+            return step(Arc::clone(&self.connector), ready).await;
         }
-        result
+        Box::pin(async move {
+            let deadline = self.deadline(at.timeout);
+            let link = self.synced.take(at.timeout).await?;
+            let result = self.granting_over(&link.connector, replication, at, deadline, step).await;
+            if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
+                link.give_back(&self.synced);
+            }
+            result
+        })
+        .await
     }
 
-    async fn acquire_on(
+    async fn granting_over<F>(
         &self,
-        link: &Exclusive,
-        request: &AcquireRequest,
-        items: &[Item],
+        connector: &Arc<Connector>,
+        replication: Replication,
         at: At,
         deadline: Tick,
-    ) -> Result<Acquired, Fault> {
-        let ready = link.connector.ready_by(|_| deadline, at.asking).await?;
-        // Only now that there is a connection the sentinels have been asked.
-        let wanted = self.wanted(request.replication)?;
-        let acquired = self.acquire_over(&link.connector, ready.clone(), request, items).await?;
+        step: impl FnOnce(Arc<Connector>, Ready) -> F,
+    ) -> Result<Acquired, Fault>
+    where
+        F: Future<Output = Result<Acquired, Fault>>,
+    {
+        let ready = connector.ready_by(|_| deadline, at.asking).await?;
+        let wanted = self.wanted(replication, connector, &ready).await?;
+        let acquired = step(Arc::clone(connector), connector.later(&ready)).await?;
         if matches!(acquired, Acquired::Granted(_)) {
-            let ready = link.connector.later(&ready);
-            self.confirm(&link.connector, &ready, wanted, request.replication.timeout()).await?;
+            self.confirm(connector, &connector.later(&ready), wanted, replication.timeout()).await?;
         }
         Ok(acquired)
     }
 
-    fn wanted(&self, replication: Replication) -> Result<u32, StoreError> {
-        replication.wanted(self.known_replicas()).ok_or_else(|| {
+    async fn wanted(
+        &self,
+        replication: Replication,
+        connector: &Connector,
+        ready: &Ready,
+    ) -> Result<u32, Fault> {
+        if let Some(wanted) = replication.wanted(None) {
+            return Ok(wanted);
+        }
+        // Sentinels have been asked when the connection was made.
+        let known = match connector.dialer().known_replicas() {
+            None if self.has_peers => self.replicas_in_cluster(connector, ready).await?,
+            known => known,
+        };
+        Ok(replication.wanted(known.or(self.options.replicas)).ok_or_else(|| {
             let what = "a majority of how many replicas? This server does not say how many it has; set `replicas` \
                         when the manager is built, or ask for `at_least`";
             self.address.error(StoreErrorKind::Unsupported, what)
-        })
+        })?)
+    }
+
+    /// How many replicas the cluster knows of this server.
+    async fn replicas_in_cluster(&self, connector: &Connector, ready: &Ready) -> Result<Option<u32>, Fault> {
+        let now = ready.now;
+        if let Some((known, since)) = *lock(&self.synced.replicas)
+            && now.since(since) < KNOWN
+        {
+            return Ok(Some(known));
+        }
+        // CLUSTER SLOTS leaves out those that are down.
+        let asked = connector.call(ready, redis::cmd("CLUSTER").arg("NODES")).await;
+        let known = match asked.map_err(|error| Fault::from(error).error) {
+            Ok(Value::VerbatimString { text, .. }) => replicas_of_myself(&text),
+            Ok(nodes) => reply::text(&nodes).and_then(replicas_of_myself),
+            // Nothing was granted yet.
+            Err(error) if error.is_transient() => {
+                return Err(StoreError::new(StoreErrorKind::Unreachable, error.to_string()).into());
+            }
+            Err(_) => None,
+        };
+        if let Some(known) = known {
+            *lock(&self.synced.replicas) = Some((known, now));
+        }
+        Ok(known)
     }
 
     /// Waits for `wanted` replicas to have what the connection wrote last.
@@ -207,9 +257,34 @@ impl Node {
     }
 }
 
+/// From the answer to CLUSTER NODES.
+fn replicas_of_myself(nodes: &str) -> Option<u32> {
+    // ID ADDRESS FLAGS PRIMARY …
+    let each = || {
+        nodes.lines().filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.nth(1)?, words.next()?))
+        })
+    };
+    let is = |flags: &str, flag: &str| flags.split(',').any(|one| one == flag);
+    let (me, ..) = each().find(|(_, flags, _)| is(flags, "myself"))?;
+    u32::try_from(each().filter(|(_, flags, primary)| is(flags, "slave") && *primary == me).count()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn replicas_that_are_down_are_counted_and_those_of_others_are_not() {
+        let nodes = "07c3 127.0.0.1:30004@31004 slave e7d1 0 1426238317239 4 connected\n\
+            67ed 127.0.0.1:30002@31002,hostname2 master - 0 1426238316232 2 connected 5461-10922\n\
+            6ec2 127.0.0.1:30005@31005 slave 67ed 0 1426238316232 5 connected\n\
+            824f 127.0.0.1:30006@31006 slave,fail e7d1 0 1426238317741 6 disconnected\n\
+            e7d1 127.0.0.1:30001@31001 myself,master - 0 0 1 connected 0-5460\n";
+        assert_eq!(replicas_of_myself(nodes), Some(2));
+        assert_eq!(replicas_of_myself(""), None);
+    }
     use crate::clock::Clock;
 
     #[tokio::test(start_paused = true)]
