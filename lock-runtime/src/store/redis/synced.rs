@@ -6,7 +6,6 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -24,8 +23,8 @@ use crate::sync::lock;
 const MOST: usize = 8;
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
-/// So long it is believed how many replicas there are.
-const KNOWN: Duration = Duration::from_secs(10);
+/// After this the replicas of a cluster's server are counted again.
+const COUNT_AGAIN: Duration = Duration::from_secs(5);
 /// Longest time by which the server ends its WAIT before we give up.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -35,8 +34,8 @@ pub(super) struct Pool {
     server_clock: Arc<ServerClock>,
     permits: Arc<Semaphore>,
     idle: Mutex<Idle>,
-    /// How many replicas the cluster says the server has, and when it said so.
-    replicas: Mutex<Option<(u32, Tick)>>,
+    /// How many replicas the server had when they were counted last.
+    counted: Mutex<Option<(u32, Tick)>>,
     weak: Weak<Self>,
 }
 
@@ -63,7 +62,7 @@ impl Pool {
             server_clock,
             permits: Arc::new(Semaphore::new(MOST)),
             idle: Mutex::default(),
-            replicas: Mutex::default(),
+            counted: Mutex::default(),
             weak: weak.clone(),
         })
     }
@@ -124,7 +123,7 @@ impl Exclusive {
 }
 
 impl Node {
-    /// Runs a step that may grant something; a grant is one when the replicas have confirmed it.
+    /// Runs a step that may grant something; with a policy, a grant is one when the replicas have confirmed it.
     pub(super) async fn granting<F>(
         &self,
         replication: Replication,
@@ -138,10 +137,20 @@ impl Node {
             let ready = self.connector.ready(at).await?;
             return step(Arc::clone(&self.connector), ready).await;
         }
-        Box::pin(async move {
+        Box::pin(async {
             let deadline = self.deadline(at.timeout);
             let link = self.synced.take(at.timeout).await?;
-            let result = self.granting_over(&link.connector, replication, at, deadline, step).await;
+            let connector = &link.connector;
+            let result: Result<_, Fault> = async {
+                let ready = connector.ready_by(|_| deadline, at.asking).await?;
+                let wanted = self.wanted(connector, &ready, replication).await?;
+                let acquired = step(Arc::clone(connector), connector.later(&ready)).await?;
+                if matches!(acquired, Acquired::Granted(_)) {
+                    self.confirm(connector, &connector.later(&ready), wanted, replication.timeout()).await?;
+                }
+                Ok(acquired)
+            }
+            .await;
             if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
                 link.give_back(&self.synced);
             }
@@ -150,32 +159,13 @@ impl Node {
         .await
     }
 
-    async fn granting_over<F>(
-        &self,
-        connector: &Arc<Connector>,
-        replication: Replication,
-        at: At,
-        deadline: Tick,
-        step: impl FnOnce(Arc<Connector>, Ready) -> F,
-    ) -> Result<Acquired, Fault>
-    where
-        F: Future<Output = Result<Acquired, Fault>>,
-    {
-        let ready = connector.ready_by(|_| deadline, at.asking).await?;
-        let wanted = self.wanted(replication, connector, &ready).await?;
-        let acquired = step(Arc::clone(connector), connector.later(&ready)).await?;
-        if matches!(acquired, Acquired::Granted(_)) {
-            self.confirm(connector, &connector.later(&ready), wanted, replication.timeout()).await?;
-        }
-        Ok(acquired)
-    }
-
+    /// How many replicas have to confirm.
     async fn wanted(
         &self,
-        replication: Replication,
         connector: &Connector,
         ready: &Ready,
-    ) -> Result<u32, Fault> {
+        replication: Replication,
+    ) -> Result<u32, StoreError> {
         if let Some(wanted) = replication.wanted(None) {
             return Ok(wanted);
         }
@@ -184,36 +174,41 @@ impl Node {
             None if self.has_peers => self.replicas_in_cluster(connector, ready).await?,
             known => known,
         };
-        Ok(replication.wanted(known.or(self.options.replicas)).ok_or_else(|| {
+        replication.wanted(known.or(self.options.replicas)).ok_or_else(|| {
             let what = "a majority of how many replicas? This server does not say how many it has; set `replicas` \
                         when the manager is built, or ask for `at_least`";
             self.address.error(StoreErrorKind::Unsupported, what)
-        })?)
+        })
     }
 
-    /// How many replicas the cluster knows of this server.
-    async fn replicas_in_cluster(&self, connector: &Connector, ready: &Ready) -> Result<Option<u32>, Fault> {
-        let now = ready.now;
-        if let Some((known, since)) = *lock(&self.synced.replicas)
-            && now.since(since) < KNOWN
-        {
-            return Ok(Some(known));
+    /// How many replicas the server has in its cluster, those that are down included.
+    async fn replicas_in_cluster(
+        &self,
+        connector: &Connector,
+        ready: &Ready,
+    ) -> Result<Option<u32>, StoreError> {
+        let now = self.options.clock.now();
+        let counted = *lock(&self.synced.counted);
+        if let Some((count, _)) = counted.filter(|(_, since)| now.since(*since) < COUNT_AGAIN) {
+            return Ok(Some(count));
         }
         // CLUSTER SLOTS leaves out those that are down.
-        let asked = connector.call(ready, redis::cmd("CLUSTER").arg("NODES")).await;
-        let known = match asked.map_err(|error| Fault::from(error).error) {
-            Ok(Value::VerbatimString { text, .. }) => replicas_of_myself(&text),
-            Ok(nodes) => reply::text(&nodes).and_then(replicas_of_myself),
-            // Nothing was granted yet.
-            Err(error) if error.is_transient() => {
-                return Err(StoreError::new(StoreErrorKind::Unreachable, error.to_string()).into());
-            }
-            Err(_) => None,
+        let nodes = connector.call(ready, redis::cmd("CLUSTER").arg("NODES")).await;
+        let nodes = match nodes.map_err(|error| Fault::from(error).error) {
+            Ok(nodes) => nodes,
+            Err(error) if error.is_transient() => return Err(error),
+            // Who may not ask has to be told.
+            Err(_) => return Ok(None),
         };
-        if let Some(known) = known {
-            *lock(&self.synced.replicas) = Some((known, now));
+        let text = match &nodes {
+            redis::Value::VerbatimString { text, .. } => Some(text.as_str()),
+            nodes => reply::text(nodes),
+        };
+        let count = text.and_then(replicas_of_myself);
+        if let Some(count) = count {
+            *lock(&self.synced.counted) = Some((count, now));
         }
-        Ok(known)
+        Ok(count)
     }
 
     /// Waits for `wanted` replicas to have what the connection wrote last.
@@ -257,35 +252,33 @@ impl Node {
     }
 }
 
-/// From the answer to CLUSTER NODES.
+/// Of an answer to CLUSTER NODES: `id address flags primary …` in each line.
 fn replicas_of_myself(nodes: &str) -> Option<u32> {
-    // ID ADDRESS FLAGS PRIMARY …
-    let each = || {
-        nodes.lines().filter_map(|line| {
-            let mut words = line.split(' ');
-            Some((words.next()?, words.nth(1)?, words.next()?))
-        })
-    };
-    let is = |flags: &str, flag: &str| flags.split(',').any(|one| one == flag);
-    let (me, ..) = each().find(|(_, flags, _)| is(flags, "myself"))?;
-    u32::try_from(each().filter(|(_, flags, primary)| is(flags, "slave") && *primary == me).count()).ok()
+    let lines = || nodes.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let is_me = |flags: &str| flags.split(',').any(|flag| flag == "myself");
+    let me = lines().find_map(|line| match line.as_slice() {
+        [id, _, flags, ..] if is_me(flags) => Some((*id).to_owned()),
+        _ => None,
+    })?;
+    let mine = lines().filter(|line| line.get(3) == Some(&me.as_str())).count();
+    u32::try_from(mine).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
 
     #[test]
-    fn replicas_that_are_down_are_counted_and_those_of_others_are_not() {
-        let nodes = "07c3 127.0.0.1:30004@31004 slave e7d1 0 1426238317239 4 connected\n\
-            67ed 127.0.0.1:30002@31002,hostname2 master - 0 1426238316232 2 connected 5461-10922\n\
-            6ec2 127.0.0.1:30005@31005 slave 67ed 0 1426238316232 5 connected\n\
-            824f 127.0.0.1:30006@31006 slave,fail e7d1 0 1426238317741 6 disconnected\n\
-            e7d1 127.0.0.1:30001@31001 myself,master - 0 0 1 connected 0-5460\n";
+    fn replicas_that_are_down_count() {
+        let nodes = "aa 127.0.0.1:1@10001,h myself,master - 0 0 1 connected 0-5460\n\
+                     bb 127.0.0.1:2@10002 master - 0 0 2 connected 5461-16383\n\
+                     cc 127.0.0.1:3@10003 slave,fail aa 0 0 1 disconnected\n\
+                     dd 127.0.0.1:4@10004 slave aa 0 0 1 connected\n\
+                     ee 127.0.0.1:5@10005 slave bb 0 0 2 connected\n";
         assert_eq!(replicas_of_myself(nodes), Some(2));
         assert_eq!(replicas_of_myself(""), None);
     }
-    use crate::clock::Clock;
 
     #[tokio::test(start_paused = true)]
     async fn connections_are_used_again_and_closed_when_idle() {

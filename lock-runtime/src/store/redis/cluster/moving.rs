@@ -44,8 +44,8 @@ impl Cluster {
         deadline: Tick,
     ) -> Result<Acquired, StoreError> {
         let floor = request.token_floor;
-        let single = matches!((&*request.items, floor), ([Item { kind: Kind::Mutex, .. }], 0))
-            && request.replication.is_none();
+        let replicated = !request.replication.is_none();
+        let single = !replicated && matches!((&*request.items, floor), ([Item { kind: Kind::Mutex, .. }], 0));
         loop {
             let acquired = self
                 .at_slot(part.slot, deadline, |node, at| async move {
@@ -62,7 +62,8 @@ impl Cluster {
             };
             self.in_between(part.slot);
             let patient = !lock(&self.moving).split(part.slot, self.now());
-            // What other kinds need is at both servers, whichever is asked. The time is above 1.
+            // What other kinds need is at both servers, whichever is asked. The server's time is above 1, which is the floor
+            // of those that replicas confirm.
             if floor > 1 || !are_mutexes(&part.items) {
                 return Err(fault.error);
             }
