@@ -205,6 +205,12 @@ impl Cluster {
         }
     }
 
+    /// The servers speak this dialect, whatever they say.
+    #[cfg(test)]
+    pub(super) fn pretend(&self, dialect: Dialect) {
+        self.dialect.set(dialect).unwrap();
+    }
+
     #[cfg(test)]
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         lock(&self.nodes).values().cloned().collect()
