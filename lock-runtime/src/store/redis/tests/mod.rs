@@ -23,6 +23,7 @@ mod cluster_conformance;
 mod cluster_faults;
 mod cluster_moves;
 mod cluster_several;
+mod cluster_watch;
 mod conformance;
 mod fair;
 mod fair_java;
