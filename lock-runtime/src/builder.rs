@@ -14,6 +14,11 @@ use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
 use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use crate::store::{
+    StoreError,
+    redis::{RedisOptions, RedisStore},
+};
 use crate::time;
 
 /// The URLs that [`LockManager::connect`] understands, for error texts.
@@ -317,26 +322,29 @@ impl LockManagerBuilder {
     /// As [`connect`](Self::connect).
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        self.start_redis(&client)?.checked().await
+        self.start_redis(|options| RedisStore::new(&client, options))?.checked().await
     }
 
     fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
+        use crate::store::redis::RedisStore;
         use crate::store::redis::url::{Servers, servers};
 
         match servers(url)? {
-            Servers::One(client) => self.start_redis(&client),
-            Servers::Sentinel(_) | Servers::Cluster(_) => {
-                Err(ConnectError::misconfigured("Sentinel and Cluster are not in this version"))
+            Servers::One(client) => self.start_redis(|options| RedisStore::new(&client, options)),
+            Servers::Sentinel(sentinels) => {
+                self.start_redis(|options| Ok(RedisStore::with_sentinels(&sentinels, options)))
             }
+            Servers::Cluster(seeds) => self.start_redis(|options| RedisStore::cluster(&seeds, options)),
         }
     }
 
-    fn start_redis(self, client: &redis::Client) -> Result<LockManager, ConnectError> {
-        use crate::store::redis::{RedisOptions, RedisStore};
-
+    fn start_redis(
+        self,
+        store: impl FnOnce(RedisOptions) -> Result<RedisStore, StoreError>,
+    ) -> Result<LockManager, ConnectError> {
         self.start(Clock::Boot, |config, runtime| {
             let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
-            Ok(Arc::new(RedisStore::new(client, options)?))
+            Ok(Arc::new(store(options)?))
         })
     }
 }

@@ -194,4 +194,7 @@ mod documents {
     #[cfg(feature = "redis")]
     #[doc = include_str!("../../docs/interop.md")]
     struct Interop;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../../docs/topologies.md")]
+    struct Topologies;
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Ready;
+use super::connection::{Connector, Ready};
 use super::fair;
 use super::fault::Fault;
 use super::group;
@@ -100,24 +100,29 @@ impl Node {
             .arg(request.tokens)
             .arg(self.retention(request.lease))
             .arg(latest.as_micros())
-            .arg(request.token_floor);
+            .arg(match request.replication.is_none() {
+                true => request.token_floor,
+                // Whoever releases must not grant it directly: nobody would wait for the replicas.
+                false => request.token_floor.max(1),
+            });
     }
 
     pub(super) async fn acquire(
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
     ) -> Result<Acquired, StoreError> {
-        request.refuse_replication()?;
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
-        if let ([item @ Item { kind: Kind::Mutex, .. }], 0) = (&*request.items, request.token_floor) {
+        if let ([item @ Item { kind: Kind::Mutex, .. }], 0, true) =
+            (&*request.items, request.token_floor, request.replication.is_none())
+        {
             // Before it joins others: what is wrong with its name is no matter of theirs.
             self.name(item)?;
             return group::call::<AcquireOne>(self, request).await;
         }
         let at = At::once(request.timeout);
-        Ok(Box::pin(self.acquire_all(&request, &request.items, at)).await?)
+        Ok(Box::pin(self.acquire_all(&request, &request.items, request.wait, at)).await?)
     }
 
     /// Every one of these items of the request, or none.
@@ -125,16 +130,33 @@ impl Node {
         &self,
         request: &AcquireRequest,
         items: &[Item],
+        wait: Option<Duration>,
         at: At,
+    ) -> Result<Acquired, Fault> {
+        if !request.replication.is_none() {
+            return Box::pin(self.acquire_synced(request, items, wait, at)).await;
+        }
+        let ready = self.connector.ready(at).await?;
+        self.acquire_over(&self.connector, ready, request, items, wait).await
+    }
+
+    /// The same over a connection of this connector.
+    pub(super) async fn acquire_over(
+        &self,
+        connector: &Connector,
+        ready: Ready,
+        request: &AcquireRequest,
+        items: &[Item],
+        wait: Option<Duration>,
     ) -> Result<Acquired, Fault> {
         let names = self.names(items)?;
         let mutexes = are_mutexes(items);
         let ask = |now| {
             let latest = request.stamp(now);
             if !mutexes {
-                return self.acquisition(request, items, &names, latest);
+                return self.acquisition(request, items, wait, &names, latest);
             }
-            let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+            let mut invocation = self.invocation(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
             locks_and_counters(&mut invocation, &names);
             self.grant_arguments(&mut invocation, request, latest);
             owners(&mut invocation, items);
@@ -143,6 +165,37 @@ impl Node {
         let read = |ready: &Ready, answer: Result<Value, Fault>| {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, request.tokens)?)
+        };
+        self.in_time_over(connector, ready, ask, read).await
+    }
+
+    /// The one mutex of the request, not together with others.
+    pub(super) async fn acquire_alone(
+        &self,
+        request: &Arc<AcquireRequest>,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        group::alone::<AcquireOne>(self, Arc::clone(request), move |now| now + at.timeout, at.asking).await
+    }
+
+    /// One mutex of the request, without its counter, which is at another server.
+    pub(super) async fn acquire_one_key(
+        &self,
+        request: &AcquireRequest,
+        item: &Item,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        let names = [self.name(item)?];
+        let ask = |now| {
+            let latest = request.stamp(now);
+            let mut invocation = self.invocation(&script::ACQUIRE_ONE_KEY, 1, 3);
+            locks(&mut invocation, &names);
+            invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(item.owner.as_str());
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
+            Ok(self.read_grant(ready, &value, &names, 1)?)
         };
         self.in_time(at, ask, read).await
     }
@@ -155,17 +208,28 @@ impl Node {
         ask: impl Fn(ServerTime) -> Invocation,
         read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
     ) -> Result<T, Fault> {
-        let mut ready = self.connector.ready(at).await?;
+        let ready = self.connector.ready(at).await?;
+        self.in_time_over(&self.connector, ready, ask, read).await
+    }
+
+    /// The same over a connection of this connector.
+    async fn in_time_over<T>(
+        &self,
+        connector: &Connector,
+        mut ready: Ready,
+        ask: impl Fn(ServerTime) -> Invocation,
+        read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
+    ) -> Result<T, Fault> {
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
             let invocation = ask(self.server_time(ready.now)?);
-            let answer = self.connector.run(&ready, &invocation).await;
+            let answer = connector.run(&ready, &invocation).await;
             match read(&ready, answer)? {
                 Ok(done) => return Ok(done),
                 Err(now) => refused = Some(now),
             }
-            ready = self.connector.later(&ready);
+            ready = connector.later(&ready);
         }
         Err(self.too_late(refused).into())
     }
@@ -202,7 +266,7 @@ impl Node {
         let ready = self.connector.ready(at).await?;
         let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
         let invocation = if items.iter().all(held_mutex) {
-            let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
+            let mut invocation = self.invocation(&script::KEEP, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
             for keep in items {
                 invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
@@ -220,12 +284,12 @@ impl Node {
         let names = self.names(items)?;
         let ready = self.connector.ready(at).await?;
         let invocation = if are_mutexes(items) {
-            let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
+            let mut invocation = self.invocation(&script::WITHDRAW, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
             owners_and_channels(&mut invocation, items, &names);
             invocation
         } else {
-            kinds::withdrawal(items, &names)
+            kinds::withdrawal(self, items, &names)
         };
         let value = self.connector.run(&ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
