@@ -201,6 +201,19 @@ impl LockManagerBuilder {
         self.start(Clock::tokio(), |_, _| Ok(store))
     }
 
+    /// A manager of a simulated process.
+    #[cfg(feature = "testing")]
+    pub(crate) fn start_simulated(
+        mut self,
+        store: Arc<dyn LockStore>,
+        clock: crate::testing::simulation::SimClock,
+        process: crate::testing::simulation::Process,
+    ) -> Result<LockManager, ConnectError> {
+        self.check_settings()?;
+        self.config.process = Some(process);
+        self.start(Clock::Simulated(clock), |_, _| Ok(store))
+    }
+
     fn start(
         self,
         clock: Clock,

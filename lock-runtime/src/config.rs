@@ -42,6 +42,9 @@ pub(crate) struct Config {
     pub(crate) token_retention: TokenRetention,
     /// Warnings about the server's configuration are errors.
     pub(crate) strict: bool,
+    /// The simulated process that the manager belongs to.
+    #[cfg(feature = "testing")]
+    pub(crate) process: Option<crate::testing::simulation::Process>,
 }
 
 impl Default for Config {
@@ -60,6 +63,8 @@ impl Default for Config {
             fallback_poll: Duration::from_secs(5),
             token_retention: TokenRetention::For(Duration::from_secs(24 * 60 * 60)),
             strict: false,
+            #[cfg(feature = "testing")]
+            process: None,
         }
     }
 }

@@ -16,6 +16,8 @@ mod model;
 mod queue;
 mod read_write;
 mod semaphore;
+#[cfg(feature = "testing")]
+pub(crate) mod server;
 mod step;
 mod table;
 #[cfg(test)]
@@ -74,14 +76,19 @@ struct Shared {
 impl Shared {
     fn new() -> Arc<Self> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Arc::new(Self {
-            clock: Clock::tokio(),
-            epoch: u64::try_from(since_epoch.as_micros()).unwrap_or(0),
+        let epoch = u64::try_from(since_epoch.as_micros()).unwrap_or(0);
+        Arc::new(Self::with(Clock::tokio(), epoch))
+    }
+
+    fn with(clock: Clock, epoch: u64) -> Self {
+        Self {
+            clock,
+            epoch,
             handles: AtomicU64::new(0),
             table: Mutex::default(),
             semaphores: Semaphores::default(),
             latches: Latches::default(),
-        })
+        }
     }
 
     fn server_time(&self, tick: Tick) -> ServerTime {
@@ -172,7 +179,11 @@ impl Handle {
     }
 
     fn release(&self, request: &ReleaseRequest) -> Released {
-        let latest = request.then.as_ref().map(|takeover| self.stamp(&takeover.request));
+        self.release_by(request, request.then.as_ref().map(|takeover| self.stamp(&takeover.request)))
+    }
+
+    /// `latest` is that of the takeover, if there is one.
+    fn release_by(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
         Released { echo, ..released }
     }
