@@ -26,6 +26,8 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 #[cfg(feature = "helpers")]
+pub mod simulation;
+#[cfg(feature = "helpers")]
 mod site;
 pub mod soak;
 pub mod stress;

@@ -124,7 +124,6 @@ impl ServerHandle {
     }
 
     /// As [`LockStore::force_release`](crate::store::LockStore::force_release).
-    #[must_use]
     pub fn force_release(&self, key: &LockKey) -> bool {
         self.0.step(1, |step| step.force_release(key)).0
     }
