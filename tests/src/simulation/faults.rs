@@ -133,6 +133,7 @@ async fn carry_out(world: &Arc<World>, deed: Deed, (process, place): (usize, usi
             server.start(data);
         }
         Deed::StepBack => {
+            server.data().purge();
             server.clock.step(-i64::try_from(nanos(time)).unwrap_or(0));
             // What is held ends later by as much.
             sleep(time).await;

@@ -123,7 +123,8 @@ impl Plan {
             call_timeout: self.call_timeout,
             slack: Duration::from_millis(250),
             commands_per_second: 3000,
-            stint: Duration::from_secs(2),
+            // Some bodies last longer than a lease.
+            stint: self.lease * 4,
             ..Limits::new(self.lease)
         }
     }
