@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::address::{ACCEPTED, Address};
 use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
 use crate::engine::{Engine, LONGEST, out_of_range};
 use crate::error::ConnectError;
 use crate::key::LockKey;
 use crate::manager::LockManager;
+use crate::replication::Replication;
 use crate::store::LockStore;
-use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use crate::store::redis::url::Servers;
 use crate::time;
-
-/// The URLs that [`LockManager::connect`] understands, for error texts.
-const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]` or `rediss://…`";
 
 #[derive(Clone, Debug, Default)]
 enum Runtime {
@@ -111,6 +111,22 @@ impl LockManagerBuilder {
         self
     }
 
+    /// How many replicas have to confirm a grant before it counts, for locks that
+    /// [say nothing else](crate::Lock::replication). Default [`Replication::NONE`].
+    ///
+    /// For locks only: permits of semaphores are never waited for.
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.config.replication = replication;
+        self
+    }
+
+    /// How many replicas the primary has, those that are down included, for [`Replication::majority`]. Needed with a
+    /// `redis://` address only: Sentinel and Cluster know it.
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.config.replicas = Some(replicas);
+        self
+    }
+
     /// Connecting fails, instead of warning, when the server is configured in a way that can lose locks (a
     /// `maxmemory-policy` other than `noeviction`).
     pub fn strict(mut self) -> Self {
@@ -147,27 +163,9 @@ impl LockManagerBuilder {
     /// [`ConnectError::Misconfigured`] for a bad URL or settings that contradict each other.
     pub fn connect_lazy(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        let url = url.as_ref();
-        if let Some(name) = url.strip_prefix("memory:") {
-            return self.start(Clock::tokio(), |config, _| {
-                let (prefix, retention) = (config.prefix.as_str(), config.token_retention);
-                Ok(match name {
-                    "" => MemoryStore::new(prefix, retention),
-                    name => MemoryStore::named(name, prefix, retention),
-                })
-            });
-        }
-        if url.starts_with("redis://") || url.starts_with("rediss://") {
-            return self.redis(url);
-        }
-        // Only the scheme is repeated: the rest may have a password.
-        if url.starts_with("redis:") || url.starts_with("rediss:") {
-            let reason = format!("`//` is missing in the lock URL behind the first `:`; use {ACCEPTED}");
-            return Err(ConnectError::misconfigured(reason));
-        }
-        let begins =
-            url.split_once("://").map_or_else(String::new, |(scheme, _)| format!(", not with {scheme:?}"));
-        Err(ConnectError::misconfigured(format!("a lock URL begins with {ACCEPTED}{begins}")))
+        let address = Address::parse(url.as_ref())?;
+        let clock = address.clock();
+        self.start(clock, |config, runtime| address.open(config, clock, runtime))
     }
 
     /// As [`LockManager::from_env`], with these settings.
@@ -313,29 +311,7 @@ impl LockManagerBuilder {
     /// As [`connect`](Self::connect).
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        self.start_redis(&client)?.checked().await
-    }
-
-    fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
-        let client = crate::store::redis::url::client(url)?;
-        self.start_redis(&client)
-    }
-
-    fn start_redis(self, client: &redis::Client) -> Result<LockManager, ConnectError> {
-        use crate::store::redis::{RedisOptions, RedisStore};
-
-        self.start(Clock::Boot, |config, runtime| {
-            let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
-            Ok(Arc::new(RedisStore::new(client, options)?))
-        })
-    }
-}
-
-#[cfg(not(feature = "redis"))]
-impl LockManagerBuilder {
-    // The twin of the function that is there with the feature.
-    #[allow(clippy::needless_pass_by_value, clippy::unused_self)]
-    fn redis(self, _: &str) -> Result<LockManager, ConnectError> {
-        Err(ConnectError::misconfigured("this build has no Redis store; switch on the feature `redis`"))
+        let address = Address::Redis(Servers::One(client));
+        self.start(Clock::Boot, |config, runtime| address.open(config, Clock::Boot, runtime))?.checked().await
     }
 }

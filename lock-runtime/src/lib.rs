@@ -101,6 +101,7 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod address;
 mod backoff;
 mod begun;
 mod body;
@@ -118,6 +119,7 @@ mod list;
 mod manager;
 mod metrics;
 mod private;
+mod replication;
 mod scope;
 pub mod store;
 mod sync;
@@ -139,6 +141,7 @@ pub use list::LockList;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 pub use manager::{LockManager, ShutdownError};
+pub use replication::Replication;
 pub use scope::in_current_scope;
 pub use store::{Kind, LockStatus};
 pub use token::{FencingToken, OwnerId};
@@ -192,4 +195,7 @@ mod documents {
     #[cfg(feature = "redis")]
     #[doc = include_str!("../../docs/interop.md")]
     struct Interop;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../../docs/topologies.md")]
+    struct Topologies;
 }

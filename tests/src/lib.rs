@@ -1,5 +1,6 @@
-//! Support for the integration tests: real servers ([`RedisServer`]), a network that breaks ([`Proxy`]), rival
-//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), the checkers for what happens in a run ([`history`]), a store that counts
+//! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
+//! [`Cluster`], [`Quorum`]), a network that breaks ([`Proxy`]), rival processes ([`Helper`]), a checker for what several
+//! processes did under one lock ([`overlap`]), the checkers for all that happens in a run ([`history`]), a store that counts
 //! its calls ([`probe`]), what tests of all kinds of locks share ([`kinds`]), a long way to a server ([`Distance`]),
 //! Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
 //!
@@ -9,6 +10,7 @@
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod clock;
+pub mod cluster;
 pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
@@ -24,7 +26,9 @@ pub mod probe;
 pub mod process;
 #[cfg(feature = "helpers")]
 pub mod proxy;
+mod quorum;
 pub mod redis;
+pub mod sentinels;
 #[cfg(feature = "helpers")]
 pub mod simulation;
 #[cfg(feature = "helpers")]
@@ -35,6 +39,7 @@ pub mod stress;
 pub mod tls;
 mod wait;
 
+pub use cluster::Cluster;
 #[cfg(feature = "helpers")]
 pub use distance::Distance;
 #[cfg(feature = "interop")]
@@ -42,7 +47,9 @@ pub use java::Java;
 pub use process::Helper;
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;
+pub use quorum::Quorum;
 pub use redis::RedisServer;
+pub use sentinels::Sentinels;
 #[cfg(feature = "helpers")]
 pub use site::{Site, validity};
 pub use wait::eventually_blocking;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use lock_tests::soak::Servers;
 use lock_tests::stress::{Kinds, Lock};
 
 use crate::bench::{self, bars};
+use crate::servers::Topology;
 use crate::stress;
 use crate::test::Part;
 
@@ -16,7 +18,7 @@ Usage: cargo xtask <command>
 Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
-  servers   a redis-server to try things on, until Ctrl-C
+  servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
   stress    processes that are killed and stopped for minutes; or a process whose memory must be flat
 
 `cargo xtask <command> --help` says more.";
@@ -37,10 +39,12 @@ Parts, in this order:
   features  lock-runtime without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
   test      unit, documentation, UI and integration tests (needs redis-server)
+  topologies
+            the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
-            client from its registry the first time). LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer
-            than ten seconds
+            client from its registry the first time): on one server, and on Sentinel.
+            LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
   examples  quickstart and fencing, in memory and on a Redis server, two processes at once (needs redis-server)
 
 With CI=true in the environment, --install is implied and a part that is left out is a failure.
@@ -64,26 +68,35 @@ All of it takes about two minutes a round. The machine should have nothing else 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";
 
 const HELP_SERVERS: &str = "\
-Starts a redis-server on a free port of the loopback interface and prints the line that makes examples use it:
+Starts redis-servers on free ports of the loopback interface and prints the line that makes examples use them:
 
   export LOCK_URL=redis://127.0.0.1:<port>
 
-Usage: cargo xtask servers
+Usage: cargo xtask servers [single|sentinel|cluster|quorum]
 
-Its data is in a temporary folder. Ctrl-C or SIGTERM ends the server and removes the folder.";
+  single    one server (without an argument too)
+  sentinel  a primary, two replicas, and three sentinels: redis+sentinel://
+  cluster   three primaries with a replica each: redis+cluster://
+  quorum    three servers that know nothing of each other: quorum:
+
+Addresses and process ids go to stderr, for those who want to stop or kill one. Of several servers the others go on when
+one ends. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
+
+Exit status: 0 if all servers ran until the end, 1 if one did not, 2 for a command line that is not understood.";
 
 const HELP_STRESS: &str = "\
 Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their own, kills and stops them at random, stops
 the server, cuts its connections, and judges what the processes have seen: overlaps inside validity, tokens in real-time
 order, locks taken away, progress of waiters, and what is left behind. With --soak: one process in which locks come and go in all ways, and whose memory must be flat.
 
-Usage: cargo xtask stress [--kinds] [--soak] [--minutes <n>] [--seed <s>] [--lock <name>]
+Usage: cargo xtask stress [--kinds] [--soak [--cluster]] [--minutes <n>] [--seed <s>] [--lock <name>]
 
   --minutes <n>  for so long, also a fraction as 0.5; default 1, with --soak 10
   --seed <s>     kills, stops and the processes' choices follow from it; drawn when not given, and always printed.
                  The same seed makes the same schedule; what the machine makes of it differs
   --kinds        locks of all kinds and of several keys instead of mutexes only; looks at the turns of fair locks too
   --soak         memory instead of exclusion
+  --cluster      with --soak: on a cluster whose slots move and whose primaries change
   --lock <name>  a broken lock instead of the real one, which the checkers must notice:
                  no-owner-check, random-token, leak, forget-waiter; with --kinds: unfair, blind-reader
 
@@ -97,7 +110,7 @@ pub(crate) enum Task {
     Help(&'static str),
     Test(Options),
     Bench(bench::Options),
-    Servers,
+    Servers(Topology),
     Stress(stress::Options),
 }
 
@@ -116,12 +129,24 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         Some("test") => parse_test(args),
         Some("bench") => parse_bench(args),
         Some("servers") => match args.next() {
-            None => Ok(Task::Servers),
+            None => Ok(Task::Servers(Topology::Single)),
             Some("-h" | "--help") => Ok(Task::Help(HELP_SERVERS)),
-            Some(other) => Err(format!("`cargo xtask servers` takes no argument {other:?}")),
+            Some(name) => topology(name, args.next()),
         },
         Some("stress") => parse_stress(args),
         Some(other) => Err(format!("unknown command {other:?}; there are: test, bench, servers, stress")),
+    }
+}
+
+fn topology(name: &str, more: Option<&str>) -> Result<Task, String> {
+    let found = Topology::ALL.into_iter().find(|topology| topology.name() == name);
+    match (found, more) {
+        (Some(topology), None) => Ok(Task::Servers(topology)),
+        (Some(_), Some("-h" | "--help")) => Ok(Task::Help(HELP_SERVERS)),
+        (None, _) => {
+            Err(format!("`cargo xtask servers` knows no {name:?}; there are: {}", Topology::names()))
+        }
+        (Some(_), Some(more)) => Err(format!("`cargo xtask servers {name}` takes no argument {more:?}")),
     }
 }
 
@@ -205,7 +230,8 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg {
             "-h" | "--help" => return Ok(Task::Help(HELP_STRESS)),
-            "--soak" => options.soak = true,
+            "--soak" => options.soak = Some(options.soak.unwrap_or(Servers::One)),
+            "--cluster" => options.soak = Some(Servers::Cluster),
             "--kinds" => options.kinds = Kinds::All,
             "--minutes" => time = Some(minutes(value()?)?),
             "--seed" => {
@@ -215,19 +241,19 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
             "--lock" => options.lock = value()?.parse()?,
             _ => {
                 return Err(format!(
-                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --kinds, --soak, --lock, --help"
+                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --kinds, --soak, --cluster, --lock, --help"
                 ));
             }
         }
     }
-    if options.soak && (options.lock != Lock::Real || options.kinds != Kinds::Mutex) {
+    if options.soak.is_some() && (options.lock != Lock::Real || options.kinds != Kinds::Mutex) {
         return Err("--lock and --kinds are for runs without --soak".to_owned());
     }
     let by_kinds = matches!(options.lock, Lock::Unfair | Lock::BlindReader);
     if options.lock != Lock::Real && by_kinds != (options.kinds == Kinds::All) {
         return Err("--lock has other names with --kinds than without, see --help".to_owned());
     }
-    options.time = time.unwrap_or(Duration::from_secs(if options.soak { 600 } else { 60 }));
+    options.time = time.unwrap_or(Duration::from_secs(if options.soak.is_some() { 600 } else { 60 }));
     Ok(Task::Stress(options))
 }
 
@@ -293,13 +319,29 @@ mod tests {
         };
         let (minute, plain) = (Duration::from_secs(60), stress::Options::default());
         assert_eq!(stress("stress"), plain);
-        assert_eq!(stress("stress --soak"), stress::Options { soak: true, time: 10 * minute, ..plain });
+        assert_eq!(
+            stress("stress --soak"),
+            stress::Options { soak: Some(Servers::One), time: 10 * minute, ..plain }
+        );
+        assert_eq!(
+            stress("stress --soak --cluster --minutes 1"),
+            stress::Options { soak: Some(Servers::Cluster), time: minute, ..plain }
+        );
         let plain = stress::Options::default();
         let kinds = stress::Options { kinds: Kinds::All, ..plain };
         assert_eq!(stress("stress --kinds"), kinds);
         let plain = stress::Options::default();
         let short = stress::Options { time: minute / 2, seed: Some(7), lock: Lock::Leak, ..plain };
         assert_eq!(stress("stress --seed=7 --minutes 0.5 --lock leak"), short);
+    }
+
+    #[test]
+    fn one_server_is_started_unless_a_topology_is_named() {
+        assert_eq!(parsed("servers"), Ok(Task::Servers(Topology::Single)));
+        for topology in Topology::ALL {
+            assert_eq!(parsed(&format!("servers {}", topology.name())), Ok(Task::Servers(topology)));
+            assert!(HELP_SERVERS.contains(&format!("\n  {} ", topology.name())), "{topology:?}");
+        }
     }
 
     #[test]
@@ -310,6 +352,7 @@ mod tests {
             "test --help",
             "bench --help",
             "servers -h",
+            "servers cluster --help",
             "test --install --help",
             "stress --soak -h",
         ] {
@@ -330,6 +373,8 @@ mod tests {
             ("bench --only", "needs a workload"),
             ("bench --rounds 0", "--rounds"),
             ("servers now", "now"),
+            ("servers now", "single, sentinel, cluster, quorum"),
+            ("servers quorum now", "now"),
             ("stress now", "now"),
             ("stress --minutes", "--minutes"),
             ("stress --minutes=-1", "-1"),

@@ -18,6 +18,7 @@ pub(crate) enum Part {
     Features,
     Docs,
     Test,
+    Topologies,
     Loom,
     Tls,
     Interop,
@@ -25,12 +26,13 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Fmt,
         Self::Clippy,
         Self::Features,
         Self::Docs,
         Self::Test,
+        Self::Topologies,
         Self::Loom,
         Self::Tls,
         Self::Interop,
@@ -44,6 +46,7 @@ impl Part {
             Self::Features => "features",
             Self::Docs => "docs",
             Self::Test => "test",
+            Self::Topologies => "topologies",
             Self::Loom => "loom",
             Self::Tls => "tls",
             Self::Interop => "interop",
@@ -62,7 +65,7 @@ impl Part {
             Self::Features => &[Tool::Clippy],
             Self::Loom => &[],
             Self::Docs => &[Tool::OpenSsl],
-            Self::Test | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
+            Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Examples => &[Tool::RedisServer],
         }
@@ -74,6 +77,9 @@ const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustl
 
 /// The tests that need the Java program, as cargo's `--test` takes them.
 const INTEROP: &str = "interop_*";
+
+/// What they run on, one after the other.
+const INTEROP_SERVERS: [&str; 2] = ["single", "sentinel"];
 
 /// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -203,6 +209,7 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         Part::Test => {
             table.step("test", || cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"]));
         }
+        Part::Topologies => run_topologies(table, server_missing),
         Part::Loom => table.step("loom", run_loom),
         Part::Tls => run_tls(table, server_missing),
         Part::Interop if server_missing => {
@@ -224,13 +231,62 @@ fn run_interop(table: &mut Table) {
         }
         Err(why) => Outcome::Failed(why),
     });
-    if built {
-        table.step("interop", || {
-            // All features, as in the part `test`: nothing is compiled twice. Figures are worth seeing.
+    for servers in INTEROP_SERVERS.into_iter().filter(|_| built) {
+        table.step(&format!("interop: {servers}"), || {
+            // All features, as in the part `test`: nothing is compiled twice. Figures are worth seeing. The tests
+            // wait more than they compute.
             let start = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", INTEROP];
-            cargo(&[&start[..], &["--", "--show-output"]].concat())
+            let mut test = crate::cargo();
+            test.args(start).args(["--", "--show-output", "--test-threads=4"]);
+            test.env("LOCK_INTEROP_SERVERS", servers);
+            run_command(&mut test)
         });
     }
+}
+
+/// What else the tests of every store run on, besides one server.
+const TOPOLOGIES: [&str; 3] = ["sentinel", "cluster", "quorum"];
+
+/// The tests of every store again, on several servers.
+fn run_topologies(table: &mut Table, server_missing: bool) {
+    let tests = match shared_tests() {
+        Ok(tests) => tests,
+        Err(error) => {
+            table.step("topologies", || Outcome::Failed(format!("the tests can't be listed: {error}")));
+            return;
+        }
+    };
+    for topology in TOPOLOGIES {
+        table.step(&format!("topologies: {topology}"), || {
+            if server_missing {
+                return Outcome::Skipped("missing: redis-server".to_owned());
+            }
+            let mut test = crate::cargo();
+            // All features, as in the part `test`: nothing is compiled twice.
+            test.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
+            for name in &tests {
+                test.args(["--test", name]);
+            }
+            // They mostly wait.
+            test.args(["--", "--test-threads", "4", "redis::"]).env("LOCK_TESTS_TOPOLOGY", topology);
+            run_command(&mut test)
+        });
+    }
+}
+
+/// The integration tests whose functions are tests of every store.
+fn shared_tests() -> std::io::Result<Vec<String>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tests");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_source = path.extension().is_some_and(|extension| extension == "rs");
+        if is_source && std::fs::read_to_string(&path)?.contains("on_every_store! {") {
+            names.extend(path.file_stem().and_then(|name| name.to_str()).map(str::to_owned));
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// The models of what threads share. The flag puts `lock-runtime` on the primitives of `loom`, on which its other tests
@@ -277,7 +333,11 @@ fn cargo(args: &[&str]) -> Outcome {
 
 /// Runs `command` with its output on ours.
 fn run_command(command: &mut Command) -> Outcome {
-    let mut line = String::from("cargo");
+    let mut line = String::new();
+    for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+        line.push_str(&format!("{}={} ", name.display(), value.display()));
+    }
+    line.push_str("cargo");
     for arg in command.get_args() {
         line.push(' ');
         line.push_str(&arg.to_string_lossy());

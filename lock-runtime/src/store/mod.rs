@@ -30,12 +30,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::LockKey;
+use crate::replication::Replication;
 use crate::token::{FencingToken, OwnerId};
 
 mod error;
 mod latch;
 mod latest;
+mod mark;
 pub(crate) mod memory;
+#[allow(dead_code, reason = "the builder makes it")]
+pub(crate) mod quorum;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod semaphore;
@@ -46,6 +50,7 @@ use latest::Latest;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use latch::{CountDownRequest, LatchStore};
+pub use mark::{Mark, MarkRequest, Marked};
 pub use semaphore::{
     MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
     PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore,
@@ -128,7 +133,12 @@ pub struct AcquireRequest {
     /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits, at most for so long
     /// ([`LONGEST_WAIT`] for ever), and a store that refuses it takes note of that, see [`queued`](Self::queued).
     pub wait: Option<Duration>,
+    /// How many replicas have to confirm the grant: if fewer do, it is [`StoreErrorKind::NotReplicated`], and the request
+    /// has to be withdrawn. Not waited for when the answer is no grant. A store without replicas refuses it as
+    /// [`StoreErrorKind::Unsupported`]. Never of a [`Takeover`].
+    pub replication: Replication,
     latest: Latest,
+    parts: quorum::Parts,
 }
 
 /// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
@@ -147,7 +157,17 @@ impl AcquireRequest {
     /// A request for one token a key, without a floor.
     #[must_use]
     pub fn new(items: Vec<Item>, lease: Duration, timeout: Duration) -> Self {
-        Self { items, lease, tokens: 1, token_floor: 0, timeout, wait: None, latest: Latest::default() }
+        Self {
+            items,
+            lease,
+            tokens: 1,
+            token_floor: 0,
+            timeout,
+            wait: None,
+            replication: Replication::NONE,
+            latest: Latest::default(),
+            parts: quorum::Parts::default(),
+        }
     }
 
     /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the request:
@@ -173,6 +193,13 @@ impl AcquireRequest {
         self
     }
 
+    /// Asks for a grant that so many replicas confirm.
+    #[must_use]
+    pub fn replicated(mut self, replication: Replication) -> Self {
+        self.replication = replication;
+        self
+    }
+
     /// Asks for tokens above `floor`.
     #[must_use]
     pub fn token_floor(mut self, floor: u64) -> Self {
@@ -192,6 +219,20 @@ impl AcquireRequest {
     /// executed. `None` when it was never stamped, and so never sent; it can't be from then on.
     pub fn seal(&self) -> Option<ServerTime> {
         self.latest.seal()
+    }
+
+    /// For stores without replicas: an error when some are to confirm the grant.
+    pub(crate) fn refuse_replication(&self) -> Result<(), StoreError> {
+        if self.replication.is_none() {
+            return Ok(());
+        }
+        let message = "no replica can confirm a grant here: this store has none; leave out `replication`";
+        Err(StoreError::new(StoreErrorKind::Unsupported, message))
+    }
+
+    /// Whether it was withdrawn before it was sent, and so can't be any more.
+    fn is_sealed(&self) -> bool {
+        self.latest.is_sealed()
     }
 
     /// The largest server time at which any copy of this request may still be executed; `None` before the first
@@ -364,6 +405,9 @@ pub enum Kept {
     Gone,
     /// Still waiting; look again after this time, if nothing is heard before. Never zero.
     Waiting(Duration),
+    /// Could not be asked, while others of the request could: one of several servers is away. Nothing is known of it; ask
+    /// again.
+    Unknown,
 }
 
 /// The answer to a withdrawal.
@@ -394,7 +438,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// Gives the items back and wakes whoever waits for them.
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>>;
 
-    /// Renews each item on its own; the answers are in the order of the request.
+    /// Renews each item on its own; the answers are in the order of the request. An `Err` is about all of them.
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>>;
 
     /// Turns holds of [`Kind::Write`] into holds of [`Kind::Read`] of the same owners, each on its own, renews them, and
@@ -418,6 +462,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// The next page of the locks whose keys begin with a prefix. Touches nothing, and holds nobody up for long.
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>>;
+
+    /// Looks at the store's marker, or makes it: see [`MarkRequest`]. A store without one can't be part of a quorum.
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        let _ = request;
+        let message = format!("{self:?} keeps no marker, so it can't be part of a quorum");
+        Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, message)) })
+    }
 
     /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;

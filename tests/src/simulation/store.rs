@@ -8,8 +8,8 @@ use std::time::Duration;
 use lock_runtime::LockKey;
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, KeepRequest, Kept, Kind, LockStatus, LockStore,
-    ReleaseRequest, Released, ScanRequest, Scanned, ServerTime, StoreError, StoreErrorKind, TokenRange,
-    Watch, Withdrawn,
+    MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, ServerTime, StoreError,
+    StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
 use lock_runtime::testing::simulation::{ServerHandle, SimClock};
 use tokio::sync::{mpsc, oneshot};
@@ -384,6 +384,10 @@ impl LockStore for SimStore {
 
     fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
         Box::pin(async { Err(error(StoreErrorKind::Unsupported, "no scans")) })
+    }
+
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        self.call(request.timeout, None, Vec::new(), move |handle, _| Ok(handle.mark(request.mark)))
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

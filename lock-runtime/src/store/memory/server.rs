@@ -11,8 +11,8 @@ use crate::clock::Clock;
 use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, KeepRequest, Kept, LockStatus, ReleaseRequest, Released, ServerTime,
-    StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, KeepRequest, Kept, LockStatus, Mark, Marked, ReleaseRequest, Released,
+    ServerTime, StoreError, Watch, Withdrawn,
 };
 use crate::sync::lock;
 use crate::testing::simulation::SimClock;
@@ -52,6 +52,7 @@ impl MemoryServer {
         let shared = Shared::with(self.0.clock, self.0.epoch);
         let copy = self.0.table().copy();
         *lock(&shared.table) = copy;
+        lock(&shared.markers).clone_from(&lock(&self.0.markers));
         Self(Arc::new(shared))
     }
 
@@ -132,6 +133,11 @@ impl ServerHandle {
     /// As [`LockStore::force_release`](crate::store::LockStore::force_release).
     pub fn force_release(&self, key: &LockKey) -> bool {
         self.0.step(1, |step| step.force_release(key)).0
+    }
+
+    /// As [`LockStore::mark`](crate::store::LockStore::mark).
+    pub fn mark(&self, mark: Mark) -> Marked {
+        self.0.mark(mark)
     }
 
     /// What the server's clock shows.

@@ -2,8 +2,11 @@
 
 use redis::Value;
 
-use super::Inner;
+use super::connection::Ready;
+use super::fault::Fault;
+use super::join::join;
 use super::names::Names;
+use super::node::{At, Node};
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about, locks_and_counters};
@@ -15,17 +18,19 @@ const LOOKED_AT: u32 = 200;
 /// Locks that one script looks at: the server does nothing else meanwhile.
 const BATCH: usize = 25;
 
-impl Inner {
-    pub(super) async fn status(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+impl Node {
+    pub(super) async fn status(&self, key: &LockKey, at: At) -> Result<LockStatus, Fault> {
         let names = [Names::new(&self.options.prefix, key)?];
-        let ready = self.connector.ready(self.options.call_timeout).await?;
-        let answer = self.connector.run(&ready, &look_at(&names)).await;
-        let value = answer.map_err(|error| about(error, &names))?;
+        let ready = self.connector.ready(at).await?;
+        let answer = self.connector.run(&ready, &look_at(self, &names)).await;
+        let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
         let [names] = names;
         match reply::array(&value) {
-            Some([Value::ServerError(error)]) => Err(about(self.connector.refused(&ready, error), &[names])),
-            Some([status]) => self.read_status(status, names),
-            _ => Err(self.senseless(&value)),
+            Some([Value::ServerError(error)]) => {
+                Err(about(self.connector.refused(&ready, error), &[names]).into())
+            }
+            Some([status]) => Ok(self.read_status(status, names)?),
+            _ => Err(self.senseless(&value).into()),
         }
     }
 
@@ -48,19 +53,19 @@ impl Inner {
         Ok(status)
     }
 
-    pub(super) async fn force_release(&self, key: &LockKey) -> Result<bool, StoreError> {
+    pub(super) async fn force_release(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
         let names = Names::new(&self.options.prefix, key)?;
-        let ready = self.connector.ready(self.options.call_timeout).await?;
-        let mut invocation = Invocation::new(&script::FORCE_RELEASE, 1, 0);
+        let ready = self.connector.ready(at).await?;
+        let mut invocation = self.invocation(&script::FORCE_RELEASE, 1, 0);
         invocation.name(names.lock());
         let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
+        let value = answer.map_err(|fault| fault.map(|error| about(error, std::slice::from_ref(&names))))?;
         let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
-        freed.map_err(|reason| self.foreign(names.lock(), reason))
+        Ok(freed.map_err(|reason| self.foreign(names.lock(), reason))?)
     }
 
-    pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, StoreError> {
-        let mut ready = self.connector.ready(request.timeout).await?;
+    pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, Fault> {
+        let mut ready = self.connector.ready(At::once(request.timeout)).await?;
         let mut scan = redis::cmd("SCAN");
         let pattern = format!("{}{}*", literal(&self.options.prefix), literal(&request.prefix));
         scan.arg(request.cursor).arg("MATCH").arg(pattern);
@@ -74,36 +79,66 @@ impl Inner {
             .filter_map(|name| LockKey::new(name.strip_prefix(&self.options.prefix)?).ok())
             .filter(|key| Names::new(&self.options.prefix, key).is_ok())
             .collect();
+        // One after the other, so that others come in between; or, where each key may be in a slot of its own, all at once.
+        let batch = if self.has_peers { 1 } else { BATCH };
+        ready = self.connector.later(&ready);
+        let looks = keys.chunks(batch).map(|keys| self.look_at_some(&ready, keys));
+        let found = if self.has_peers {
+            join(looks).await
+        } else {
+            let mut found = Vec::new();
+            for look in looks {
+                found.push(look.await);
+            }
+            found
+        };
         let mut locks = Vec::new();
-        for keys in keys.chunks(BATCH) {
-            let names: Result<Vec<_>, _> =
-                keys.iter().map(|key| Names::new(&self.options.prefix, key)).collect();
-            let names = names?;
-            ready = self.connector.later(&ready);
-            let value = self.connector.run(&ready, &look_at(&names)).await?;
-            let answers = reply::array(&value)
-                .filter(|answers| answers.len() == names.len())
-                .ok_or_else(|| self.senseless(&value))?;
-            for ((answer, key), names) in answers.iter().zip(keys).zip(names) {
-                let status = match answer {
-                    Value::ServerError(error) => Err(self.connector.refused(&ready, error)),
-                    status => self.read_status(status, names),
-                };
-                match status {
-                    Ok(status) if status.is_locked() => locks.push((key.clone(), status)),
-                    Ok(_) => {}
-                    // Somebody's data, as most hashes are.
-                    Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
-                    Err(error) => return Err(error),
-                }
+        for found in found {
+            match found {
+                Ok(found) => locks.extend(found),
+                // Its slot has gone since it was found.
+                Err(fault) if self.has_peers && fault.redirect.is_some() => {}
+                Err(fault) => return Err(fault),
             }
         }
         Ok(Scanned { locks, next: Some(next).filter(|&next| next != 0) })
     }
 }
 
-fn look_at(names: &[Names<'_>]) -> Invocation {
-    let mut invocation = Invocation::new(&script::STATUS, 2 * names.len(), 0);
+impl Node {
+    /// Those of these keys that are locked.
+    async fn look_at_some(
+        &self,
+        ready: &Ready,
+        keys: &[LockKey],
+    ) -> Result<Vec<(LockKey, LockStatus)>, Fault> {
+        let names: Result<Vec<_>, _> = keys.iter().map(|key| Names::new(&self.options.prefix, key)).collect();
+        let names = names?;
+        let ready = self.connector.later(ready);
+        let value = self.connector.run(&ready, &look_at(self, &names)).await?;
+        let answers = reply::array(&value)
+            .filter(|answers| answers.len() == names.len())
+            .ok_or_else(|| self.senseless(&value))?;
+        let mut locks = Vec::new();
+        for ((answer, key), names) in answers.iter().zip(keys).zip(names) {
+            let status = match answer {
+                Value::ServerError(error) => Err(self.connector.refused(&ready, error)),
+                status => self.read_status(status, names),
+            };
+            match status {
+                Ok(status) if status.is_locked() => locks.push((key.clone(), status)),
+                Ok(_) => {}
+                // Somebody's data, as most hashes are.
+                Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(locks)
+    }
+}
+
+fn look_at(node: &Node, names: &[Names<'_>]) -> Invocation {
+    let mut invocation = node.invocation(&script::STATUS, 2 * names.len(), 0);
     locks_and_counters(&mut invocation, names);
     invocation
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::{CallError, Connector, Ready};
+use super::fault::Fault;
+use super::node::At;
 use super::reply;
 use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
@@ -12,10 +14,24 @@ use crate::store::{StoreError, StoreErrorKind};
 /// The oldest version that works: HRANDFIELD came with it.
 const OLDEST: (u64, u64) = (6, 2);
 
+/// What the server is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// The only one.
+    Alone,
+    /// One of a cluster.
+    Cluster,
+}
+
 /// Connects and looks at the server; resolves within about `timeout`.
-pub(super) async fn check(connector: &Connector, strict: bool, timeout: Duration) -> Result<(), StoreError> {
+pub(super) async fn check(
+    connector: &Connector,
+    mode: Mode,
+    strict: bool,
+    timeout: Duration,
+) -> Result<(), StoreError> {
     let deadline = connector.dialer().clock.now() + timeout;
-    let ready = match connector.ready(timeout).await {
+    let ready = match connector.ready(At::once(timeout)).await {
         Ok(ready) => ready,
         Err(error) if error.kind() == StoreErrorKind::Unsupported => {
             return Err(name_old_server(connector, deadline).await.unwrap_or(error));
@@ -46,6 +62,12 @@ pub(super) async fn check(connector: &Connector, strict: bool, timeout: Duration
         return Err(
             address.error(StoreErrorKind::NotReady, "LOADING: the server is reading its data from disk")
         );
+    }
+    let is_cluster = field(&info, "redis_mode").map(str::to_owned).or_else(|| entry(&hello, "mode"));
+    if mode == Mode::Alone && is_cluster.is_some_and(|mode| mode == "cluster") {
+        let what = "the server is a node of a Redis Cluster; write redis+cluster://host:port, or rediss+cluster:// \
+                    with TLS";
+        return Err(address.error(StoreErrorKind::Unsupported, what));
     }
     let role = field(&info, "role").map(str::to_owned).or_else(|| entry(&hello, "role"));
     if let Some(role) = role.filter(|role| role != "master") {
@@ -83,7 +105,10 @@ async fn call(connector: &Connector, ready: &Ready, words: &[&str]) -> Result<Va
     for word in words {
         command.arg(*word);
     }
-    connector.call(&connector.later(ready), &command).await.map_err(|error: CallError| error.into())
+    connector
+        .call(&connector.later(ready), &command)
+        .await
+        .map_err(|error: CallError| Fault::from(error).error)
 }
 
 /// Whether the server can't be used, rather than not be asked this.
@@ -131,7 +156,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A value of a map, or of an array of names and values.
-fn entry(value: &Value, name: &str) -> Option<String> {
+pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
     let found = match value {
         Value::Map(entries) => {
             entries.iter().find(|(key, _)| reply::text(key) == Some(name)).map(|(_, value)| value)

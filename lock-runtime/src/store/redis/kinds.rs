@@ -1,13 +1,16 @@
 //! The steps for requests that are not for mutexes alone: items of any kinds, in one script.
 
-use super::Inner;
+use std::time::Duration;
+
 use super::connection::Ready;
+use super::fault::Fault;
 use super::names::Names;
+use super::node::{At, Node};
 use super::reply;
 use super::script::{self, Invocation, Script};
 use super::steps::{locks, locks_and_counters, millis};
 use crate::store::{
-    AcquireRequest, Item, KeepRequest, Kept, Kind, ReleaseRequest, Released, ServerTime, Standing, StoreError,
+    AcquireRequest, Item, KeepItem, Kept, Kind, ReleaseRequest, Released, ServerTime, Standing,
 };
 
 /// Whether the leaner scripts for mutexes do.
@@ -32,8 +35,8 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
 }
 
 /// A script that is told which locks, and who has each in which kind.
-fn plain(script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invocation {
-    let mut invocation = Invocation::new(script, names.len(), 2 * names.len());
+fn plain(node: &Node, script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invocation {
+    let mut invocation = node.invocation(script, names.len(), 2 * names.len());
     locks(&mut invocation, names);
     kinds_and_owners(&mut invocation, items);
     invocation
@@ -53,28 +56,29 @@ fn leanest(
     }
 }
 
-pub(super) fn withdrawal(items: &[Item], names: &[Names<'_>]) -> Invocation {
+pub(super) fn withdrawal(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
     let script = leanest(items, &script::WITHDRAW_RW, &script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS);
-    plain(script, items, names)
+    plain(node, script, items, names)
 }
 
-impl Inner {
+impl Node {
     pub(super) fn acquisition(
         &self,
         request: &AcquireRequest,
+        items: &[Item],
+        wait: Option<Duration>,
         names: &[Names<'_>],
         latest: ServerTime,
     ) -> Invocation {
-        let script =
-            leanest(&request.items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
-        let mut invocation = Invocation::new(script, 2 * names.len(), 6 + 2 * names.len());
+        let script = leanest(items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
+        let mut invocation = self.invocation(script, 2 * names.len(), 6 + 2 * names.len());
         locks_and_counters(&mut invocation, names);
         self.grant_arguments(&mut invocation, request, latest);
-        match request.wait {
+        match wait {
             Some(wait) => invocation.arg(millis(wait)),
             None => invocation.arg(-1),
         };
-        kinds_and_owners(&mut invocation, &request.items);
+        kinds_and_owners(&mut invocation, items);
         invocation
     }
 
@@ -83,25 +87,25 @@ impl Inner {
         request: &ReleaseRequest,
         names: &[Names<'_>],
         ready: &Ready,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Released, Fault> {
         let items = &request.items;
         let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
-        let invocation = plain(script, items, names);
+        let invocation = plain(self, script, items, names);
         self.freed(request, names, ready, &invocation).await
     }
 
     pub(super) fn lingering(&self, request: &ReleaseRequest, names: &[Names<'_>]) -> Invocation {
-        let mut invocation = Invocation::new(&script::LINGER_KINDS, names.len(), 1 + 2 * names.len());
+        let mut invocation = self.invocation(&script::LINGER_KINDS, names.len(), 1 + 2 * names.len());
         locks(&mut invocation, names);
         invocation.arg(millis(request.linger));
         kinds_and_owners(&mut invocation, &request.items);
         invocation
     }
 
-    pub(super) fn keeping(&self, request: &KeepRequest, names: &[Names<'_>]) -> Invocation {
-        let mut invocation = Invocation::new(&script::KEEP_KINDS, names.len(), 4 * names.len());
+    pub(super) fn keeping(&self, items: &[KeepItem], names: &[Names<'_>]) -> Invocation {
+        let mut invocation = self.invocation(&script::KEEP_KINDS, names.len(), 4 * names.len());
         locks(&mut invocation, names);
-        for keep in &request.items {
+        for keep in items {
             invocation
                 .arg(letter(keep.item.kind))
                 .arg(u8::from(keep.standing == Standing::Waiter))
@@ -111,15 +115,15 @@ impl Inner {
         invocation
     }
 
-    pub(super) async fn downgrade(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
-        let names = self.names(request.items.iter().map(|keep| &keep.item))?;
-        let ready = self.connector.ready(request.timeout).await?;
-        let mut invocation = Invocation::new(&script::DOWNGRADE, names.len(), 2 * names.len());
+    pub(super) async fn downgrade(&self, items: &[KeepItem], at: At) -> Result<Vec<Kept>, Fault> {
+        let names = self.names(items.iter().map(|keep| &keep.item))?;
+        let ready = self.connector.ready(at).await?;
+        let mut invocation = self.invocation(&script::DOWNGRADE, names.len(), 2 * names.len());
         locks(&mut invocation, &names);
-        for keep in &request.items {
+        for keep in items {
             invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease));
         }
         let value = self.connector.run(&ready, &invocation).await?;
-        reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))
+        Ok(reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))?)
     }
 }

@@ -18,6 +18,8 @@ use crate::token::OwnerId;
 
 mod admin;
 mod check;
+mod cluster;
+mod cluster_conformance;
 mod conformance;
 mod fair;
 mod fair_java;
@@ -35,8 +37,11 @@ mod rw_model;
 mod rw_rivals;
 mod rw_states;
 mod semaphore;
+mod sentinel;
+mod sentinel_rig;
 mod server;
 mod states;
+mod synced;
 mod takeover;
 mod watch;
 mod wire;
@@ -146,21 +151,29 @@ async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreEr
 /// Sends a request that the server finds too late, both times: its stamp is far in the past.
 async fn acquire_late(store: &RedisStore, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
     store.check().await?;
-    let clock = &store.inner.server_clock;
     let now = Clock::Boot.now();
-    let truth = clock.estimate(now).unwrap();
-    // The time in the refusal is ignored, since this seems to be newer.
-    clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    let nodes = store.nodes();
+    let truths: Vec<_> = nodes.iter().map(|node| node.server_clock.estimate(now).unwrap()).collect();
+    for node in &nodes {
+        // The time in the refusal is ignored, since this seems to be newer.
+        node.server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    }
     let acquired = store.acquire(request).await;
-    clock.pretend(truth, now);
+    for (node, truth) in nodes.iter().zip(truths) {
+        node.server_clock.pretend(truth, now);
+    }
     acquired
 }
 
 /// Waits until `condition` holds, for at most 10 s.
 async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
-    let give_up = tokio::time::Instant::now() + Duration::from_secs(10);
+    until_within(Duration::from_secs(10), what, condition).await;
+}
+
+async fn until_within<F: Future<Output = bool>>(most: Duration, what: &str, condition: impl Fn() -> F) {
+    let give_up = tokio::time::Instant::now() + most;
     while !condition().await {
-        assert!(tokio::time::Instant::now() < give_up, "not within 10 s: {what}");
+        assert!(tokio::time::Instant::now() < give_up, "not within {most:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
