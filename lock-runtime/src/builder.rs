@@ -14,6 +14,8 @@ use crate::key::LockKey;
 use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
+#[cfg(feature = "testing")]
+use crate::store::quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
 use crate::store::redis::url::Servers;
 use crate::time;
@@ -203,13 +205,22 @@ impl LockManagerBuilder {
     #[cfg(feature = "testing")]
     pub(crate) fn start_simulated(
         mut self,
-        store: Arc<dyn LockStore>,
+        mut stores: Vec<Arc<dyn LockStore>>,
         clock: crate::testing::simulation::SimClock,
         process: crate::testing::simulation::Process,
     ) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
         self.config.process = Some(process);
-        self.start(Clock::Simulated(clock), |_, _| Ok(store))
+        let clock = Clock::Simulated(clock);
+        self.start(clock, |config, runtime| match (stores.len(), stores.pop()) {
+            (1, Some(store)) => Ok(store),
+            (_, last) => {
+                let options = QuorumOptions::new(config, clock, runtime.clone());
+                let quorum = QuorumStore::new(stores.into_iter().chain(last).collect(), options);
+                let quorum = quorum.map_err(|error| ConnectError::misconfigured(error.to_string()))?;
+                Ok(Arc::new(quorum) as Arc<dyn LockStore>)
+            }
+        })
     }
 
     fn start(

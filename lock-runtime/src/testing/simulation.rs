@@ -157,7 +157,7 @@ impl<F: Future> Future for Part<F> {
     }
 }
 
-/// A manager of `process` on `store`, which goes by `clock`.
+/// A manager of `process`, which goes by `clock`, on a store, or on a quorum of several.
 ///
 /// # Panics
 ///
@@ -165,11 +165,11 @@ impl<F: Future> Future for Part<F> {
 #[must_use]
 pub fn manager(
     settings: LockManagerBuilder,
-    store: Arc<dyn LockStore>,
+    stores: Vec<Arc<dyn LockStore>>,
     clock: SimClock,
     process: &Process,
 ) -> LockManager {
-    match settings.start_simulated(store, clock, process.clone()) {
+    match settings.start_simulated(stores, clock, process.clone()) {
         Ok(locks) => locks,
         Err(error) => super::fail(&error.to_string()),
     }

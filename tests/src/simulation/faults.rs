@@ -63,6 +63,7 @@ fn draw(faults: Faults, dice: &mut Dice) -> Option<Deed> {
     let safe = SAFE[pick(dice, SAFE.len())];
     match faults {
         Faults::None => None,
+        Faults::Processes => Some(if dice.once_in(2) { Deed::Kill } else { Deed::Pause }),
         Faults::Safe => Some(safe),
         Faults::Losing => Some(if dice.once_in(3) { losing } else { safe }),
     }

@@ -31,6 +31,8 @@ use crate::history::{History, Limits, Violation, check};
 pub enum Faults {
     /// Nothing.
     None,
+    /// Processes are stopped and killed.
+    Processes,
     /// What loses no key.
     Safe,
     /// What loses keys, too.
@@ -50,8 +52,8 @@ pub enum Lie {
     ForgetsTokens,
     /// Waiters are neither told of a release nor ask again.
     ForgetsWaiters,
-    /// Releases are answered, and not carried out.
-    LosesReleases,
+    /// Whoever has a key keeps it, wanted or not.
+    RenewsAll,
     /// Leases last a thousand times as long as they should.
     NeverExpires,
     /// Holders are not told that their lock is lost.
@@ -77,6 +79,8 @@ pub struct Plan {
     pub processes: usize,
     /// Of each process.
     pub tasks: usize,
+    /// One, or a quorum of three.
+    pub servers: usize,
     /// For how long things happen to them.
     pub time: Duration,
     /// For how long they go on after that.
@@ -103,6 +107,7 @@ impl Plan {
             seed,
             processes: 3,
             tasks: 3,
+            servers: 1,
             time: Duration::from_secs(4),
             calm: Duration::from_secs(2),
             lease: Duration::from_secs(1),
@@ -114,6 +119,12 @@ impl Plan {
         }
     }
 
+    /// The same on a quorum of three servers.
+    #[must_use]
+    pub fn quorum(seed: u64, faults: Faults) -> Self {
+        Self { servers: 3, ..Self::new(seed, faults) }
+    }
+
     /// What its history may have. Nothing here is slower than it should be, so the slack is for what is noted late: a
     /// message's way there and back, and a body's look.
     #[must_use]
@@ -121,7 +132,8 @@ impl Plan {
         Limits {
             fallback: self.fallback,
             call_timeout: self.call_timeout,
-            slack: Duration::from_millis(250),
+            // A quorum is asked in several rounds.
+            slack: Duration::from_millis(250) * u32::try_from(self.servers).unwrap_or(1),
             commands_per_second: 3000,
             // Some bodies last longer than a lease.
             stint: self.lease * 4,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lock_runtime::store::LockStore;
 use lock_runtime::testing::leftovers;
 use lock_runtime::testing::simulation::{Process, SimClock, manager, seed};
 use lock_runtime::{LockKey, LockManager};
@@ -73,7 +74,10 @@ impl Processes {
         let log = world.new_log();
         let (process, clock) = (Process::new(), SimClock::new(rate(&mut dice)));
         let killed = Arc::<Version>::default();
-        let store = Arc::new(SimStore::new(world, place, 0, clock, Arc::clone(&killed)));
+        let store = |server| -> Arc<dyn LockStore> {
+            Arc::new(SimStore::new(world, place, server, clock, Arc::clone(&killed)))
+        };
+        let stores = (0..world.servers.len()).map(store).collect();
         let fallback = if world.lies(Lie::ForgetsWaiters) { plan.patience * 100 } else { plan.fallback };
         let settings = LockManager::builder()
             .prefix("")
@@ -81,7 +85,7 @@ impl Processes {
             .call_timeout(plan.call_timeout)
             .fallback_poll(fallback)
             .subscription_linger(Duration::from_millis(200));
-        let locks = manager(settings, store, clock, &process);
+        let locks = manager(settings, stores, clock, &process);
         let worker = Arc::new(Worker {
             world: Arc::clone(world),
             locks: locks.clone(),
@@ -188,17 +192,20 @@ pub(super) fn play(plan: &Plan) -> (BTreeMap<String, String>, History) {
     let logs = runtime.block_on(async {
         let dice = Dice::new(plan.seed);
         seed(dice.fork(1).roll());
-        let world = World::new(dice.fork(2), 1, plan.lie);
+        let world = World::new(dice.fork(2), plan.servers, plan.lie);
         let net = tokio::spawn({
             let net = Arc::clone(&world.net);
             async move { net.run().await }
         });
         let replicas = tokio::spawn(replicate(Arc::clone(&world)));
         let counting = tokio::spawn({
-            let world = Arc::clone(&world);
+            let (world, lease) = (Arc::clone(&world), plan.lease);
             async move {
                 loop {
                     world.note_commands();
+                    if world.lies(Lie::RenewsAll) {
+                        world.renew(&keys(), lease);
+                    }
                     sleep(Duration::from_millis(250)).await;
                 }
             }

@@ -318,7 +318,7 @@ impl LockStore for SimStore {
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        let (loses, foreign) = (self.lies(Lie::LosesReleases, 2), self.lies(Lie::ReleasesForeign, 3));
+        let (loses, foreign) = (self.lies(Lie::RenewsAll, 1), self.lies(Lie::ReleasesForeign, 3));
         let takeover = request.then.as_ref().map(|takeover| Arc::clone(&takeover.request));
         let takes = takeover.is_some();
         self.call(request.timeout, takeover, keys_of(&request.items), move |handle, latest| {

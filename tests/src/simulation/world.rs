@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_runtime::LockKey;
-use lock_runtime::store::ServerTime;
+use lock_runtime::store::{Item, KeepItem, KeepRequest, Mark, ServerTime};
 use lock_runtime::testing::simulation::{MemoryServer, SimClock};
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ impl Server {
     fn new(name: String, parts_per_million: i64) -> Self {
         let clock = SimClock::new(parts_per_million);
         let inner = Inner {
-            data: MemoryServer::new(clock, ServerTime::from_micros(EPOCH)),
+            data: used(MemoryServer::new(clock, ServerTime::from_micros(EPOCH))),
             state: State::Running,
             backlog: Vec::new(),
             commands: 0,
@@ -231,7 +231,8 @@ impl World {
         let Some(server) = self.servers.get(server) else { return };
         let mut inner = server.inner.lock().unwrap();
         inner.commands += 1;
-        for key in keys {
+        // What one server of several has says little.
+        for key in keys.iter().filter(|_| self.servers.len() == 1) {
             let looked = inner.data.look(key);
             let now = nanos(self.start.elapsed());
             let until = |left: Duration| now + nanos(left);
@@ -239,11 +240,7 @@ impl World {
             let in_turn = key.as_str().contains("fair");
             let queue = looked.queue.iter().filter(|_| in_turn);
             let event = Event::Seen {
-                key: if self.servers.len() == 1 {
-                    key.as_str().to_owned()
-                } else {
-                    format!("{key}@{}", server.name)
-                },
+                key: key.as_str().to_owned(),
                 holders: looked.holders.iter().map(|owner| owner.as_str().to_owned()).collect(),
                 expires: looked.remaining.map_or(0, until),
                 queue: queue.map(|(owner, left)| (owner.as_str().to_owned(), until(*left))).collect(),
@@ -255,6 +252,21 @@ impl World {
         }
     }
 
+    /// Renews whatever is held.
+    pub(super) fn renew(&self, keys: &[LockKey], lease: Duration) {
+        for (place, server) in self.servers.iter().enumerate() {
+            let handle = server.data().connect();
+            for key in keys {
+                let status = handle.status(key);
+                let Some(kind) = status.kind else { continue };
+                let item = |(owner, _)| Item { key: key.clone(), kind, owner };
+                let items = status.holders.into_iter().map(item).map(|item| KeepItem::hold(item, lease));
+                let _ = handle.keep(&KeepRequest { items: items.collect(), timeout: lease });
+            }
+            self.executed(place, keys);
+        }
+    }
+
     /// Notes how many commands the servers have executed.
     pub(super) fn note_commands(&self) {
         for server in &self.servers {
@@ -262,6 +274,13 @@ impl World {
             self.log.say(&Event::Commands { server: server.name.clone(), total });
         }
     }
+}
+
+/// A quorum believes a server that was never used before if it is told so.
+fn used(server: MemoryServer) -> MemoryServer {
+    let latest = ServerTime::from_micros(u64::MAX);
+    server.connect().mark(Mark::First { latest });
+    server
 }
 
 /// So many parts per million faster than true: two clocks stay within what leases allow for, a hundredth.
