@@ -30,6 +30,8 @@ mod quorum;
 pub mod redis;
 pub mod sentinels;
 #[cfg(feature = "helpers")]
+pub mod simulation;
+#[cfg(feature = "helpers")]
 mod site;
 pub mod soak;
 pub mod stress;
