@@ -1,7 +1,8 @@
-//! Support for the integration tests: real servers ([`RedisServer`]), a network that breaks ([`Proxy`]), rival
-//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), a store that counts
-//! its calls ([`probe`]), what tests of all kinds of locks share ([`kinds`]), a long way to a server ([`Distance`]),
-//! Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
+//! Support for the integration tests: real servers ([`RedisServer`]), also with clocks that are wrong
+//! ([`ServerClock`]), a network that breaks ([`Proxy`]), rival processes ([`Helper`]), a checker for what several
+//! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
+//! locks share ([`kinds`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for
+//! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
@@ -24,6 +25,7 @@ pub mod process;
 #[cfg(feature = "helpers")]
 pub mod proxy;
 pub mod redis;
+mod server_clock;
 #[cfg(feature = "helpers")]
 mod site;
 pub mod soak;
@@ -40,6 +42,7 @@ pub use process::Helper;
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;
 pub use redis::RedisServer;
+pub use server_clock::{Offset, ServerClock};
 #[cfg(feature = "helpers")]
 pub use site::{Site, validity};
 pub use wait::eventually_blocking;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::ServerClock;
 use crate::process::Process;
 
 /// How long a server may take to answer. Generous: two busy cores.
@@ -74,6 +75,7 @@ pub struct RedisServer {
     dir: TempDir,
     port: u16,
     args: Vec<String>,
+    clock: Option<ServerClock>,
 }
 
 impl RedisServer {
@@ -102,16 +104,43 @@ impl RedisServer {
         }
     }
 
+    /// Starts a server whose wall clock is `clock`, which can be set while it runs.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[track_caller]
+    #[must_use]
+    pub fn start_with_clock(args: &[&str], clock: &ServerClock) -> Self {
+        match Self::try_start_with_clock(args, clock) {
+            Ok(server) => server,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// Starts a server with more arguments.
     ///
     /// # Errors
     ///
     /// When there is no `redis-server`, or it refuses to run.
     pub fn try_start_with(args: &[&str]) -> Result<Self, StartError> {
+        Self::try_start(args, None)
+    }
+
+    /// Starts a server whose wall clock is `clock`.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_start_with`](Self::try_start_with).
+    pub fn try_start_with_clock(args: &[&str], clock: &ServerClock) -> Result<Self, StartError> {
+        Self::try_start(args, Some(clock.clone()))
+    }
+
+    fn try_start(args: &[&str], clock: Option<ServerClock>) -> Result<Self, StartError> {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let dir = tempfile::Builder::new().prefix("lock-redis-").tempdir()?;
-        let (process, port) = on_a_free_port(|port| launch(port, &dir, &args))?;
-        Ok(Self { process, dir, port, args })
+        let (process, port) = on_a_free_port(|port| launch(port, &dir, &args, clock.as_ref()))?;
+        Ok(Self { process, dir, port, args, clock })
     }
 
     /// `redis://127.0.0.1:<port>`.
@@ -230,7 +259,7 @@ impl RedisServer {
         self.process.kill();
         let deadline = Instant::now() + READY;
         loop {
-            match launch(self.port, &self.dir, &self.args) {
+            match launch(self.port, &self.dir, &self.args, self.clock.as_ref()) {
                 Ok(process) => {
                     self.process = process;
                     return;
@@ -286,21 +315,40 @@ pub(crate) fn on_a_free_port(
     Err(last)
 }
 
-fn launch(port: u16, dir: &TempDir, args: &[String]) -> Result<Process, StartError> {
+fn launch(
+    port: u16,
+    dir: &TempDir,
+    args: &[String],
+    clock: Option<&ServerClock>,
+) -> Result<Process, StartError> {
     let port_args = ["--port".to_owned(), port.to_string()];
     let all = port_args.iter().chain(args).map(String::as_str);
-    launch_in(dir, all, |process| is_ready(port, process.id(), password(args)))
+    let mut command = Command::new("redis-server");
+    if let Some(clock) = clock {
+        clock.apply(&mut command);
+    }
+    launch_command(command, dir, all, |process| is_ready(port, process.id(), password(args)))
 }
 
 /// Starts a server in `dir` and waits until it is `ready`.
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub(crate) fn launch_in<'a>(
+    dir: &TempDir,
+    args: impl IntoIterator<Item = &'a str>,
+    ready: impl Fn(&Process) -> bool,
+) -> Result<Process, StartError> {
+    launch_command(Command::new("redis-server"), dir, args, ready)
+}
+
+/// The same for a server whose environment is prepared.
+fn launch_command<'a>(
+    mut command: Command,
     dir: &TempDir,
     args: impl IntoIterator<Item = &'a str>,
     ready: impl Fn(&Process) -> bool,
 ) -> Result<Process, StartError> {
     let log = dir.path().join("redis.log");
     let _ = std::fs::remove_file(&log);
-    let mut command = Command::new("redis-server");
     command
         .args(["--bind", "127.0.0.1", "--daemonize", "no"])
         .args(["--save", "", "--appendonly", "no", "--databases", "16"])
