@@ -1,8 +1,8 @@
-//! Support for the integration tests: real servers ([`RedisServer`]), also with clocks that are wrong
-//! ([`ServerClock`]), a network that breaks ([`Proxy`]), rival processes ([`Helper`]), a checker for what several
-//! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
-//! locks share ([`kinds`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for
-//! conditions ([`eventually`]).
+//! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
+//! [`Cluster`], [`Quorum`]), also with clocks that are wrong ([`ServerClock`]), a network that breaks ([`Proxy`]), rival
+//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), a store that counts
+//! its calls ([`probe`]), what tests of all kinds of locks share ([`kinds`]), a long way to a server ([`Distance`]),
+//! Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
@@ -10,6 +10,7 @@
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
 pub mod clock;
+pub mod cluster;
 pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
@@ -24,7 +25,9 @@ pub mod probe;
 pub mod process;
 #[cfg(feature = "helpers")]
 pub mod proxy;
+mod quorum;
 pub mod redis;
+pub mod sentinels;
 mod server_clock;
 #[cfg(feature = "helpers")]
 mod site;
@@ -34,6 +37,7 @@ pub mod stress;
 pub mod tls;
 mod wait;
 
+pub use cluster::Cluster;
 #[cfg(feature = "helpers")]
 pub use distance::Distance;
 #[cfg(feature = "interop")]
@@ -41,7 +45,9 @@ pub use java::Java;
 pub use process::Helper;
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;
+pub use quorum::Quorum;
 pub use redis::RedisServer;
+pub use sentinels::Sentinels;
 pub use server_clock::{Offset, ServerClock};
 #[cfg(feature = "helpers")]
 pub use site::{Site, validity};

@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use tempfile::TempDir;
 
 use crate::process::Process;
-use crate::redis::{self, StartError};
+use crate::redis::{self, Role, StartError};
 
 /// A certificate authority that nobody trusts who is not told to.
 #[derive(Debug)]
@@ -89,7 +89,10 @@ impl TlsServer {
         for (name, text) in [("ca.pem", authority.pem()), ("server.pem", certificate), ("server.key", key)] {
             std::fs::write(dir.path().join(name), text)?;
         }
-        let (process, port) = redis::on_a_free_port(|port| launch(port, &dir, password))?;
+        let (process, port) = redis::until_ports_are_free(|| {
+            let port = redis::free_port(Role::Data)?;
+            Ok((launch(port, &dir, password)?, port))
+        })?;
         Ok(Self { _process: process, dir, port })
     }
 
@@ -119,5 +122,5 @@ fn launch(port: u16, dir: &TempDir, password: &str) -> Result<Process, StartErro
     ];
     // In a log of its own, this is about this server.
     let ready = |_: &Process| redis::read_log(dir).contains("Ready to accept connections");
-    redis::launch_in(dir, args.into_iter().flatten(), ready)
+    redis::launch_in(dir, None, args.into_iter().flatten(), ready)
 }

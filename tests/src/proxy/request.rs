@@ -3,10 +3,6 @@
 /// The first request in `bytes`: its first three words, in capitals, and its length.
 pub(super) fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     const WORDS: usize = 3;
-    // Replicas say that they are alive while they load.
-    if matches!(bytes.first(), Some(b'\n' | b'\r')) {
-        return Some((Vec::new(), 1));
-    }
     // `*3\r\n` and the like: the number, and where the next line starts.
     let number = |from: usize| {
         let end = bytes.get(from..)?.windows(2).position(|two| two == b"\r\n")? + from;
