@@ -1,0 +1,114 @@
+//! (10) Callers get the errors that their requests and the faults explain.
+
+use std::time::Duration;
+
+use super::check::Limits;
+use super::event::{ErrorClass, Outcome, Want};
+use super::request::{History, Life, Request};
+use super::spans::nanos;
+
+pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
+    let mut found = Vec::new();
+    for request in &history.requests {
+        let Some(life) = history.lives.get(&request.process) else { continue };
+        let Request { id, key, want, wait, asked, .. } = request;
+        if let (Some((error, why)), Some(at)) = (&request.refused, request.answered)
+            && !explained(history, life, limits, *error, *asked, at)
+            && !asked_for(request, *error)
+        {
+            found.push(format!("{key}: {id} ({want:?}, wait {wait:?}) was refused: {error:?}: {why}"));
+        }
+        let Some(grant) = &request.grant else { continue };
+        if let (Some((ended, until)), Some((at, how))) = (&grant.ended, &grant.out) {
+            match how {
+                Outcome::Failed(error, why) if !explained(history, life, limits, *error, *ended, *at) => {
+                    found.push(format!("{key}: the release of {id} failed: {error:?}: {why}"));
+                }
+                // What was lost says so: a hold that had been over for long is not released.
+                Outcome::Released if late(*ended, *until, grant.to, life) > limits.lease + limits.slack => {
+                    found.push(format!("{key}: {id} was released at {at} ns, and over at {} ns", grant.to));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// For how long it had been over when it was released.
+fn late(ended: u64, until: u64, to: u64, life: &Life) -> Duration {
+    if until > ended { Duration::ZERO } else { life.running(to, ended) }
+}
+
+/// What becomes of requests when all goes well.
+fn asked_for(request: &Request, error: ErrorClass) -> bool {
+    match error {
+        ErrorClass::Busy => matches!(request.want, Want::Try | Want::Short) || request.wait.is_zero(),
+        ErrorClass::TimedOut => matches!(request.want, Want::Short | Want::Fickle | Want::Try),
+        _ => false,
+    }
+}
+
+/// A fault that was there while the call was, or the call before that, brings such errors; a stop of the process eats
+/// the time in which the store's answer was awaited.
+fn explained(history: &History, life: &Life, limits: &Limits, error: ErrorClass, from: u64, to: u64) -> bool {
+    let lag = nanos(limits.call_timeout);
+    let from = from.saturating_sub(lag);
+    let there = |start: u64, end: u64| start <= to && end.saturating_add(lag) >= from;
+    let fault =
+        history.faults.iter().any(|fault| fault.errors.contains(&error) && there(fault.from, fault.to));
+    let paused = matches!(error, ErrorClass::Unavailable | ErrorClass::TimedOut)
+        && life.pauses.iter().any(|(start, end)| there(*start, *end));
+    fault || paused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Check::Errors;
+    use super::super::check::tests::found;
+
+    const S: u64 = 1_000_000_000;
+
+    fn refused(want: &str, error: &str, run: &str) -> usize {
+        let log = format!("1 {0} 0 ask mutex {want} - 1 a\n1 {1} 0 refused {error} x", 10 * S, 11 * S);
+        found(Errors, &[("0.0", &log), ("run", run)])
+    }
+
+    #[test]
+    fn refusals_that_nobody_asked_for_are_found() {
+        assert_eq!((refused("try 0", "busy", ""), refused("short 50", "timed-out", "")), (0, 0));
+        assert_eq!((refused("patient 60000", "busy", ""), refused("patient 60000", "timed-out", "")), (1, 1));
+        assert_eq!((refused("try 0", "shut-down", ""), refused("try 0", "unavailable", "")), (1, 1));
+    }
+
+    #[test]
+    fn a_fault_explains_its_errors_and_no_others() {
+        let cut = |at: u64| format!("0 {0} 0 fault nothing unavailable cut\n0 {0} 0 fault-over cut", at * S);
+        assert_eq!(refused("try 0", "unavailable", &cut(9)), 0);
+        assert_eq!(refused("try 0", "unavailable", &cut(12)), 1, "later");
+        assert_eq!(refused("try 0", "unavailable", &cut(3)), 1, "long before");
+        assert_eq!(refused("try 0", "misconfigured", &cut(9)), 1);
+    }
+
+    #[test]
+    fn a_release_that_fails_for_no_reason_is_found() {
+        let with = |how: &str, run: &str| {
+            let log = format!(
+                "1 10 0 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n1 30 900 end\n1 40 0 out {how}"
+            );
+            found(Errors, &[("0.0", &log), ("run", run)])
+        };
+        assert_eq!((with("released", ""), with("lost by time", ""), with("dropped", "")), (0, 0, 0));
+        assert_eq!(with("failed unavailable x", ""), 1);
+        assert_eq!(with("failed unavailable x", "0 20 0 fault nothing unavailable cut"), 0);
+    }
+
+    #[test]
+    fn a_release_of_what_was_lost_long_ago_is_found() {
+        let log = format!(
+            "1 10 0 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n1 {0} {0} end\n1 {0} 0 out released",
+            9 * S
+        );
+        assert_eq!(found(Errors, &[("0.0", &log)]), 1);
+    }
+}

@@ -1,0 +1,105 @@
+//! (11) Fair locks are granted in turn, and neither readers nor writers are passed over for ever.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::check::Limits;
+use super::event::{Kind, Want};
+use super::request::{History, Request, Seen};
+
+pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
+    let mut found = Vec::new();
+    for (key, looks) in &history.seen {
+        for (before, after) in looks.iter().zip(looks.iter().skip(1)) {
+            let holder = after.holders.first().map_or("", String::as_str);
+            for id in passed_over(before, after) {
+                found.push(format!("{key}: {holder} came before {id}, who waited, at {} ns", after.at));
+            }
+        }
+    }
+    found.extend(too_often(history, limits));
+    found
+}
+
+/// Who was passed over by the holder that came between the looks: those with a place before its own, who count as alive
+/// and still wait.
+fn passed_over(before: &Seen, after: &Seen) -> Vec<String> {
+    let [holder] = &after.holders[..] else { return Vec::new() };
+    if before.holders.contains(holder) {
+        return Vec::new();
+    }
+    let still: HashSet<&str> = after.queue.iter().map(|(id, _)| id.as_str()).collect();
+    let place = before.queue.iter().position(|(id, _)| id == holder).unwrap_or(before.queue.len());
+    let waits = |(id, until): &&(String, u64)| *until > after.at && still.contains(id.as_str());
+    before.queue.iter().take(place).filter(waits).map(|(id, _)| id.clone()).collect()
+}
+
+/// Patient readers and writers that saw too many of the other kind come after them and go before them.
+fn too_often(history: &History, limits: &Limits) -> Vec<String> {
+    let mut keys: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
+    for request in history.requests.iter().filter(|request| matches!(request.kind, Kind::Read | Kind::Write))
+    {
+        keys.entry(&request.key).or_default().push(request);
+    }
+    let mut found = Vec::new();
+    for (key, mut requests) in keys {
+        requests.sort_by_key(|request| request.asked);
+        for (at, waiter) in requests.iter().enumerate().filter(|(_, waiter)| waiter.want == Want::Patient) {
+            let until = waiter.answered.unwrap_or(history.end);
+            let later = requests.iter().skip(at + 1).take_while(|other| other.asked <= until);
+            let before = |other: &&&Request| {
+                other.kind != waiter.kind && other.grant.as_ref().is_some_and(|grant| grant.at < until)
+            };
+            let times = later.filter(before).count();
+            if times > limits.passed_over {
+                let (id, kind) = (&waiter.id, waiter.kind);
+                found.push(format!("{key}: {id} ({kind:?}) was passed over {times} times"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Check::Order;
+    use super::super::check::tests::found;
+    use super::*;
+
+    fn look(holder: &str, at: u64, queue: &[(&str, u64)]) -> Seen {
+        let queue = queue.iter().map(|&(id, until)| (id.to_owned(), until)).collect();
+        let holders = if holder.is_empty() { Vec::new() } else { vec![holder.to_owned()] };
+        Seen { at, holders, expires: 0, queue }
+    }
+
+    #[test]
+    fn who_comes_before_a_living_waiter_is_found() {
+        let before = look("x", 10, &[("a", 100), ("b", 100), ("c", 100)]);
+        let passed = |after: Seen| passed_over(&before, &after).len();
+        assert_eq!(passed(look("x", 20, &[("a", 100), ("b", 100)])), 0, "the same holder");
+        assert_eq!(passed(look("", 20, &[("a", 100), ("b", 100)])), 0, "free");
+        assert_eq!(passed(look("a", 20, &[("b", 100), ("c", 100)])), 0, "in turn");
+        assert_eq!(passed(look("c", 20, &[])), 0, "those before have gone");
+        assert_eq!(passed(look("b", 20, &[("a", 100), ("c", 100)])), 1, "before the first");
+        assert_eq!(passed(look("new", 20, &[("a", 100), ("b", 100), ("c", 100)])), 3, "past the queue");
+        assert_eq!(passed(look("b", 200, &[("a", 300)])), 0, "the first counted as dead meanwhile");
+    }
+
+    #[test]
+    fn looks_of_a_history_are_compared() {
+        let run = "0 10 0 seen 90 x:1 a:1@900,b:1@900 k\n0 20 0 seen 90 b:1 a:1@900 k";
+        assert_eq!(found(Order, &[("run", run)]), 1);
+    }
+
+    #[test]
+    fn a_writer_that_readers_pass_again_and_again_is_found() {
+        // The tests allow three times.
+        let readers = |n: u64| -> String {
+            (1..=n)
+                .map(|n| format!("{n} 20 0 ask read patient 60000 - {n} a\n{n} 30 90 granted {n}\n"))
+                .collect()
+        };
+        let writer = "1 10 0 ask write patient 60000 - 1 a\n1 900 1000 granted 99";
+        let with = |n: u64| found(Order, &[("0.0", &readers(n)), ("1.0", writer)]);
+        assert_eq!((with(3), with(4)), (0, 1));
+    }
+}

@@ -1,0 +1,71 @@
+//! (9) Nobody releases another's lock: what is valid and was not lost by a fault is there when it is looked for.
+
+use super::check::Limits;
+use super::event::{Loses, Outcome};
+use super::request::{Grant, History};
+
+/// What the library says when the store has not the hold any more.
+const TAKEN: &str = "gone";
+
+pub(super) fn taken_away(history: &History, _: &Limits) -> Vec<String> {
+    let mut found = Vec::new();
+    for request in &history.requests {
+        let Some(grant) = &request.grant else { continue };
+        let (key, id) = (&request.key, &request.id);
+        // A hold that was granted before the loss, or while it went on, may be gone afterwards.
+        let lost = |by: u64| {
+            let takes = history.faults.iter().filter(|fault| fault.loses >= Loses::Keys);
+            takes.into_iter().any(|fault| fault.from <= by && request.asked <= fault.to)
+        };
+        if let Some((ended, valid_until, at, why)) = found_nothing(grant)
+            && valid_until > ended
+            && at < valid_until
+            && !lost(at)
+        {
+            found.push(format!(
+                "{key}: {id} was valid until {valid_until} ns, and its release at {at} ns: {why}"
+            ));
+        }
+        if let Some((at, why)) = &grant.lost
+            && why.contains(TAKEN)
+            && *at < grant.to
+            && !lost(*at)
+        {
+            found.push(format!("{key}: {id} was valid until {} ns, and lost at {at} ns: {why}", grant.to));
+        }
+    }
+    found
+}
+
+/// When the release was sent, until when the lock was valid then, and when and how it was answered.
+fn found_nothing(grant: &Grant) -> Option<(u64, u64, u64, &str)> {
+    match (&grant.ended, &grant.out) {
+        (Some((ended, valid_until)), Some((at, Outcome::Lost(why)))) => {
+            Some((*ended, *valid_until, *at, why))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Check::Ownership;
+    use super::super::check::tests::found;
+
+    fn with(events: &str, run: &str) -> usize {
+        let log = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n{events}");
+        found(Ownership, &[("0.0", &log), ("run", run)])
+    }
+
+    #[test]
+    fn a_lock_that_is_gone_while_it_is_valid_is_found() {
+        let out = |at: u64| format!("1 30 900 end\n1 {at} 0 out lost the store says that it is gone");
+        assert_eq!((with(&out(899), ""), with(&out(900), "")), (1, 0), "its release may have come too late");
+        let lost = |at: u64| format!("1 {at} 0 lost the store says that it is gone");
+        assert_eq!((with(&lost(500), ""), with(&lost(900), "")), (1, 0));
+        assert_eq!(with("1 500 0 lost the lock manager was shut down", ""), 0);
+        let flush = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
+        assert_eq!(with(&out(899), flush) + with(&lost(500), flush), 0, "a fault has taken it");
+        assert_eq!(with(&lost(90), flush), 1, "before the fault");
+    }
+}

@@ -1,0 +1,70 @@
+//! (7) Nothing is renewed without a guard: a hold whose end moves on has somebody who wants it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::check::Limits;
+use super::request::History;
+use super::spans::{Spans, nanos};
+
+/// What a look from the side may be wrong by.
+const BLUR: Duration = Duration::from_millis(50);
+
+pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
+    let call = nanos(limits.call_timeout);
+    let mut wanted: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+    for request in &history.requests {
+        let life = history.lives.get(&request.process);
+        let killed = life.and_then(|life| life.killed).unwrap_or(u64::MAX);
+        let over = match &request.grant {
+            None => request.answered,
+            Some(grant) => {
+                let ends = [grant.ended.map(|(at, _)| at), grant.lost.as_ref().map(|(at, _)| *at)];
+                ends.into_iter().flatten().min()
+            }
+        };
+        // A renewal that is under way when the guard goes counts as its own.
+        let to = over.unwrap_or(u64::MAX).min(killed).saturating_add(call);
+        wanted.entry(&request.key).or_default().push((request.asked, to));
+    }
+    let mut found = Vec::new();
+    for (key, looks) in &history.seen {
+        let wanted = Spans::of(wanted.remove(key.as_str()).unwrap_or_default());
+        for (before, after) in looks.iter().zip(looks.iter().skip(1)) {
+            let same = before.holders.iter().find(|holder| after.holders.contains(holder));
+            let moved = after.expires > before.expires.saturating_add(nanos(BLUR));
+            if let Some(holder) = same
+                && moved
+                && !wanted.touches(before.at, after.at)
+            {
+                found.push(format!("{key}: {holder} was renewed between {} and {} ns", before.at, after.at));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Check::Renewals;
+    use super::super::check::tests::found;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_renewal_that_nobody_wants_is_found() {
+        let seen = |at: u64, expires: u64| format!("0 {} 0 seen {} x:1 - a\n", at * S, expires * S);
+        let looks = |last: u64| seen(10, 12) + &seen(11, last);
+        let holder = |end: u64| {
+            format!("1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n1 {} 900 end", end * S)
+        };
+        let with = |end: u64, last: u64| found(Renewals, &[("0.0", &holder(end)), ("run", &looks(last))]);
+        assert_eq!(with(20, 13), 0, "it has a guard");
+        assert_eq!(with(5, 12), 0, "it was not renewed");
+        assert_eq!(with(9, 13), 0, "on the way");
+        assert_eq!(with(5, 13), 1);
+        let killed =
+            format!("{}\n0 {} 0 killed", holder(20).lines().take(2).collect::<Vec<_>>().join("\n"), 5 * S);
+        assert_eq!(found(Renewals, &[("0.0", &killed), ("run", &looks(13))]), 1, "its process is dead");
+    }
+}

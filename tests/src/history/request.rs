@@ -1,0 +1,420 @@
+//! [`History`]: the logs of a run, put together.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote};
+use super::log::{Log, Record};
+
+/// A request for one key.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `process/number`.
+    pub id: String,
+    /// Whose.
+    pub process: String,
+    /// The same for all requests of one call.
+    pub call: u64,
+    /// What for.
+    pub key: String,
+    /// How.
+    pub kind: Kind,
+    /// How much.
+    pub want: Want,
+    /// For how long.
+    pub wait: Duration,
+    /// A fixed lease.
+    pub lease: Option<Duration>,
+    /// When.
+    pub asked: u64,
+    /// When it was granted, refused or dropped.
+    pub answered: Option<u64>,
+    /// Why it was refused.
+    pub refused: Option<(ErrorClass, String)>,
+    /// What was granted.
+    pub grant: Option<Grant>,
+}
+
+/// A grant.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// Its token.
+    pub token: u64,
+    /// When the caller had it.
+    pub at: u64,
+    /// The end of what is known of its validity while it was at work.
+    pub to: u64,
+    /// Every time at which its validity was looked at, and until when it was valid then.
+    pub looks: Vec<(u64, u64)>,
+    /// When the body was started.
+    pub body: Option<u64>,
+    /// Since when it shares, if it was exclusive before.
+    pub shared_from: Option<u64>,
+    /// When the lost signal came, and why.
+    pub lost: Option<(u64, String)>,
+    /// When its release was sent, and until when the lock was valid then.
+    pub ended: Option<(u64, u64)>,
+    /// When the release was over, and how it went.
+    pub out: Option<(u64, Outcome)>,
+}
+
+/// What was done to one process.
+#[derive(Clone, Debug, Default)]
+pub struct Life {
+    /// From, to.
+    pub pauses: Vec<(u64, u64)>,
+    /// When.
+    pub killed: Option<u64>,
+}
+
+impl Life {
+    /// For how long the process ran between the two times.
+    #[must_use]
+    pub fn running(&self, from: u64, to: u64) -> Duration {
+        let to = self.killed.map_or(to, |killed| killed.min(to));
+        let paused = |(start, end): &(u64, u64)| (*end).min(to).saturating_sub((*start).max(from));
+        let paused: u64 = self.pauses.iter().map(paused).sum();
+        Duration::from_nanos(to.saturating_sub(from).saturating_sub(paused))
+    }
+}
+
+/// A fault of the run.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// For reports.
+    pub name: String,
+    /// What it took.
+    pub loses: Loses,
+    /// What callers may hear of it.
+    pub errors: Vec<ErrorClass>,
+    /// When it began.
+    pub from: u64,
+    /// When it was over; the end of time if nobody said so.
+    pub to: u64,
+}
+
+/// A look at a key from the side.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// When.
+    pub at: u64,
+    /// Who holds it.
+    pub holders: Vec<String>,
+    /// When the hold ends if nobody renews it.
+    pub expires: u64,
+    /// Who waits in turn, and until when each counts as alive.
+    pub queue: Vec<(String, u64)>,
+}
+
+/// So many commands until then.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// When.
+    pub at: u64,
+    /// Of the server's life.
+    pub total: u64,
+}
+
+/// A write to a set that is guarded by tokens.
+#[derive(Clone, Debug)]
+pub(super) struct Write {
+    pub(super) at: u64,
+    pub(super) token: u64,
+    pub(super) element: String,
+    pub(super) outcome: Wrote,
+}
+
+/// What was left in the end.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    pub(super) at: u64,
+    pub(super) what: Remains,
+    pub(super) ttl: Option<Duration>,
+    pub(super) name: String,
+}
+
+/// The logs of a run.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// In the order of the processes' names and their requests' numbers.
+    pub requests: Vec<Request>,
+    /// By process. Who has no requests is there too.
+    pub lives: BTreeMap<String, Life>,
+    /// In the order of time.
+    pub faults: Vec<Fault>,
+    /// By key, in the order of time.
+    pub seen: BTreeMap<String, Vec<Seen>>,
+    /// By server, in the order of time.
+    pub commands: BTreeMap<String, Vec<Sample>>,
+    /// When the faults were over.
+    pub calm: Option<u64>,
+    /// When all work was done.
+    pub quiet: Option<u64>,
+    /// The last time in the logs.
+    pub end: u64,
+    pub(super) writes: BTreeMap<String, Vec<Write>>,
+    pub(super) contents: BTreeMap<String, Vec<String>>,
+    pub(super) left: Vec<Left>,
+}
+
+impl History {
+    /// Reads the logs `<process>.log` of a folder.
+    ///
+    /// # Errors
+    ///
+    /// When a file can't be read, or is not a log.
+    pub fn read(folder: &Path) -> io::Result<Self> {
+        let mut history = Self::default();
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "log") {
+                let process = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                history.add(&process, &std::fs::read_to_string(&path)?).map_err(|line| {
+                    let text = format!("{}: not an event: {line:?}", path.display());
+                    io::Error::new(io::ErrorKind::InvalidData, text)
+                })?;
+            }
+        }
+        history.sort();
+        Ok(history)
+    }
+
+    /// Puts logs in memory together.
+    ///
+    /// # Panics
+    ///
+    /// When their events can't follow each other.
+    #[must_use]
+    pub fn of<'a>(logs: impl IntoIterator<Item = (&'a str, &'a Log)>) -> Self {
+        let mut history = Self::default();
+        for (process, log) in logs {
+            if let Err(line) = history.add(process, &log.text()) {
+                panic!("{process}: not an event here: {line:?}");
+            }
+        }
+        history.sort();
+        history
+    }
+
+    /// From the text of logs, for tests of the checkers; lines may be indented.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is not an event, or can't follow those before it.
+    pub fn parse(logs: &[(&str, &str)]) -> Result<Self, String> {
+        let mut history = Self::default();
+        for (process, log) in logs {
+            let lines: String = log.lines().map(|line| format!("{}\n", line.trim())).collect();
+            history.add(process, &lines)?;
+        }
+        history.sort();
+        Ok(history)
+    }
+
+    /// Requests that were granted, by key.
+    pub(super) fn grants(&self) -> BTreeMap<&str, Vec<(&Request, &Grant)>> {
+        let mut keys: BTreeMap<&str, Vec<(&Request, &Grant)>> = BTreeMap::new();
+        for request in &self.requests {
+            if let Some(grant) = &request.grant {
+                keys.entry(&request.key).or_default().push((request, grant));
+            }
+        }
+        keys
+    }
+
+    fn sort(&mut self) {
+        self.requests.sort_by(|a, b| a.process.cmp(&b.process));
+        self.faults.sort_by_key(|fault| fault.from);
+        self.seen.values_mut().for_each(|seen| seen.sort_by_key(|seen| seen.at));
+        self.commands.values_mut().for_each(|samples| samples.sort_by_key(|sample| sample.at));
+    }
+
+    /// Adds the log of one process.
+    fn add(&mut self, process: &str, log: &str) -> Result<(), String> {
+        let mut own = Own { process, requests: BTreeMap::new(), life: Life::default() };
+        // A killed process may have left half a line.
+        let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+        for text in whole.lines().filter(|text| !text.is_empty()) {
+            let record = Record::from_line(text).ok_or_else(|| text.to_owned())?;
+            self.end = self.end.max(record.at);
+            own.apply(record, self).ok_or_else(|| text.to_owned())?;
+        }
+        self.requests.extend(own.requests.into_values());
+        self.lives.insert(process.to_owned(), own.life);
+        Ok(())
+    }
+}
+
+/// What one log is about.
+struct Own<'a> {
+    process: &'a str,
+    requests: BTreeMap<u64, Request>,
+    life: Life,
+}
+
+impl Own<'_> {
+    fn grant(&mut self, id: u64) -> Option<&mut Grant> {
+        self.requests.get_mut(&id)?.grant.as_mut()
+    }
+
+    /// `None` if the event can't follow those before it.
+    fn apply(&mut self, record: Record, history: &mut History) -> Option<()> {
+        let Record { id, at, until, event } = record;
+        match event {
+            Event::Ask { key, kind, want, wait, lease, call } => {
+                let (process, id_there) = (self.process.to_owned(), format!("{}/{id}", self.process));
+                let request = Request {
+                    id: id_there,
+                    process,
+                    call,
+                    key,
+                    kind,
+                    want,
+                    wait,
+                    lease,
+                    asked: at,
+                    answered: None,
+                    refused: None,
+                    grant: None,
+                };
+                return self.requests.insert(id, request).is_none().then_some(());
+            }
+            Event::Granted { token } => {
+                let request = self.requests.get_mut(&id)?;
+                request.answered = Some(at);
+                request.grant = Some(Grant {
+                    token,
+                    at,
+                    to: until,
+                    looks: vec![(at, until)],
+                    body: None,
+                    shared_from: None,
+                    lost: None,
+                    ended: None,
+                    out: None,
+                });
+            }
+            Event::Refused { error, why } => {
+                let request = self.requests.get_mut(&id)?;
+                request.answered = Some(at);
+                request.refused = Some((error, why));
+            }
+            Event::Left => self.requests.get_mut(&id)?.answered = Some(at),
+            Event::Body => {
+                let grant = self.grant(id)?;
+                grant.body = Some(at);
+                look(grant, at, until);
+            }
+            Event::Alive => look(self.grant(id)?, at, until),
+            Event::Shared => self.grant(id)?.shared_from = Some(at),
+            Event::Lost { why } => {
+                self.grant(id)?.lost.get_or_insert((at, why));
+            }
+            Event::End => {
+                let grant = self.grant(id)?;
+                grant.looks.push((at, until));
+                grant.ended = Some((at, until));
+                // Valid until it was given back; or lost on the way, and then up to what was known before.
+                grant.to = if until > at { at } else { at.min(grant.to) };
+            }
+            Event::Out { how } => self.grant(id)?.out = Some((at, how)),
+            Event::Paused => self.life.pauses.push((at, u64::MAX)),
+            Event::Continued => self.life.pauses.last_mut()?.1 = at,
+            Event::Killed => self.life.killed = Some(at),
+            Event::Calm => history.calm = Some(at),
+            Event::Quiet => history.quiet = Some(at),
+            Event::Fault { name, loses, errors } => {
+                history.faults.push(Fault { name, loses, errors, from: at, to: u64::MAX });
+            }
+            Event::FaultOver { name } => {
+                let open = |fault: &&mut Fault| fault.name == name && fault.to == u64::MAX;
+                history.faults.iter_mut().rev().find(open)?.to = at;
+            }
+            Event::Commands { server, total } => {
+                history.commands.entry(server).or_default().push(Sample { at, total });
+            }
+            Event::Seen { key, holders, expires, queue } => {
+                history.seen.entry(key).or_default().push(Seen { at, holders, expires, queue });
+            }
+            Event::Remains { what, ttl, name } => history.left.push(Left { at, what, ttl, name }),
+            Event::Wrote { set, token, element, outcome } => {
+                history.writes.entry(set).or_default().push(Write { at, token, element, outcome });
+            }
+            Event::Contents { set, elements } => {
+                history.contents.insert(set, elements);
+            }
+        }
+        Some(())
+    }
+}
+
+fn look(grant: &mut Grant, at: u64, until: u64) {
+    grant.looks.push((at, until));
+    // Renewed meanwhile, or lost: then it was valid up to what was known before.
+    if until > at {
+        grant.to = grant.to.max(until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASK: &str = "1 10 10 ask mutex try 0 - 1 a\n";
+
+    #[test]
+    fn half_a_line_at_the_end_is_left_out_and_anything_else_refused() {
+        let mut history = History::default();
+        history.add("p", &format!("{ASK}1 20 90 gra")).unwrap();
+        assert_eq!(history.requests.len(), 1);
+        assert!(history.add("p", "nonsense\n").is_err());
+        assert!(history.add("p", "1 20 90 granted 5\n").is_err(), "nobody has asked");
+    }
+
+    #[test]
+    fn a_window_ends_with_what_is_known_of_it() {
+        let to = |events: &str| {
+            let history = History::parse(&[("p", &format!("{ASK}{events}"))]).unwrap();
+            history.requests[0].grant.as_ref().unwrap().to
+        };
+        assert_eq!(to("1 20 90 granted 5"), 90, "killed at work");
+        assert_eq!(to("1 20 90 granted 5\n1 50 150 alive"), 150, "renewed and killed");
+        assert_eq!(
+            to("1 20 90 granted 5\n1 50 150 alive\n1 200 200 alive"),
+            150,
+            "stopped, and lost meanwhile"
+        );
+        assert_eq!(to("1 20 90 granted 5\n1 60 90 end"), 60, "given back");
+        assert_eq!(to("1 20 90 granted 5\n1 200 200 end"), 90, "given back when it was lost");
+        assert_eq!(to("1 20 20 granted 5\n1 30 30 end"), 20, "never valid");
+    }
+
+    #[test]
+    fn files_and_memory_make_the_same_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let logs = [Log::open(&folder.path().join("0.0.log")).unwrap(), Log::in_memory(|| 7)];
+        let key = "a b".to_owned();
+        let ask =
+            Event::Ask { key, kind: Kind::Read, want: Want::Try, wait: Duration::ZERO, lease: None, call: 1 };
+        for log in &logs {
+            log.note(1, &ask, || Duration::ZERO);
+            log.note(1, &Event::Granted { token: 5 }, || Duration::from_secs(1));
+            log.say(&Event::Paused);
+            log.say(&Event::Continued);
+            log.say(&Event::Killed);
+        }
+        for history in [History::read(folder.path()).unwrap(), History::of([("0.0", &logs[1])])] {
+            let [request] = &history.requests[..] else { panic!("{history:?}") };
+            assert_eq!(
+                (request.id.as_str(), request.key.as_str(), request.kind),
+                ("0.0/1", "a b", Kind::Read)
+            );
+            let grant = request.grant.as_ref().unwrap();
+            assert!(grant.token == 5 && grant.to - grant.at >= 1_000_000_000);
+            let life = &history.lives["0.0"];
+            assert!(life.killed.is_some() && life.pauses[0].1 < u64::MAX, "{life:?}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! [`Spans`]: sets of times.
+
+use std::time::Duration;
+
+/// From, to: never empty, sorted, and apart from each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spans(Vec<(u64, u64)>);
+
+impl Spans {
+    pub(super) fn of(spans: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut spans: Vec<(u64, u64)> = spans.into_iter().filter(|(from, to)| from < to).collect();
+        spans.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(spans.len());
+        for (from, to) in spans {
+            match merged.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        Self(merged)
+    }
+
+    pub(super) fn one(from: u64, to: u64) -> Self {
+        Self::of([(from, to)])
+    }
+
+    pub(super) fn and(&self, other: &Self) -> Self {
+        let mut both = Vec::new();
+        let (mut these, mut those) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some(&&this), Some(&&that)) = (these.peek(), those.peek()) {
+            both.push((this.0.max(that.0), this.1.min(that.1)));
+            if this.1 <= that.1 {
+                these.next();
+            } else {
+                those.next();
+            }
+        }
+        Self::of(both)
+    }
+
+    pub(super) fn without(&self, other: &Self) -> Self {
+        self.and(&other.inverse())
+    }
+
+    fn inverse(&self) -> Self {
+        let mut rest = Vec::with_capacity(self.0.len() + 1);
+        let mut from = 0;
+        for &(start, end) in &self.0 {
+            rest.push((from, start));
+            from = end;
+        }
+        rest.push((from, u64::MAX));
+        Self::of(rest)
+    }
+
+    /// Whether they have a time between the two in common; each end counts.
+    pub(super) fn touches(&self, from: u64, to: u64) -> bool {
+        let next = self.0.partition_point(|span| span.1 < from);
+        self.0.get(next).is_some_and(|span| span.0 <= to)
+    }
+
+    pub(super) fn longest(&self) -> Option<(u64, u64)> {
+        self.0.iter().copied().max_by_key(|(from, to)| to - from)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.0.iter().map(|(from, to)| to - from).sum()
+    }
+}
+
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn length((from, to): (u64, u64)) -> Duration {
+    Duration::from_nanos(to.saturating_sub(from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_sets() {
+        let spans = Spans::of([(5, 7), (1, 3), (2, 4), (9, 9)]);
+        assert_eq!(spans, Spans(vec![(1, 4), (5, 7)]));
+        assert_eq!(spans.and(&Spans::one(3, 6)), Spans(vec![(3, 4), (5, 6)]));
+        assert_eq!(spans.without(&Spans::one(3, 6)), Spans(vec![(1, 3), (6, 7)]));
+        assert_eq!(Spans::one(0, u64::MAX).without(&spans).longest(), Some((7, u64::MAX)));
+        assert_eq!(spans.total(), 5);
+        assert!(spans.touches(4, 4) && spans.touches(7, 9) && !spans.touches(8, 9));
+    }
+}

@@ -1,0 +1,82 @@
+//! (8) The lost signal comes by the deadline, and no body starts outside validity.
+
+use super::check::Limits;
+use super::request::{Grant, History, Life, Request};
+use super::spans::nanos;
+
+pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
+    let mut found = Vec::new();
+    for request in &history.requests {
+        let (Some(grant), Some(life)) = (&request.grant, history.lives.get(&request.process)) else {
+            continue;
+        };
+        let (key, id) = (&request.key, &request.id);
+        if let Some(body) = grant.body
+            && let Some(until) = valid_until(grant, body)
+            && life.running(until, body) > limits.slack
+        {
+            found.push(format!("{key}: the body of {id} started at {body} ns, valid until {until} ns"));
+        }
+        if let Some((over, noticed)) = late(request, grant, life, limits, history.end) {
+            found.push(format!(
+                "{key}: {id} was not valid any more at {over} ns, and not told by {noticed} ns"
+            ));
+        }
+    }
+    found
+}
+
+/// The end of the validity as it was known at a time.
+fn valid_until(grant: &Grant, by: u64) -> Option<u64> {
+    let valid = grant.looks.iter().filter(|(at, until)| *at <= by && until > at);
+    valid.map(|(_, until)| *until).max()
+}
+
+/// A time at which the lock was not valid, and one long after it at which the holder still had not been told.
+fn late(request: &Request, grant: &Grant, life: &Life, limits: &Limits, end: u64) -> Option<(u64, u64)> {
+    // A fixed lease ends when it was known to end; of others it is known when they were looked at.
+    let over = match request.lease {
+        Some(_) => valid_until(grant, u64::MAX),
+        None => grant.looks.iter().find(|(at, until)| until <= at).map(|(at, _)| *at),
+    }?;
+    let told = grant.lost.as_ref().map(|(at, _)| *at);
+    // Who has ended does not hear it any more.
+    let working_until = grant.ended.map(|(at, _)| at).or(life.killed).unwrap_or(end);
+    let by = told.unwrap_or(working_until).min(working_until);
+    (life.running(over, by) > limits.slack && nanos(limits.slack) > 0).then_some((over, by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Check::Validity;
+    use super::super::check::tests::found;
+
+    const S: u64 = 1_000_000_000;
+
+    fn with(lease: &str, events: &str) -> usize {
+        let ask = format!("1 10 10 ask mutex patient 60000 {lease} 1 a\n1 20 {S} granted 5\n{events}");
+        found(Validity, &[("0.0", &ask)])
+    }
+
+    #[test]
+    fn a_body_that_starts_too_late_is_found() {
+        assert_eq!(with("1000", &format!("1 30 {S} body\n1 40 {S} end")), 0);
+        let late = format!("1 {0} {0} body\n1 {0} {0} end", 7 * S);
+        assert_eq!(with("-", &late), 1);
+        let paused = format!("0 30 0 paused\n0 {} 0 continued\n{late}", 6 * S);
+        assert_eq!(with("-", &paused), 0, "its process was stopped");
+    }
+
+    #[test]
+    fn a_signal_that_does_not_come_is_found() {
+        let ends = |at: u64| format!("1 30 {S} body\n1 {0} {0} end", at * S);
+        assert_eq!((with("1000", &ends(5)), with("1000", &ends(7))), (0, 1), "a fixed lease");
+        assert_eq!(with("-", &ends(7)), 0, "it may have been renewed until then");
+        let looked = format!("1 {0} {0} alive\n{1}", 2 * S, ends(8));
+        assert_eq!(with("-", &looked), 1, "looked at");
+        let told = |at: u64| {
+            format!("1 {0} {0} alive\n1 {1} {1} lost its lease is over\n{2}", 2 * S, at * S, ends(9))
+        };
+        assert_eq!((with("-", &told(3)), with("-", &told(8))), (0, 1));
+    }
+}

@@ -1,0 +1,226 @@
+//! (4) No key is free for long while somebody waits for it, and (6) what a crash leaves is free within the lease.
+//!
+//! What the processes know is all there is to go by, so a key counts as held for as long as somebody may hold it: from
+//! a grant to its confirmed release, and where the outcome of a call is unknown, or its process was killed, for a lease
+//! more. While faults keep callers from the store, nothing is counted.
+
+use std::collections::BTreeMap;
+
+use super::check::Limits;
+use super::event::{ErrorClass, Outcome, Want};
+use super::request::{History, Life, Request};
+use super::spans::{Spans, length, nanos};
+
+/// When the store may be out of reach.
+fn outages(history: &History) -> Spans {
+    let hinder = history.faults.iter().filter(|fault| fault.errors.contains(&ErrorClass::Unavailable));
+    Spans::of(hinder.map(|fault| (fault.from, fault.to)))
+}
+
+/// When something of the request may be at the store, without the time in which it only waits.
+pub(super) struct Open<'a> {
+    outages: &'a Spans,
+    lease: u64,
+    call: u64,
+    waiter: u64,
+}
+
+impl<'a> Open<'a> {
+    pub(super) fn new(outages: &'a Spans, limits: &Limits) -> Self {
+        let (lease, call) = (nanos(limits.lease), nanos(limits.call_timeout));
+        Self { outages, lease, call, waiter: nanos(limits.waiter_life) }
+    }
+
+    /// When what was under way at `at` is settled: soon, unless something hindered it.
+    fn settled(&self, at: u64, life: &Life) -> u64 {
+        let soon = at.saturating_add(self.call);
+        let hindered = self.outages.touches(at.saturating_sub(self.call), soon)
+            || life.pauses.iter().any(|(from, to)| *from <= soon && *to >= at.saturating_sub(self.call))
+            || life.killed.is_some_and(|killed| killed <= soon);
+        if hindered { soon.saturating_add(self.lease) } else { soon }
+    }
+
+    fn spans(&self, request: &Request, life: &Life, end: u64) -> Vec<(u64, u64)> {
+        let dead = |killed: u64| killed.saturating_add(self.lease).saturating_add(self.call);
+        let mut spans = Vec::new();
+        // Who is stopped or dead keeps its place in a queue for a while, and may be granted the key there.
+        let waited_until = request.answered.or(life.killed).unwrap_or(end);
+        let stops = life.pauses.iter().map(|(from, _)| *from).chain(life.killed);
+        for stop in stops.filter(|stop| (request.asked..=waited_until).contains(stop)) {
+            spans.push((stop, stop.saturating_add(self.waiter).saturating_add(self.lease)));
+        }
+        if let Some(grant) = &request.grant {
+            let to = match (&grant.out, &grant.ended, life.killed) {
+                (Some((at, Outcome::Released)), ..) => *at,
+                (Some((at, _)), ..) => self.settled(*at, life),
+                (None, _, Some(killed)) => dead(killed),
+                (None, Some(_) | None, None) => u64::MAX,
+            };
+            spans.push((grant.at, to));
+        } else if request.refused.as_ref().is_some_and(|(error, _)| *error == ErrorClass::Busy) {
+            // It took nothing.
+        } else if let Some(answered) = request.answered {
+            spans.push((answered, self.settled(answered, life)));
+        } else if let Some(killed) = life.killed {
+            spans.push((killed, dead(killed)));
+        }
+        spans
+    }
+}
+
+/// When each key may be held.
+fn held(history: &History, outages: &Spans, limits: &Limits) -> BTreeMap<String, Spans> {
+    let open = Open::new(outages, limits);
+    let mut spans: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+    for request in &history.requests {
+        let Some(life) = history.lives.get(&request.process) else { continue };
+        spans.entry(&request.key).or_default().extend(open.spans(request, life, history.end));
+    }
+    spans.into_iter().map(|(key, spans)| (key.to_owned(), Spans::of(spans))).collect()
+}
+
+pub(super) fn free_with_waiter(history: &History, limits: &Limits) -> Vec<String> {
+    let outages = outages(history);
+    let held = held(history, &outages, limits);
+    let mut calls: BTreeMap<(&str, u64), Vec<&Request>> = BTreeMap::new();
+    for request in history.requests.iter().filter(|request| request.want != Want::Try) {
+        calls.entry((&request.process, request.call)).or_default().push(request);
+    }
+    let mut found = Vec::new();
+    for ((process, _), requests) in calls {
+        let Some(life) = history.lives.get(process) else { continue };
+        let Some(first) = requests.first() else { continue };
+        // A late answer is found by another checker.
+        let until = first.answered.or(life.killed).unwrap_or(history.end);
+        let mut free = Spans::one(first.asked, until).without(&outages);
+        free = free.without(&Spans::of(life.pauses.iter().copied()));
+        for request in &requests {
+            if let Some(held) = held.get(&request.key) {
+                free = free.without(held);
+            }
+        }
+        if let Some(longest) = free.longest().filter(|span| length(*span) > limits.free_with_waiter()) {
+            let keys: Vec<&str> = requests.iter().map(|request| request.key.as_str()).collect();
+            let (keys, id, took) = (keys.join(", "), &first.id, length(longest));
+            found.push(format!("{keys}: free for {took:.1?} from {} ns while {id} waited", longest.0));
+        }
+    }
+    found
+}
+
+pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String> {
+    let outages = outages(history);
+    let mut keys: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
+    for request in &history.requests {
+        keys.entry(&request.key).or_default().push(request);
+    }
+    let mut found = Vec::new();
+    for (process, life) in &history.lives {
+        let Some(killed) = life.killed else { continue };
+        let by = killed.saturating_add(nanos(limits.lease + limits.call_timeout + limits.slack));
+        if outages.touches(killed, by) {
+            continue;
+        }
+        for (key, requests) in &keys {
+            let may_hold = |request: &Request| {
+                request.process == *process
+                    && match &request.grant {
+                        Some(grant) => grant.out.is_none(),
+                        None => request.answered.is_none(),
+                    }
+            };
+            let held_meanwhile = |request: &Request| {
+                request.process != *process
+                    && request.grant.as_ref().is_some_and(|grant| {
+                        let out = grant.out.as_ref().map_or(u64::MAX, |(at, _)| *at);
+                        grant.at <= by && out >= killed
+                    })
+            };
+            let waits = |request: &Request| {
+                let alone = |life: &Life| nanos(life.running(killed, by)) == by - killed;
+                request.want == Want::Patient
+                    && request.asked <= killed
+                    && request.answered.map_or(history.end >= by, |at| at > by)
+                    && history.lives.get(&request.process).is_some_and(alone)
+                    && requests_of_call(history, request) == 1
+            };
+            if requests.iter().any(|request| may_hold(request))
+                && !requests.iter().any(|request| held_meanwhile(request))
+                && let Some(waiter) = requests.iter().find(|request| waits(request))
+            {
+                let id = &waiter.id;
+                found.push(format!(
+                    "{key}: {process} was killed at {killed} ns, and {id} had nothing by {by} ns"
+                ));
+            }
+        }
+    }
+    found
+}
+
+fn requests_of_call(history: &History, of: &Request) -> usize {
+    let same = |request: &&Request| request.process == of.process && request.call == of.call;
+    history.requests.iter().filter(same).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Check::{Crashes, Waiting};
+    use super::super::check::tests::found;
+
+    /// In the tests: lease 1 s, fallback 5 s, call time-out 2 s, slack 5 s.
+    const S: u64 = 1_000_000_000;
+
+    const HOLDER: &str =
+        "1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n1 30 900 end\n1 40 40 out released";
+
+    fn waiter(until: u64) -> String {
+        format!("1 15 15 ask mutex patient 60000 - 1 a\n1 {until} 99000000000 granted 6")
+    }
+
+    #[test]
+    fn a_free_key_with_a_waiter_is_found() {
+        let waits =
+            |until: u64, run: &str| found(Waiting, &[("0.0", HOLDER), ("1.0", &waiter(until)), ("run", run)]);
+        assert_eq!(waits(11 * S, ""), 0);
+        assert_eq!(waits(13 * S, ""), 1);
+        let fault =
+            |errors: &str| format!("0 {} 0 fault nothing {errors} cut\n0 {} 0 fault-over cut", 4 * S, 8 * S);
+        assert_eq!(waits(13 * S, &fault("unavailable")), 0, "nobody could ask");
+        assert_eq!(waits(13 * S, &fault("-")), 1, "a slow link is no excuse");
+    }
+
+    #[test]
+    fn a_key_of_unknown_state_is_not_free() {
+        let dropped = HOLDER.replace("released", "dropped");
+        let cut = "0 40 0 fault nothing unavailable cut\n0 50 0 fault-over cut";
+        let waits = |until: u64| found(Waiting, &[("0.0", &*dropped), ("1.0", &waiter(until)), ("run", cut)]);
+        assert_eq!((waits(14 * S), waits(16 * S)), (0, 1));
+    }
+
+    #[test]
+    fn who_waits_for_several_keys_waits_until_all_are_free() {
+        let both = "1 15 0 ask mutex patient 60000 - 1 a\n2 15 0 ask mutex patient 60000 - 1 b";
+        let other = |out: u64| {
+            format!(
+                "1 10 10 ask mutex patient 60000 - 1 b\n1 20 900 granted 5\n1 {out} 0 end\n1 {out} 0 out released"
+            )
+        };
+        let end = format!("0 {} 0 calm", 20 * S);
+        let with =
+            |out: u64| found(Waiting, &[("0.0", HOLDER), ("1.0", both), ("2.0", &other(out)), ("run", &end)]);
+        assert_eq!((with(10 * S), with(3 * S)), (0, 1));
+    }
+
+    #[test]
+    fn what_a_dead_process_keeps_is_found() {
+        let dead = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n0 {S} 0 killed");
+        let waits = |until: u64| found(Crashes, &[("0.0", &*dead), ("1.0", &waiter(until))]);
+        assert_eq!((waits(8 * S), waits(10 * S)), (0, 1));
+        let unknown = format!("1 10 10 ask mutex patient 60000 - 1 a\n0 {S} 0 killed");
+        assert_eq!(found(Crashes, &[("0.0", &*unknown), ("1.0", &waiter(10 * S))]), 1, "it may have had it");
+        let third = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 {} 0 granted 6", 5 * S);
+        let logs = [("0.0", &*dead), ("1.0", &waiter(10 * S)), ("2.0", &third)];
+        assert_eq!(found(Crashes, &logs), 0, "another had it");
+    }
+}
