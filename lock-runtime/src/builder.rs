@@ -11,8 +11,14 @@ use crate::engine::{Engine, LONGEST, out_of_range};
 use crate::error::ConnectError;
 use crate::key::LockKey;
 use crate::manager::LockManager;
+use crate::replication::Replication;
 use crate::store::LockStore;
 use crate::store::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use crate::store::{
+    StoreError,
+    redis::{RedisOptions, RedisStore},
+};
 use crate::time;
 
 /// The URLs that [`LockManager::connect`] understands, for error texts.
@@ -111,6 +117,22 @@ impl LockManagerBuilder {
         self
     }
 
+    /// How many replicas have to confirm a grant before it counts, for locks that
+    /// [say nothing else](crate::Lock::replication). Default [`Replication::NONE`].
+    ///
+    /// For locks only: permits of semaphores are never waited for.
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.config.replication = replication;
+        self
+    }
+
+    /// How many replicas the primary has, those that are down included, for [`Replication::majority`]. Needed with a
+    /// `redis://` address only: Sentinel and Cluster know it.
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.config.replicas = Some(replicas);
+        self
+    }
+
     /// Connecting fails, instead of warning, when the server is configured in a way that can lose locks (a
     /// `maxmemory-policy` other than `noeviction`).
     pub fn strict(mut self) -> Self {
@@ -157,7 +179,7 @@ impl LockManagerBuilder {
                 })
             });
         }
-        if url.starts_with("redis://") || url.starts_with("rediss://") {
+        if url.split_once("://").is_some_and(|(scheme, _)| scheme.starts_with("redis")) {
             return self.redis(url);
         }
         // Only the scheme is repeated: the rest may have a password.
@@ -300,20 +322,28 @@ impl LockManagerBuilder {
     /// As [`connect`](Self::connect).
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        self.start_redis(&client)?.checked().await
+        self.start_redis(|options| RedisStore::new(&client, options))?.checked().await
     }
 
     fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
-        let client = crate::store::redis::url::client(url)?;
-        self.start_redis(&client)
+        use crate::store::redis::url::{Servers, servers};
+
+        match servers(url)? {
+            Servers::One(client) => self.start_redis(|options| RedisStore::new(&client, options)),
+            Servers::Sentinel(sentinels) => {
+                self.start_redis(|options| Ok(RedisStore::with_sentinels(&sentinels, options)))
+            }
+            Servers::Cluster(_) => Err(ConnectError::misconfigured("Cluster is not in this version")),
+        }
     }
 
-    fn start_redis(self, client: &redis::Client) -> Result<LockManager, ConnectError> {
-        use crate::store::redis::{RedisOptions, RedisStore};
-
+    fn start_redis(
+        self,
+        store: impl FnOnce(RedisOptions) -> Result<RedisStore, StoreError>,
+    ) -> Result<LockManager, ConnectError> {
         self.start(Clock::Boot, |config, runtime| {
             let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
-            Ok(Arc::new(RedisStore::new(client, options)?))
+            Ok(Arc::new(store(options)?))
         })
     }
 }

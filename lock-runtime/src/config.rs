@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::replication::Replication;
+
 /// How long the fencing counter of a key outlives its last grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenRetention {
@@ -40,6 +42,10 @@ pub(crate) struct Config {
     pub(crate) fallback_poll: Duration,
     /// Life of the fencing counter.
     pub(crate) token_retention: TokenRetention,
+    /// How many replicas have to confirm a grant, for requests that don't say.
+    pub(crate) replication: Replication,
+    /// How many replicas a single primary has.
+    pub(crate) replicas: Option<u32>,
     /// Warnings about the server's configuration are errors.
     pub(crate) strict: bool,
 }
@@ -59,6 +65,8 @@ impl Default for Config {
             subscription_linger: Duration::from_secs(5),
             fallback_poll: Duration::from_secs(5),
             token_retention: TokenRetention::For(Duration::from_secs(24 * 60 * 60)),
+            replication: Replication::NONE,
+            replicas: None,
             strict: false,
         }
     }

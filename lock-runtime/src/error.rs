@@ -77,6 +77,15 @@ pub enum AcquireError {
         /// The store's last error.
         cause: Arc<StoreError>,
     },
+    /// Not enough replicas confirmed the grant until the wait ended, so it was undone; see
+    /// [`Replication`](crate::Replication).
+    #[error("lock {key}: {cause}")]
+    NotReplicated {
+        /// The key.
+        key: LockKey,
+        /// How many did.
+        cause: Arc<StoreError>,
+    },
     /// The manager was shut down, or its runtime is gone.
     #[error("lock {key}: the lock manager was shut down")]
     ShutDown {
@@ -278,10 +287,12 @@ pub enum LockError {
     #[error(transparent)]
     InvalidKey(#[from] InvalidKey),
     /// Not enough replicas confirmed the grant, so it was undone.
-    #[error("lock {key}: not enough replicas confirmed the grant")]
+    #[error("lock {key}: {cause}")]
     NotReplicated {
         /// The key.
         key: LockKey,
+        /// How many did.
+        cause: Arc<StoreError>,
     },
 }
 
@@ -324,7 +335,7 @@ impl LockError {
             | Self::Unconfirmed { key, .. }
             | Self::ShutDown { key }
             | Self::KindConflict { key, .. }
-            | Self::NotReplicated { key } => Some(key),
+            | Self::NotReplicated { key, .. } => Some(key),
             Self::Misconfigured { .. } | Self::InvalidKey(_) => None,
         }
     }
@@ -345,6 +356,8 @@ impl AcquireError {
     pub(crate) fn from_store(key: LockKey, cause: Arc<StoreError>) -> Self {
         if is_misconfiguration(&cause) {
             Self::Misconfigured { reason: format!("lock {key}: {cause}").into() }
+        } else if cause.kind() == StoreErrorKind::NotReplicated {
+            Self::NotReplicated { key, cause }
         } else {
             Self::Unavailable { key, cause }
         }
@@ -386,6 +399,7 @@ impl From<AcquireError> for LockError {
             AcquireError::TimedOut { key, waited } => Self::TimedOut { key, waited },
             AcquireError::TooManyWaiters { key, waiting, cap } => Self::TooManyWaiters { key, waiting, cap },
             AcquireError::Unavailable { key, cause } => Self::Unavailable { key, cause },
+            AcquireError::NotReplicated { key, cause } => Self::NotReplicated { key, cause },
             AcquireError::ShutDown { key } => Self::ShutDown { key },
             AcquireError::KindConflict { key, held, wanted } => Self::KindConflict { key, held, wanted },
             AcquireError::Misconfigured { reason } => Self::Misconfigured { reason },

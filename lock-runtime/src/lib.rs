@@ -118,6 +118,7 @@ mod list;
 mod manager;
 mod metrics;
 mod private;
+mod replication;
 mod scope;
 pub mod store;
 mod sync;
@@ -139,6 +140,7 @@ pub use list::LockList;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 pub use manager::{LockManager, ShutdownError};
+pub use replication::Replication;
 pub use scope::in_current_scope;
 pub use store::{Kind, LockStatus};
 pub use token::{FencingToken, OwnerId};
@@ -192,4 +194,7 @@ mod documents {
     #[cfg(feature = "redis")]
     #[doc = include_str!("../../docs/interop.md")]
     struct Interop;
+    #[cfg(feature = "redis")]
+    #[doc = include_str!("../../docs/topologies.md")]
+    struct Topologies;
 }

@@ -48,7 +48,10 @@ impl LockManager {
     /// | `memory:` | a fresh store in this process |
     /// | `memory:NAME` | one store per name and process, shared by the managers that connect to it |
     /// | `redis://[user:password@]host[:port][/db]` | one Redis server, 6.2 or newer |
-    /// | `rediss://…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
+    /// | `redis+sentinel://[user:password@]h1[:26379],h2/MASTER[/db]` | the primary that sentinels know |
+    /// | `redis+cluster://[user:password@]h1[:6379],h2` | a Redis Cluster |
+    /// | `quorum:url1\|url2\|url3` | more than half of independent servers |
+    /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
     ///
     /// # Errors
     ///

@@ -19,6 +19,7 @@ use crate::error::AcquireError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
+use crate::replication::Replication;
 use crate::store::SemaphoreStore;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, lock, shielded};
@@ -117,6 +118,7 @@ impl Lines {
             lease: wish.lease,
             max_hold: None,
             min_hold: Duration::ZERO,
+            replication: Replication::NONE,
             label: wish.label.clone(),
             asked: Some(wish.asked),
         }

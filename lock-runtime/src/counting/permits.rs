@@ -108,7 +108,11 @@ impl LockStore for PermitsAsLocks {
         let answer = self.store.keep(PermitsKeep { holds: holds.collect(), timeout: request.timeout });
         Box::pin(async move {
             // With one permit of several gone, what was asked for is not held any more.
-            let kept = |permits: Vec<bool>| if permits.contains(&false) { Kept::Gone } else { Kept::Renewed };
+            let kept = |permits: Option<Vec<bool>>| match permits {
+                Some(permits) if permits.contains(&false) => Kept::Gone,
+                Some(_) => Kept::Renewed,
+                None => Kept::Unknown,
+            };
             Ok(answer.await?.into_iter().map(kept).collect())
         })
     }

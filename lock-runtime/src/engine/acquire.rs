@@ -18,6 +18,7 @@ use crate::error::{AcquireError, ExtendError};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
+use crate::replication::Replication;
 use crate::scope::{Scope, Scoped};
 use crate::store::{Kind, LONGEST_WAIT};
 use crate::sync::atomic::Ordering;
@@ -49,6 +50,7 @@ pub(crate) struct Request {
     pub(crate) lease: Lease,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
+    pub(crate) replication: Replication,
     pub(crate) label: Label,
     /// Since when it waits; it may have to begin again.
     pub(crate) asked: Option<Tick>,
@@ -234,6 +236,7 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
         lease: request.lease,
         max_hold: request.max_hold.map(|duration| MaxHold { duration, job: engine.new_id() }),
         min_hold: request.min_hold,
+        replication: request.replication,
         patience: if request.wait == Wait::No { Patience::Try } else { Patience::Wait },
         wait: match request.wait {
             Wait::For(wait) => wait,
@@ -438,12 +441,12 @@ impl Waiting {
         // Most are granted by the first answer, which comes within about one call time-out, and need no timer; as far as
         // the runtime of the manager is the one that polls us, and so runs.
         let config = &self.request.engine.config;
-        if woken_soon && now + config.call_timeout * 2 < end && begun::is_inside(&self.request.engine.runtime)
-        {
+        let answered = config.call_timeout * 2 + self.request.replication.timeout();
+        if woken_soon && now + answered < end && begun::is_inside(&self.request.engine.runtime) {
             return Poll::Pending;
         }
         if now >= end {
-            end = end + self.request.engine.grace();
+            end = end + self.request.engine.grace() + self.request.replication.timeout();
             let awaited =
                 self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
             if !awaited || now >= end {
@@ -545,6 +548,7 @@ fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Resul
         Err(AcquireError::TimedOut { .. }) => "timed_out",
         Err(AcquireError::TooManyWaiters { .. }) => "too_many_waiters",
         Err(AcquireError::Unavailable { .. }) => "unavailable",
+        Err(AcquireError::NotReplicated { .. }) => "not_replicated",
         Err(AcquireError::ShutDown { .. }) => "shut_down",
         Err(
             AcquireError::Misconfigured { .. }

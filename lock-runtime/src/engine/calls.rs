@@ -35,7 +35,8 @@ impl Engine {
         self.bounded_by(self.config.call_timeout, call).await
     }
 
-    async fn bounded_by<T: Send + 'static>(
+    /// The same with a time-out of its own.
+    pub(super) async fn bounded_by<T: Send + 'static>(
         &self,
         timeout: Duration,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
@@ -130,7 +131,7 @@ impl Engine {
                 return Ok(());
             }
             Kept::Renewed => Loss::LeaseOver,
-            Kept::Gone | Kept::Waiting(_) => Loss::TakenAway,
+            Kept::Gone | Kept::Waiting(_) | Kept::Unknown => Loss::TakenAway,
         };
         self.lose(hold, why);
         Err(why)
@@ -147,8 +148,8 @@ impl Engine {
                 Ok(kept) if kept.contains(&Kept::Gone) => {
                     return self.lose(&hold, Loss::TakenAway);
                 }
-                Ok(_) => return,
-                Err(_) => tokio::time::sleep(backoff.next()).await,
+                Ok(kept) if !kept.contains(&Kept::Unknown) => return,
+                Ok(_) | Err(_) => tokio::time::sleep(backoff.next()).await,
             }
         }
     }
@@ -175,10 +176,13 @@ impl Engine {
         let mut backoff = Backoff::new();
         loop {
             let error = match self.keep(hold.keep_items(lease).collect()).await {
-                (sent, Ok(kept)) => {
-                    let kept = all_kept(kept.into_iter());
-                    return self.kept(hold, kept, sent, lease).map_err(|why| ExtendError::Lost { key, why });
-                }
+                (sent, Ok(kept)) => match all_kept(kept) {
+                    Ok(kept) => {
+                        let kept = self.kept(hold, kept, sent, lease);
+                        return kept.map_err(|why| ExtendError::Lost { key, why });
+                    }
+                    Err(error) => error,
+                },
                 (_, Err(error)) => error,
             };
             let now = self.clock.now();
@@ -217,9 +221,8 @@ impl Engine {
             };
             let items = vec![KeepItem::hold(hold.item.clone(), lease)];
             let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
-            match self.bounded(|store| store.downgrade(request)).await {
+            match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
                 Ok(kept) => {
-                    let kept = all_kept(kept.into_iter());
                     let kept = self.kept(&hold, kept, sent, lease);
                     return tell(kept.map_err(|why| ReleaseError::Lost { key: key(), why }));
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Engine;
 use super::hold::{Hold, Lease};
 use super::keeper;
-use super::machine::{Again, Effects, Order, Rivals, Step};
+use super::machine::{Again, Ask, Effects, Order, Rivals, Step};
 use super::registry::{Key, Queued};
 use super::release::{self, Sent};
 use crate::backoff::jitter;
@@ -65,9 +65,7 @@ pub(crate) async fn run(engine: Arc<Engine>, key: Arc<Key>) {
         let step = driver.act(|machine, now, _| machine.next_step(now));
         match step {
             Step::Exit => break,
-            Step::Acquire { lease, tokens, wait, min_hold } => {
-                driver.acquire(lease, tokens, wait, min_hold).await;
-            }
+            Step::Acquire(ask) => driver.acquire(ask).await,
             Step::Release { hold, order, then } => driver.release(hold, order, then).await,
             Step::Linger { hold, rest, pending } => {
                 release::linger(&driver.engine, &hold, rest).await;
@@ -110,25 +108,30 @@ impl Driver {
     }
 
     /// The request that waits at the store, or a new one.
-    fn next_request(
-        &mut self,
-        lease: Lease,
-        tokens: u32,
-        wait: Option<Duration>,
-        min_hold: Duration,
-    ) -> Arc<AcquireRequest> {
-        let Some(wait) = wait.filter(|_| self.key.waits_at_the_store()) else {
-            self.leave_queue();
-            return Arc::new(self.request(lease, tokens));
+    fn next_request(&mut self, ask: Ask) -> Arc<AcquireRequest> {
+        let Ask { lease, tokens, replication, .. } = ask;
+        let request = |driver: &Self| {
+            let mut request = driver.request(lease, tokens).replicated(replication);
+            // The replicas have their time after the grant.
+            request.timeout += replication.timeout();
+            request
         };
-        if let Some(queued) = self.queued.as_ref().filter(|queued| queued.lease == lease.duration()) {
+        let Some(wait) = ask.wait.filter(|_| self.key.waits_at_the_store()) else {
+            self.leave_queue();
+            return Arc::new(request(self));
+        };
+        let same = |queued: &&Arc<AcquireRequest>| {
+            queued.lease == lease.duration() && queued.replication == replication
+        };
+        if let Some(queued) = self.queued.as_ref().filter(same) {
             return Arc::clone(queued);
         }
         self.leave_queue();
-        let mut request = self.request(lease, tokens).queued(wait);
-        if min_hold > DIRECT_LEASE {
-            // Whoever wants a token above a floor is not granted the key directly, for a few seconds: it has to stay taken
-            // for longer than that, even if we are gone by then. Every token is above this one.
+        let mut request = request(self).queued(wait);
+        if ask.min_hold > DIRECT_LEASE || !replication.is_none() {
+            // Whoever wants a token above a floor is not granted the key directly, for a few seconds and with nobody to wait
+            // for replicas: it has to stay taken for longer than that, even if we are gone by then. Every token is above
+            // this one.
             request = request.token_floor(1);
         }
         let request = Arc::new(request);
@@ -170,23 +173,23 @@ impl Driver {
         }
     }
 
-    async fn acquire(&mut self, lease: Lease, tokens: u32, wait: Option<Duration>, min_hold: Duration) {
+    async fn acquire(&mut self, ask: Ask) {
         let engine = Arc::clone(&self.engine);
         // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
         // by the request itself.
         skip_notices(self.watch.as_mut());
-        let request = self.next_request(lease, tokens, wait, min_hold);
+        let request = self.next_request(ask);
         if self.queued.is_some()
             && let Some(queued) = lock(&self.key.queued).as_mut()
         {
             queued.asking = true;
         }
         let sent = engine.clock.now();
-        match engine.bounded(|store| store.acquire(Arc::clone(&request))).await {
+        match engine.bounded_by(request.timeout, |store| store.acquire(Arc::clone(&request))).await {
             Ok(Acquired::Granted(granted)) => {
                 let now = engine.clock.now();
                 engine.rtt.record(sent, now);
-                self.granted(&request, lease, sent, now, &granted);
+                self.granted(&request, ask.lease, sent, now, &granted);
             }
             Ok(Acquired::Busy(busy)) => {
                 engine.rtt.record(sent, engine.clock.now());
@@ -200,7 +203,12 @@ impl Driver {
                 self.subscribe(request).await;
             }
             Err(error) => {
-                if error.outcome_unknown() {
+                if error.kind() == StoreErrorKind::NotReplicated {
+                    // Others may have it, and so may we under another name: before that is tried, it has to be undone.
+                    self.stop_queueing();
+                    self.unanswered = false;
+                    engine.undo(request).await;
+                } else if error.outcome_unknown() {
                     if self.queued.is_some() {
                         // It is sent again under the same owner, so as not to lose its place.
                         self.unanswered = true;
@@ -239,7 +247,8 @@ impl Driver {
             return;
         };
         let hold = Hold::new(engine.new_id(), item.clone(), lease, sent, engine.runtime.clone());
-        let hold = Arc::new(hold.of(&self.key).and(more).with_unanswered(unanswered));
+        let hold = hold.of(&self.key).and(more).with_unanswered(unanswered).replicated(request.replication);
+        let hold = Arc::new(hold);
         if !hold.is_valid(now) {
             engine.reap(Arc::clone(request));
             self.failed(engine.overdue());

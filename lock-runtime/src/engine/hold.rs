@@ -11,6 +11,7 @@ use super::registry::Key;
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::key::LockKey;
+use crate::replication::Replication;
 use crate::store::{AcquireRequest, Item, KeepItem, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
@@ -61,6 +62,8 @@ pub(crate) struct Hold {
     unanswered: Option<Arc<AcquireRequest>>,
     /// As it was asked for.
     pub(crate) lease: Lease,
+    /// What has been confirmed of its grant.
+    pub(crate) replication: Replication,
     /// The manager's, for timers.
     runtime: Handle,
     deadline: AtomicU64,
@@ -85,6 +88,7 @@ impl Hold {
             reads: AtomicBool::new(false),
             unanswered: None,
             lease,
+            replication: Replication::NONE,
             runtime,
             deadline: AtomicU64::new(deadline.as_nanos()),
             lost: OnceLock::new(),
@@ -109,6 +113,12 @@ impl Hold {
     /// A hold of which a copy of its own request may be executed after its end, if that is not withdrawn.
     pub(crate) fn with_unanswered(mut self, request: Option<Arc<AcquireRequest>>) -> Self {
         self.unanswered = request;
+        self
+    }
+
+    /// A hold whose grant as many replicas have confirmed.
+    pub(crate) fn replicated(mut self, replication: Replication) -> Self {
+        self.replication = replication;
         self
     }
 

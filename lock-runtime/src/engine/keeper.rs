@@ -13,7 +13,9 @@ use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::metrics;
-use crate::store::{AcquireRequest, INTENT_LIFE, KeepItem, Kept, Standing, WAITER_LIFE};
+use crate::store::{
+    AcquireRequest, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, StoreErrorKind, WAITER_LIFE,
+};
 use crate::sync::{lock, shielded};
 
 /// Most holds renewed by one store call.
@@ -148,27 +150,40 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
         Ok(kept) => {
             let mut kept = kept.into_iter();
             for (hold, lease) in holds.iter().zip(leases) {
-                let kept = all_kept(kept.by_ref().take(hold.width()));
-                // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
-                let _ = engine.kept(hold, kept, sent, lease);
+                match all_kept(kept.by_ref().take(hold.width())) {
+                    // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
+                    Ok(kept) => drop(engine.kept(hold, kept, sent, lease)),
+                    Err(error) => renewal_failed(&engine, hold, &error),
+                }
             }
         }
-        Err(error) => {
-            let now = engine.clock.now();
-            tracing::debug!(%error, holds = holds.len(), "renewal failed");
-            for hold in &holds {
-                let failures = hold.renewal_failed();
-                engine.watch_at(hold, || next_retry(hold, now, failures));
-            }
-        }
+        Err(error) => holds.iter().for_each(|hold| renewal_failed(&engine, hold, &error)),
     }
 }
 
-/// What became of a hold of several keys: it is lost when one of them is.
-pub(super) fn all_kept(mut each: impl Iterator<Item = Kept>) -> Kept {
+fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
+    tracing::debug!(key = %hold.item.key, %error, "renewal failed");
+    let (now, failures) = (engine.clock.now(), hold.renewal_failed());
+    engine.watch_at(hold, || next_retry(hold, now, failures));
+}
+
+/// What became of a hold of several keys: it is lost when one of them is. An error when that can't be told.
+pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, StoreError> {
+    let each = each.into_iter().map(|kept| match kept {
+        Kept::Renewed => Ok(Kept::Renewed),
+        Kept::Unknown => {
+            let message = "the server of one of the keys could not be asked";
+            Err(StoreError::new(StoreErrorKind::Unreachable, message))
+        }
+        Kept::Gone | Kept::Waiting(_) => Ok(Kept::Gone),
+    });
+    let worse = |all, one| match (all, one) {
+        (Ok(Kept::Gone), _) | (_, Ok(Kept::Gone)) => Ok(Kept::Gone),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+        (Ok(kept), Ok(_)) => Ok(kept),
+    };
     // None at all is no answer.
-    let first = each.next().unwrap_or(Kept::Gone);
-    each.fold(first, |all, one| if one == Kept::Renewed { all } else { Kept::Gone })
+    each.reduce(worse).unwrap_or(Ok(Kept::Gone))
 }
 
 /// Sets the job that keeps the place of the key's request in the store's queues.
@@ -210,14 +225,16 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
     let mut kept = result.unwrap_or_default().into_iter();
     for (key, queued) in keys.iter().zip(queued) {
         let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
-        if let Some(look) = look_again(&each) {
+        let known = !each.contains(&Kept::Unknown);
+        if let Some(look) = look_again(&each).filter(|_| known) {
             if each.contains(&Kept::Gone) {
                 metrics::requeued();
                 tracing::debug!(key = %key.name, "lost its place in the queue");
             }
             engine.act(key, |machine, now, effects| machine.look_again(now + look + MARGIN, effects));
         }
-        if !each.is_empty()
+        if known
+            && !each.is_empty()
             && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
             && let Some(waits) = lock(&key.queued).as_mut()
             && Arc::ptr_eq(&waits.request, &queued.request)
@@ -225,7 +242,7 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
         {
             waits.since = waits.since.max(sent);
         }
-        if soon {
+        if soon || !known {
             keep_place_at(&engine, key, engine.clock.now() + KEEP_AGAIN);
         } else {
             keep_place(&engine, key);
@@ -237,7 +254,7 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
 fn look_again(each: &[Kept]) -> Option<Duration> {
     let longest = |kept: &Kept| match kept {
         Kept::Waiting(left) => *left,
-        Kept::Renewed | Kept::Gone => Duration::ZERO,
+        Kept::Renewed | Kept::Gone | Kept::Unknown => Duration::ZERO,
     };
     // A request of several is granted when the last of them is free.
     let all = each.iter().map(longest).max()?;

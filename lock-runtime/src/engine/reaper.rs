@@ -23,6 +23,16 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// The same, begun by one call that is awaited.
+    pub(super) async fn undo(self: &Arc<Self>, request: Arc<AcquireRequest>) {
+        let withdrawn = self.bounded(|store| store.withdraw(Arc::clone(&request))).await;
+        if !matches!(withdrawn, Ok(Withdrawn::Settled)) {
+            self.reap(request);
+        }
+    }
+}
+
 async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
     // After this the store has dropped by itself whatever a copy could have taken.
     let over = engine.clock.now() + request.lease + request.timeout * 2;

@@ -13,6 +13,7 @@ use crate::engine::registry::Spec;
 use crate::error::{AcquireError, LockError};
 use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
+use crate::replication::Replication;
 
 /// A lock of any kind; made by [`LockManager::mutex`](crate::LockManager::mutex),
 /// [`fair`](crate::LockManager::fair), [`read`](crate::LockManager::read), [`write`](crate::LockManager::write) and
@@ -37,6 +38,7 @@ pub struct Lock {
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     min_hold: Duration,
+    replication: Option<Replication>,
     label: crate::metrics::Label,
 }
 
@@ -49,7 +51,16 @@ impl Lock {
         keys: Result<(LockKey, Spec), AcquireError>,
     ) -> Self {
         let label = crate::metrics::Label::Borrowed("");
-        Self { engine, keys, wait: None, lease: None, max_hold: None, min_hold: Duration::ZERO, label }
+        Self {
+            engine,
+            keys,
+            wait: None,
+            lease: None,
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            replication: None,
+            label,
+        }
     }
 
     /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds.
@@ -100,6 +111,14 @@ impl Lock {
         self
     }
 
+    /// How many replicas have to confirm the grant before it counts. Without it, the manager's
+    /// [`replication`](crate::LockManagerBuilder::replication) holds. A call inside an own hold of the same key has what
+    /// that one had.
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.replication = Some(replication);
+        self
+    }
+
     /// The name under which metrics count this lock (label `lock`). Use few different names, never the key.
     pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.label = name.into();
@@ -114,6 +133,7 @@ impl Lock {
     /// - [`AcquireError::Busy`]: somebody else has it, and [`no_wait`](Self::no_wait) was given.
     /// - [`AcquireError::TooManyWaiters`]: a waiter cap of the manager is reached.
     /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`AcquireError::NotReplicated`]: too few replicas confirmed the grant until the wait ended.
     /// - [`AcquireError::ShutDown`], [`AcquireError::Misconfigured`], [`AcquireError::InvalidKey`].
     ///
     /// # Cancel safety
@@ -193,6 +213,7 @@ impl Lock {
             lease,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
+            replication: self.replication.unwrap_or(config.replication),
             label: self.label,
             asked: None,
             engine,
@@ -221,6 +242,7 @@ impl fmt::Debug for Lock {
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
             .field("min_hold", &self.min_hold)
+            .field("replication", &self.replication)
             .finish_non_exhaustive()
     }
 }

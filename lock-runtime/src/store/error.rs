@@ -22,6 +22,9 @@ pub enum StoreErrorKind {
     /// The server says that it cannot serve just now (loading, a script is running, a slot is moving). Nothing was
     /// executed. Worth a retry.
     NotReady,
+    /// Granted, but fewer replicas than [wanted](super::AcquireRequest::replication) have confirmed it in time. Worth a
+    /// retry by a new owner, after the old one has been withdrawn.
+    NotReplicated,
     /// The request arrived later than it was allowed to; nothing was executed. Worth a retry.
     TooLate,
     /// The server is a replica or otherwise read-only.
@@ -60,12 +63,13 @@ impl StoreError {
                 | StoreErrorKind::Unanswered
                 | StoreErrorKind::NotReady
                 | StoreErrorKind::TooLate
+                | StoreErrorKind::NotReplicated
         )
     }
 
-    /// Whether the step may have been executed.
+    /// Whether the step may have been executed, so that it has to be undone.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
-        self.kind == StoreErrorKind::Unanswered
+        matches!(self.kind, StoreErrorKind::Unanswered | StoreErrorKind::NotReplicated)
     }
 }

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::LockKey;
+use crate::replication::Replication;
 use crate::token::{FencingToken, OwnerId};
 
 mod error;
@@ -128,6 +129,10 @@ pub struct AcquireRequest {
     /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits, at most for so long
     /// ([`LONGEST_WAIT`] for ever), and a store that refuses it takes note of that, see [`queued`](Self::queued).
     pub wait: Option<Duration>,
+    /// How many replicas have to confirm the grant: if fewer do, it is [`StoreErrorKind::NotReplicated`], and the request
+    /// has to be withdrawn. Not waited for when the answer is no grant. A store without replicas refuses it as
+    /// [`StoreErrorKind::Unsupported`]. Never of a [`Takeover`].
+    pub replication: Replication,
     latest: Latest,
 }
 
@@ -147,7 +152,16 @@ impl AcquireRequest {
     /// A request for one token a key, without a floor.
     #[must_use]
     pub fn new(items: Vec<Item>, lease: Duration, timeout: Duration) -> Self {
-        Self { items, lease, tokens: 1, token_floor: 0, timeout, wait: None, latest: Latest::default() }
+        Self {
+            items,
+            lease,
+            tokens: 1,
+            token_floor: 0,
+            timeout,
+            wait: None,
+            replication: Replication::NONE,
+            latest: Latest::default(),
+        }
     }
 
     /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the request:
@@ -173,6 +187,13 @@ impl AcquireRequest {
         self
     }
 
+    /// Asks for a grant that so many replicas confirm.
+    #[must_use]
+    pub fn replicated(mut self, replication: Replication) -> Self {
+        self.replication = replication;
+        self
+    }
+
     /// Asks for tokens above `floor`.
     #[must_use]
     pub fn token_floor(mut self, floor: u64) -> Self {
@@ -192,6 +213,15 @@ impl AcquireRequest {
     /// executed. `None` when it was never stamped, and so never sent; it can't be from then on.
     pub fn seal(&self) -> Option<ServerTime> {
         self.latest.seal()
+    }
+
+    /// For stores without replicas: an error when some are to confirm the grant.
+    pub(crate) fn refuse_replication(&self) -> Result<(), StoreError> {
+        if self.replication.is_none() {
+            return Ok(());
+        }
+        let message = "no replica can confirm a grant here: this store has none; leave out `replication`";
+        Err(StoreError::new(StoreErrorKind::Unsupported, message))
     }
 
     /// The largest server time at which any copy of this request may still be executed; `None` before the first
@@ -364,6 +394,9 @@ pub enum Kept {
     Gone,
     /// Still waiting; look again after this time, if nothing is heard before. Never zero.
     Waiting(Duration),
+    /// Could not be asked, while others of the request could: one of several servers is away. Nothing is known of it; ask
+    /// again.
+    Unknown,
 }
 
 /// The answer to a withdrawal.
@@ -394,7 +427,7 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// Gives the items back and wakes whoever waits for them.
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>>;
 
-    /// Renews each item on its own; the answers are in the order of the request.
+    /// Renews each item on its own; the answers are in the order of the request. An `Err` is about all of them.
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>>;
 
     /// Turns holds of [`Kind::Write`] into holds of [`Kind::Read`] of the same owners, each on its own, renews them, and

@@ -223,7 +223,7 @@ pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>>;
 
     /// Renews each permit on its own. For each permit of each hold: whether it is held, and so was renewed.
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>>;
+    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>>;
 
     /// Undoes an acquire whose outcome is unknown: what it holds is given back.
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>>;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::inside::stop_watching;
 use super::{
-    COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Patience, Phase, Rivals, Step, Waiter,
-    WaiterState,
+    Ask, COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Patience, Phase, Rivals, Step,
+    Waiter, WaiterState,
 };
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
@@ -121,11 +121,17 @@ impl Machine {
                     self.parked = true;
                     return Step::Park { until };
                 }
-                let (lease, min_hold) = (waiter.wish.lease, waiter.wish.min_hold);
-                let wait = (waiter.wish.patience == Patience::Wait).then_some(waiter.wish.wait);
+                let wish = &waiter.wish;
+                let ask = Ask {
+                    lease: wish.lease,
+                    tokens: self.wanted_tokens(),
+                    wait: (wish.patience == Patience::Wait).then_some(wish.wait),
+                    min_hold: wish.min_hold,
+                    replication: wish.replication,
+                };
                 self.calls += 1;
                 self.asking = true;
-                Step::Acquire { lease, tokens: self.wanted_tokens(), wait, min_hold }
+                Step::Acquire(ask)
             }
         }
     }
@@ -160,14 +166,13 @@ impl Machine {
         self.answered();
         self.pace.granted(now);
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
-        let lease = hold.lease;
         let window_end = now + window;
         if std::mem::take(&mut self.freed_by_force) {
             effects.verify = Some(Arc::clone(&hold));
         }
-        self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
         // Fresh from the store, it is good for everything that asks for this lease.
-        let head = self.first_active().filter(|(_, waiter)| waiter.wish.lease == lease).map(|(id, _)| id);
+        let head = self.first_active().filter(|(_, waiter)| waiter.wish.fits(&hold)).map(|(id, _)| id);
+        self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
         match head {
             Some(head) if !self.shut_down => self.offer(head, now, effects),
             _ => self.begin_release(Order::default(), now, effects),

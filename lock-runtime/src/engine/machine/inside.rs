@@ -192,7 +192,7 @@ impl Machine {
             // A writer that has become a reader is in the writers' lane.
             && held.hold.kind() != Kind::Read
             && next.wish.min_hold.is_zero()
-            && held.is_good_for(next.wish.lease, now)
+            && held.is_good_for(&next.wish, now)
             && !held.tokens.is_empty();
         good.then_some(id)
     }
@@ -243,10 +243,10 @@ impl Machine {
     pub(super) fn offer(&mut self, first: u64, now: Tick, effects: &mut Effects) {
         let Phase::Held(held) = &mut self.phase else { return };
         let most = if self.lane == Lane::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
-        let (lease, fresh) = (held.hold.lease, held.used == 0);
+        let fresh = held.used == 0;
         let mut offer = Offer { since: now, open: 0, last: first };
         for (&id, waiter) in self.waiters.range_mut(first..) {
-            let fits = waiter.wish.lease == lease && (fresh || waiter.wish.min_hold.is_zero());
+            let fits = waiter.wish.fits(&held.hold) && (fresh || waiter.wish.min_hold.is_zero());
             if !waiter.is_active() || !fits {
                 continue;
             }
@@ -291,6 +291,7 @@ impl Machine {
     pub(super) fn takeover(&self, now: Tick) -> Option<Again> {
         let (_, head) = self.first_active()?;
         if self.lane != Lane::Mutex
+            || !head.wish.replication.is_none()
             || self.shut_down
             || self.windows_without_release >= WINDOWS_WITHOUT_RELEASE
         {

@@ -24,6 +24,7 @@ use super::registry::Lane;
 use crate::clock::{Clock, Tick};
 use crate::error::{AcquireError, ReleaseError};
 use crate::key::LockKey;
+use crate::replication::Replication;
 use crate::scope::Scope;
 use crate::store::{Kind, ListenerPolicy, TokenRange};
 use crate::token::FencingToken;
@@ -48,6 +49,7 @@ pub(crate) struct Wish {
     pub(crate) lease: Lease,
     pub(crate) max_hold: Option<MaxHold>,
     pub(crate) min_hold: Duration,
+    pub(crate) replication: Replication,
     pub(crate) patience: Patience,
     /// How long it waits, as far as a queue at the store has to know.
     pub(crate) wait: Duration,
@@ -58,6 +60,13 @@ pub(crate) struct Wish {
     /// The enclosing locked calls.
     pub(crate) scope: Scope,
     pub(crate) task: Option<Caller>,
+}
+
+impl Wish {
+    /// Whether the hold is of the lease that is wanted, and as well replicated.
+    fn fits(&self, hold: &Hold) -> bool {
+        self.lease == hold.lease && hold.replication.satisfies(self.replication)
+    }
 }
 
 /// Whether a caller waits.
@@ -184,14 +193,25 @@ pub(crate) enum Ended {
 pub(crate) enum Step {
     /// Nothing: the driver ends.
     Exit,
-    /// Ask the store for the key; for somebody who waits for so long, if at all.
-    Acquire { lease: Lease, tokens: u32, wait: Option<Duration>, min_hold: Duration },
+    /// Ask the store for the key.
+    Acquire(Ask),
     /// Give the hold back, and take the key again in the same step if allowed.
     Release { hold: Arc<Hold>, order: Order, then: Option<Again> },
     /// Keep the key taken for this long, then let it expire.
     Linger { hold: Arc<Hold>, rest: Duration, pending: Option<Pending> },
     /// Wait for a message, a change, or this time.
     Park { until: Tick },
+}
+
+/// What the driver asks the store for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) lease: Lease,
+    pub(crate) tokens: u32,
+    /// How long it waits, if at all.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) min_hold: Duration,
+    pub(crate) replication: Replication,
 }
 
 /// Where the outcome of a release is wanted.
@@ -253,13 +273,13 @@ struct Held {
 impl Held {
     /// Whether one more caller may have it without the store: it is what was asked for, renewed and not in doubt, young,
     /// and at least half of its lease is left.
-    fn is_good_for(&self, lease: Lease, now: Tick) -> bool {
-        lease.is_renewed()
-            && self.hold.lease == lease
+    fn is_good_for(&self, wish: &Wish, now: Tick) -> bool {
+        wish.lease.is_renewed()
+            && wish.fits(&self.hold)
             && self.hold.is_renewing()
             && !self.hold.is_doubtful()
             && now < self.window_end
-            && self.hold.deadline().since(now) >= lease.duration() / 2
+            && self.hold.deadline().since(now) >= wish.lease.duration() / 2
     }
 }
 

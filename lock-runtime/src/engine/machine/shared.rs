@@ -30,7 +30,7 @@ impl Machine {
             && !self.closed
             && !self.shut_down
             && (held.live.is_some() || held.offer.is_some())
-            && held.is_good_for(wish.lease, now)
+            && held.is_good_for(wish, now)
             && self.has_room(held, now)
     }
 

@@ -16,11 +16,16 @@ const LEASE: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(50);
 const MIN_HOLD: Duration = Duration::from_millis(500);
 
+fn replication(replicas: u32) -> Replication {
+    Replication::at_least(replicas, Duration::from_millis(100))
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Enqueue {
         patience: Patience,
         fixed: bool,
+        replicas: u32,
         kept: bool,
         inside: Option<usize>,
     },
@@ -49,8 +54,10 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let patience = prop_oneof![1 => Just(Patience::Try), 4 => Just(Patience::Wait)];
     prop_oneof![
-        6 => (patience, prop::bool::weighted(0.1), prop::bool::weighted(0.1), prop::option::weighted(0.2, 0..4usize))
-            .prop_map(|(patience, fixed, kept, inside)| Op::Enqueue { patience, fixed, kept, inside }),
+        6 => (patience, prop::bool::weighted(0.1), 0..3u32, prop::bool::weighted(0.1), prop::option::weighted(0.2, 0..4usize))
+            .prop_map(|(patience, fixed, replicas, kept, inside)| Op::Enqueue {
+                patience, fixed, replicas, kept, inside
+            }),
         8 => (0..8usize).prop_map(Op::Poll),
         2 => (0..8usize).prop_map(Op::Leave),
         5 => (0..4usize, prop::bool::weighted(0.1)).prop_map(|(n, full)| Op::Release { n, full }),
@@ -78,6 +85,7 @@ struct Waiting {
     flag: Arc<Flag>,
     polled: bool,
     min_hold: Duration,
+    replication: Replication,
 }
 
 /// The store as it really is.
@@ -166,8 +174,9 @@ impl World {
         guard.map_or_else(Scope::default, |guard| Scope::default().with(Arc::clone(&guard.grant), guard.id))
     }
 
-    fn granted(&mut self, entry: Entry, min_hold: Duration) {
+    fn granted(&mut self, entry: Entry, min_hold: Duration, wanted: Replication) {
         let hold = &entry.grant.hold;
+        assert!(entry.reentrant || hold.replication.satisfies(wanted), "granted with too few replicas");
         let kept_until = self.clock.now() + min_hold;
         assert!(!entry.handed_on || min_hold.is_zero(), "an aged hold for a min_hold");
         let kept = self.kept.entry(hold.id).or_default();
@@ -186,13 +195,13 @@ impl World {
         let Some(waiting) = self.waiting.get_mut(&id) else { return };
         waiting.flag.0.store(false, Ordering::SeqCst);
         waiting.polled = true;
-        let min_hold = waiting.min_hold;
+        let (min_hold, wanted) = (waiting.min_hold, waiting.replication);
         let waker = Waker::from(Arc::clone(&waiting.flag));
         match self.act(|machine, now, effects| machine.poll_waiter(id, now, &waker, effects)) {
             Polled::Pending { .. } => {}
             Polled::Granted(entry) => {
                 self.waiting.remove(&id);
-                self.granted(entry, min_hold);
+                self.granted(entry, min_hold, wanted);
             }
             Polled::Failed(_) => {
                 self.waiting.remove(&id);
@@ -203,7 +212,7 @@ impl World {
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Enqueue { patience, fixed, kept, inside } => {
+            Op::Enqueue { patience, fixed, replicas, kept, inside } => {
                 let lease = if fixed { Lease::Fixed(LEASE) } else { Lease::Watchdog(LEASE) };
                 let scope = self.scope_of(inside);
                 let min_hold = if kept { MIN_HOLD } else { Duration::ZERO };
@@ -212,6 +221,7 @@ impl World {
                     lease,
                     max_hold: None,
                     min_hold,
+                    replication: replication(replicas),
                     patience,
                     wait: Duration::MAX,
                     guest: false,
@@ -221,9 +231,10 @@ impl World {
                 };
                 match self.act(|machine, now, effects| machine.enqueue(wish, now, 100, effects)) {
                     Ok(Enqueued::Elsewhere) => panic!("a mutex has one lane"),
-                    Ok(Enqueued::Entered(entry)) => self.granted(entry, min_hold),
+                    Ok(Enqueued::Entered(entry)) => self.granted(entry, min_hold, replication(replicas)),
                     Ok(Enqueued::Waiting { id, .. }) => {
-                        let waiting = Waiting { flag: Arc::default(), polled: false, min_hold };
+                        let replication = replication(replicas);
+                        let waiting = Waiting { flag: Arc::default(), polled: false, min_hold, replication };
                         self.waiting.insert(id, waiting);
                         self.poll(id);
                     }
@@ -319,12 +330,12 @@ impl World {
         };
         let error = failure.map(|kind| Arc::new(StoreError::new(kind, "injected")));
         match (call, error) {
-            (Step::Acquire { .. }, Some(error)) => {
+            (Step::Acquire(_), Some(error)) => {
                 self.act(|machine, now, effects| machine.on_error(&error, now, 0.5, effects));
             }
-            (Step::Acquire { lease, tokens, .. }, None) => {
+            (Step::Acquire(ask), None) => {
                 if self.store == Owner::Nobody {
-                    self.grant(lease, tokens);
+                    self.grant(ask.lease, ask.tokens, ask.replication);
                 } else {
                     let left = match self.store {
                         Owner::Us(_, until) => until.since(now),
@@ -344,7 +355,7 @@ impl World {
                 match then {
                     Some(again) if held && again.listeners == ListenerPolicy::Respect => {
                         self.machine.on_taken_over();
-                        self.grant(again.lease, again.tokens);
+                        self.grant(again.lease, again.tokens, Replication::NONE);
                     }
                     _ => {
                         let rivals = Rivals { listeners: 1, echo: false, round_trip: Duration::ZERO };
@@ -361,14 +372,15 @@ impl World {
         }
     }
 
-    fn grant(&mut self, lease: Lease, tokens: u32) {
+    fn grant(&mut self, lease: Lease, tokens: u32, replication: Replication) {
         let now = self.clock.now();
         let item = Item {
             key: LockKey::new("k").unwrap(),
             kind: Kind::Mutex,
             owner: OwnerId::new(format!("us:{}", self.next_hold)),
         };
-        let hold = Arc::new(Hold::new(self.next_hold, item, lease, now, tokio::runtime::Handle::current()));
+        let hold = Hold::new(self.next_hold, item, lease, now, tokio::runtime::Handle::current());
+        let hold = Arc::new(hold.replicated(replication));
         self.next_hold += 1;
         self.store = Owner::Us(hold.id, now + LEASE);
         self.top += u64::from(tokens);

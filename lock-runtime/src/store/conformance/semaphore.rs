@@ -52,7 +52,8 @@ fn hold(name: &str, numbers: impl IntoIterator<Item = u8>, lease: Duration) -> P
 }
 
 async fn renew(store: &Store, holds: Vec<PermitsHold>) -> Vec<Vec<bool>> {
-    store.keep(PermitsKeep { holds, timeout: PATIENCE }).await.unwrap()
+    let kept = store.keep(PermitsKeep { holds, timeout: PATIENCE }).await.unwrap();
+    kept.into_iter().map(Option::unwrap).collect()
 }
 
 async fn listen(store: &Store, name: &str) -> Watch {

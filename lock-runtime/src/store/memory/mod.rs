@@ -207,7 +207,10 @@ impl Drop for Registration {
 
 impl LockStore for MemoryStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.handle.call(move |handle| handle.acquire(&request, handle.stamp(&request)))
+        self.handle.call(move |handle| {
+            request.refuse_replication()?;
+            handle.acquire(&request, handle.stamp(&request))
+        })
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {

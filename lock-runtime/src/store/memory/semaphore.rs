@@ -198,8 +198,10 @@ impl SemaphoreStore for MemorySemaphores {
         self.0.call(move |handle| Ok(handle.release_permits(&request.key, &request.ids).0))
     }
 
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
-        self.0.call(move |handle| Ok(request.holds.iter().map(|hold| handle.keep_permits(hold)).collect()))
+    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
+        self.0.call(move |handle| {
+            Ok(request.holds.iter().map(|hold| Some(handle.keep_permits(hold))).collect())
+        })
     }
 
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

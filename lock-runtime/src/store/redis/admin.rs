@@ -2,8 +2,9 @@
 
 use redis::Value;
 
-use super::Inner;
+use super::fault::Fault;
 use super::names::Names;
+use super::node::{At, Node};
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about, locks_and_counters};
@@ -15,17 +16,19 @@ const LOOKED_AT: u32 = 200;
 /// Locks that one script looks at: the server does nothing else meanwhile.
 const BATCH: usize = 25;
 
-impl Inner {
-    pub(super) async fn status(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+impl Node {
+    pub(super) async fn status(&self, key: &LockKey, at: At) -> Result<LockStatus, Fault> {
         let names = [Names::new(&self.options.prefix, key)?];
-        let ready = self.connector.ready(self.options.call_timeout).await?;
+        let ready = self.connector.ready(at).await?;
         let answer = self.connector.run(&ready, &look_at(&names)).await;
-        let value = answer.map_err(|error| about(error, &names))?;
+        let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
         let [names] = names;
         match reply::array(&value) {
-            Some([Value::ServerError(error)]) => Err(about(self.connector.refused(&ready, error), &[names])),
-            Some([status]) => self.read_status(status, names),
-            _ => Err(self.senseless(&value)),
+            Some([Value::ServerError(error)]) => {
+                Err(about(self.connector.refused(&ready, error), &[names]).into())
+            }
+            Some([status]) => Ok(self.read_status(status, names)?),
+            _ => Err(self.senseless(&value).into()),
         }
     }
 
@@ -48,19 +51,19 @@ impl Inner {
         Ok(status)
     }
 
-    pub(super) async fn force_release(&self, key: &LockKey) -> Result<bool, StoreError> {
+    pub(super) async fn force_release(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
         let names = Names::new(&self.options.prefix, key)?;
-        let ready = self.connector.ready(self.options.call_timeout).await?;
+        let ready = self.connector.ready(at).await?;
         let mut invocation = Invocation::new(&script::FORCE_RELEASE, 1, 0);
         invocation.name(names.lock());
         let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| about(error, std::slice::from_ref(&names)))?;
+        let value = answer.map_err(|fault| fault.map(|error| about(error, std::slice::from_ref(&names))))?;
         let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
-        freed.map_err(|reason| self.foreign(names.lock(), reason))
+        Ok(freed.map_err(|reason| self.foreign(names.lock(), reason))?)
     }
 
-    pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, StoreError> {
-        let mut ready = self.connector.ready(request.timeout).await?;
+    pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, Fault> {
+        let mut ready = self.connector.ready(At::once(request.timeout)).await?;
         let mut scan = redis::cmd("SCAN");
         let pattern = format!("{}{}*", literal(&self.options.prefix), literal(&request.prefix));
         scan.arg(request.cursor).arg("MATCH").arg(pattern);
@@ -94,7 +97,7 @@ impl Inner {
                     Ok(_) => {}
                     // Somebody's data, as most hashes are.
                     Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
         }

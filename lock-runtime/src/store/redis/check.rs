@@ -5,6 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::{CallError, Connector, Ready};
+use super::fault::Fault;
+use super::node::At;
 use super::reply;
 use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
@@ -15,7 +17,7 @@ const OLDEST: (u64, u64) = (6, 2);
 /// Connects and looks at the server; resolves within about `timeout`.
 pub(super) async fn check(connector: &Connector, strict: bool, timeout: Duration) -> Result<(), StoreError> {
     let deadline = connector.dialer().clock.now() + timeout;
-    let ready = match connector.ready(timeout).await {
+    let ready = match connector.ready(At::once(timeout)).await {
         Ok(ready) => ready,
         Err(error) if error.kind() == StoreErrorKind::Unsupported => {
             return Err(name_old_server(connector, deadline).await.unwrap_or(error));
@@ -83,7 +85,10 @@ async fn call(connector: &Connector, ready: &Ready, words: &[&str]) -> Result<Va
     for word in words {
         command.arg(*word);
     }
-    connector.call(&connector.later(ready), &command).await.map_err(|error: CallError| error.into())
+    connector
+        .call(&connector.later(ready), &command)
+        .await
+        .map_err(|error: CallError| Fault::from(error).error)
 }
 
 /// Whether the server can't be used, rather than not be asked this.
@@ -131,7 +136,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A value of a map, or of an array of names and values.
-fn entry(value: &Value, name: &str) -> Option<String> {
+pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
     let found = match value {
         Value::Map(entries) => {
             entries.iter().find(|(key, _)| reply::text(key) == Some(name)).map(|(_, value)| value)

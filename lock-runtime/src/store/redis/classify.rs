@@ -1,14 +1,17 @@
 //! From the client library's errors to [`StoreError`]s: what kind it is, where it happened, and no secrets.
 
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::{ConnectionInfo, ErrorKind, RedisError, ServerError};
 
+use super::url::Sentinels;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Where the server is, for messages, and what must not be in them.
 #[derive(Clone)]
 pub(super) struct Address {
     text: String,
-    secret: Option<String>,
+    secrets: Vec<String>,
+    /// Another server will have it, if this one is a replica now.
+    moves: bool,
 }
 
 impl std::fmt::Debug for Address {
@@ -18,21 +21,27 @@ impl std::fmt::Debug for Address {
 }
 
 impl Address {
-    pub(super) fn new(info: &redis::ConnectionInfo) -> Self {
-        let secret = info.redis_settings().password().filter(|secret| !secret.is_empty());
-        Self { text: info.addr().to_string(), secret: secret.map(str::to_owned) }
+    pub(super) fn new(info: &ConnectionInfo) -> Self {
+        Self { text: info.addr().to_string(), secrets: secret(info).into_iter().collect(), moves: false }
     }
 
-    /// An error of this kind; `what` is cleaned of the password.
+    /// Of whichever server is the primary.
+    pub(super) fn of_sentinels(sentinels: &Sentinels) -> Self {
+        let Sentinels { peers, master, template } = sentinels;
+        let places: Vec<String> = peers.iter().map(|peer| peer.addr().to_string()).collect();
+        let secrets = peers.iter().chain([template]).filter_map(secret).collect();
+        Self { text: format!("{master} (sentinels {})", places.join(", ")), secrets, moves: true }
+    }
+
+    /// An error of this kind; `what` is cleaned of passwords.
     pub(super) fn error(&self, kind: StoreErrorKind, what: impl AsRef<str>) -> StoreError {
-        let what = what.as_ref();
-        match &self.secret {
-            Some(secret) if what.contains(secret.as_str()) => StoreError::new(
-                kind,
-                format!("Redis at {}: {}", self.text, what.replace(secret.as_str(), "***")),
-            ),
-            _ => StoreError::new(kind, format!("Redis at {}: {what}", self.text)),
+        let mut what = what.as_ref().to_owned();
+        for secret in &self.secrets {
+            if what.contains(secret.as_str()) {
+                what = what.replace(secret.as_str(), "***");
+            }
         }
+        StoreError::new(kind, format!("Redis at {}: {what}", self.text))
     }
 
     /// A connection could not be made: nothing was executed.
@@ -70,8 +79,14 @@ impl Address {
     /// An error answer that starts with `code`.
     pub(super) fn answer(&self, code: &str, detail: &str) -> StoreError {
         let (code, detail) = innermost(code, detail);
-        let kind = kind_of(code, detail);
+        let kind = match kind_of(code, detail) {
+            StoreErrorKind::ReadOnly if self.moves => StoreErrorKind::NotReady,
+            kind => kind,
+        };
         let hint = match (kind, code) {
+            (StoreErrorKind::NotReady, "READONLY") => {
+                "; this is a replica now, the sentinels are asked for the primary"
+            }
             (StoreErrorKind::ReadOnly, _) => "; locks need the primary, this is a replica",
             (StoreErrorKind::Full, _) => "; it refuses writes until memory is free",
             (StoreErrorKind::ForeignData, "WRONGTYPE") => {
@@ -94,6 +109,16 @@ impl Address {
         };
         self.error(kind, format!("{code} {detail}{hint}"))
     }
+}
+
+fn secret(info: &ConnectionInfo) -> Option<String> {
+    info.redis_settings().password().filter(|secret| !secret.is_empty()).map(str::to_owned)
+}
+
+/// Whether the server says that it is no primary.
+pub(super) fn is_replica(error: &ServerError) -> bool {
+    let (code, detail) = innermost(error.code(), error.details().unwrap_or_default());
+    kind_of(code, detail) == StoreErrorKind::ReadOnly
 }
 
 /// The error, and what to do when it is about a certificate.

@@ -12,15 +12,22 @@ use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, PushInfo, PushKind, ServerError, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, ServerError,
+    Value,
+};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::classify::Address;
+use super::classify::{Address, is_replica};
+use super::fault::{Fault, Redirect};
+use super::node::At;
 use super::reply;
 use super::script::Invocation;
+use super::sentinel::Discovery;
 use super::server_clock::ServerClock;
+use super::url::Sentinels;
 use crate::clock::{Clock, Tick};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::{Apart, lock};
@@ -34,61 +41,73 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How connections are made.
 #[derive(Clone)]
 pub(super) struct Dialer {
-    client: Client,
+    route: Route,
     pub(super) address: Address,
     pub(super) connect_timeout: Duration,
     pub(super) clock: Clock,
 }
 
+/// How the server is found.
+#[derive(Clone)]
+enum Route {
+    Fixed(Client),
+    /// Whichever server the sentinels name.
+    Named(Arc<Discovery>),
+}
+
 impl Dialer {
-    /// `client` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions) and with
-    /// keep-alive probes, unless the user has set some.
+    /// To the server of `client`.
     pub(super) fn new(client: &Client, connect_timeout: Duration, clock: Clock) -> Result<Self, StoreError> {
-        let info = client.get_connection_info().clone();
-        let address = Address::new(&info);
-        let mut tcp = info.tcp_settings().clone().set_nodelay(true);
-        if tcp.keepalive().is_none() {
-            let probes = TcpKeepalive::new().with_time(Duration::from_secs(15));
-            #[cfg(any(
-                target_os = "linux",
-                target_os = "android",
-                target_os = "macos",
-                target_os = "windows"
-            ))]
-            let probes = probes.with_interval(Duration::from_secs(5));
-            tcp = tcp.set_keepalive(probes);
-        }
-        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-        if tcp.user_timeout().is_none() {
-            tcp = tcp.set_user_timeout(Duration::from_secs(30));
-        }
-        let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        if redis.lib_name().is_none() && !redis.skip_set_lib_name() {
-            redis = redis.set_lib_name("lock-runtime", env!("CARGO_PKG_VERSION"));
-        }
-        let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
-        let client = Client::open(info).map_err(|error| address.connect_error(&error))?;
-        Ok(Self { client, address, connect_timeout, clock })
+        let info = client.get_connection_info();
+        let address = Address::new(info);
+        let client = Client::open(prepared(info)).map_err(|error| address.connect_error(&error))?;
+        Ok(Self { route: Route::Fixed(client), address, connect_timeout, clock })
+    }
+
+    /// To the primary that `sentinels` name. They are listened to in `runtime`.
+    pub(super) fn through(
+        sentinels: &Sentinels,
+        connect_timeout: Duration,
+        clock: Clock,
+        runtime: Handle,
+    ) -> Self {
+        let discovery = Discovery::new(sentinels, connect_timeout, clock, runtime);
+        let address = discovery.address().clone();
+        Self { route: Route::Named(discovery), address, connect_timeout, clock }
     }
 
     /// The same server, spoken to in the protocol that servers before version 6 know too.
     pub(super) fn older_protocol(&self) -> Result<Client, StoreError> {
-        let info = self.client.get_connection_info().clone();
+        let Route::Fixed(client) = &self.route else {
+            let what = "sentinels are not asked in the older protocol";
+            return Err(self.address.error(StoreErrorKind::Unsupported, what));
+        };
+        let info = client.get_connection_info().clone();
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
         Client::open(info.set_redis_settings(redis)).map_err(|error| self.address.connect_error(&error))
     }
 
-    /// A new connection; nothing is executed on it but the handshake.
+    /// How many replicas the server has, those that are down included, if sentinels have said that.
+    pub(super) fn known_replicas(&self) -> Option<u32> {
+        match &self.route {
+            Route::Fixed(_) => None,
+            Route::Named(discovery) => discovery.replicas(),
+        }
+    }
+
+    /// A new connection; nothing is executed on it but the handshake. `pushes` also gets a `Disconnection` when another
+    /// server has to be used from then on.
     pub(super) async fn dial(
         &self,
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, StoreError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE)
-            .set_push_sender(pushes);
-        let dial = self.client.get_multiplexed_async_connection_with_config(&config);
+        let client = match &self.route {
+            Route::Fixed(client) => client,
+            // Boxed: it is large, and rare.
+            Route::Named(discovery) => return Box::pin(discovery.dial(pushes)).await,
+        };
+        let config = configuration(pushes);
+        let dial = client.get_multiplexed_async_connection_with_config(&config);
         match tokio::time::timeout(self.connect_timeout, dial).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(self.address.connect_error(&error)),
@@ -98,6 +117,36 @@ impl Dialer {
             )),
         }
     }
+}
+
+/// `info` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions) and with keep-alive
+/// probes, unless the user has set some.
+pub(super) fn prepared(info: &ConnectionInfo) -> ConnectionInfo {
+    let mut tcp = info.tcp_settings().clone().set_nodelay(true);
+    if tcp.keepalive().is_none() {
+        let probes = TcpKeepalive::new().with_time(Duration::from_secs(15));
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "windows"))]
+        let probes = probes.with_interval(Duration::from_secs(5));
+        tcp = tcp.set_keepalive(probes);
+    }
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    if tcp.user_timeout().is_none() {
+        tcp = tcp.set_user_timeout(Duration::from_secs(30));
+    }
+    let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    if redis.lib_name().is_none() && !redis.skip_set_lib_name() {
+        redis = redis.set_lib_name("lock-runtime", env!("CARGO_PKG_VERSION"));
+    }
+    info.clone().set_tcp_settings(tcp).set_redis_settings(redis)
+}
+
+/// Time-outs are ours.
+pub(super) fn configuration(pushes: impl AsyncPushSender) -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUE)
+        .set_push_sender(pushes)
 }
 
 /// A connection in use.
@@ -115,6 +164,8 @@ pub(super) struct Ready {
     pub(super) now: Tick,
     /// When the call has to be over.
     deadline: Tick,
+    /// See [`At::asking`].
+    asking: bool,
 }
 
 type Outcome = Result<Arc<Link>, StoreError>;
@@ -180,19 +231,23 @@ impl Connector {
 
     /// The connection, made now if there is none, and the time. All callers share one attempt. Fails with what
     /// hindered it; nothing was executed then.
-    pub(super) async fn ready(&self, timeout: Duration) -> Result<Ready, StoreError> {
-        self.ready_by(|now| now + timeout).await
+    pub(super) async fn ready(&self, at: At) -> Result<Ready, StoreError> {
+        self.ready_by(|now| now + at.timeout, at.asking).await
     }
 
     /// The same for a call with this deadline.
-    pub(super) async fn ready_by(&self, deadline: impl FnOnce(Tick) -> Tick) -> Result<Ready, StoreError> {
+    pub(super) async fn ready_by(
+        &self,
+        deadline: impl FnOnce(Tick) -> Tick,
+        asking: bool,
+    ) -> Result<Ready, StoreError> {
         let now = self.dialer.clock.now();
         let deadline = deadline(now);
         let outcome = {
             let mut state = self.state();
             match &state.phase {
                 Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => {
-                    return Ok(Ready { link: Arc::clone(link), now, deadline });
+                    return Ok(Ready { link: Arc::clone(link), now, deadline, asking });
                 }
                 Phase::Connecting { outcome, .. } => outcome.clone(),
                 Phase::Ready(_) | Phase::Idle => self.start(&mut state),
@@ -200,7 +255,7 @@ impl Connector {
         };
         // Boxed, so that calls are small: nearly all of them find a connection.
         let link = Box::pin(self.connected(outcome, deadline)).await?;
-        Ok(Ready { link, now: self.dialer.clock.now(), deadline })
+        Ok(Ready { link, now: self.dialer.clock.now(), deadline, asking })
     }
 
     async fn connected(
@@ -277,11 +332,10 @@ impl Connector {
 
     /// What the server refused, as the whole answer or as a part of it.
     pub(super) fn refused(&self, ready: &Ready, error: &ServerError) -> StoreError {
-        let error = self.dialer.address.refused(error);
-        if error.kind() == StoreErrorKind::ReadOnly {
+        if is_replica(error) {
             self.give_up(&ready.link);
         }
-        error
+        self.dialer.address.refused(error)
     }
 
     /// Sends one command and waits for its answer, which is never an error answer.
@@ -290,31 +344,39 @@ impl Connector {
         let left = ready.deadline.since(ready.now);
         if left.is_zero() {
             return Err(CallError::Other(
-                self.error(StoreErrorKind::Unreachable, "no time was left to send the request"),
+                self.error(StoreErrorKind::Unreachable, "no time was left to send the request").into(),
             ));
         }
         let heard_before = link.heard.load(Ordering::Acquire);
         let mut connection = link.connection.clone();
-        match tokio::time::timeout(left, connection.send_packed_command(command)).await {
+        let answer = async {
+            if ready.asking {
+                return Box::pin(ask(&mut connection, command)).await;
+            }
+            connection.send_packed_command(command).await
+        };
+        match tokio::time::timeout(left, answer).await {
             Ok(Ok(value)) => {
                 link.heard.fetch_add(1, Ordering::AcqRel);
                 match value {
                     Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
-                    Value::ServerError(error) => Err(CallError::Other(self.refused(ready, &error))),
+                    Value::ServerError(error) => {
+                        let redirect = Redirect::read(&error);
+                        Err(CallError::Other(Fault { error: self.refused(ready, &error), redirect }))
+                    }
                     value => Ok(value),
                 }
             }
             Ok(Err(error)) => {
                 self.give_up(link);
-                Err(CallError::Other(self.dialer.address.broken(&error)))
+                Err(CallError::Other(self.dialer.address.broken(&error).into()))
             }
             Err(_) => {
                 if link.heard.load(Ordering::Acquire) == heard_before {
                     self.give_up(link);
                 }
-                Err(CallError::Other(
-                    self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}")),
-                ))
+                let error = self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}"));
+                Err(CallError::Other(error.into()))
             }
         }
     }
@@ -325,7 +387,7 @@ impl Connector {
     }
 
     /// Runs a script.
-    pub(super) async fn run(&self, ready: &Ready, invocation: &Invocation) -> Result<Value, StoreError> {
+    pub(super) async fn run(&self, ready: &Ready, invocation: &Invocation) -> Result<Value, Fault> {
         let answer = match self.call(ready, invocation.by_name()).await {
             // The script was not executed, so it may be sent again. Boxed: it is rare.
             Err(CallError::NoScript) => {
@@ -337,7 +399,7 @@ impl Connector {
             CallError::Other(error) => error,
             CallError::NoScript => {
                 let what = format!("NOSCRIPT in answer to EVAL of {}", invocation.script().name);
-                self.error(StoreErrorKind::Refused, &what)
+                self.error(StoreErrorKind::Refused, &what).into()
             }
         })
     }
@@ -346,14 +408,25 @@ impl Connector {
 /// Why a call has no result.
 pub(super) enum CallError {
     NoScript,
-    Other(StoreError),
+    Other(Fault),
 }
 
-impl From<CallError> for StoreError {
+/// The next command after ASKING is served for a slot that is only on its way to the server.
+async fn ask(connection: &mut MultiplexedConnection, command: &Cmd) -> redis::RedisResult<Value> {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ASKING").ignore();
+    pipeline.add_command(command.clone());
+    let mut answers = connection.send_packed_commands(&pipeline, 1, 1).await?;
+    Ok(answers.pop().unwrap_or(Value::Nil))
+}
+
+impl From<CallError> for Fault {
     fn from(error: CallError) -> Self {
         match error {
             CallError::Other(error) => error,
-            CallError::NoScript => Self::new(StoreErrorKind::Refused, "NOSCRIPT in answer to a command"),
+            CallError::NoScript => {
+                StoreError::new(StoreErrorKind::Refused, "NOSCRIPT in answer to a command").into()
+            }
         }
     }
 }

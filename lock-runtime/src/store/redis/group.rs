@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Inner;
 use super::connection::Ready;
+use super::fault::Fault;
+use super::node::Node;
 use crate::begun;
 use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
@@ -29,17 +30,17 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
     type Answer: Send;
 
     /// Where requests of this kind meet.
-    fn group(inner: &Inner) -> &Group<Self>;
+    fn group(node: &Node) -> &Group<Self>;
 
     fn timeout(request: &Self::Request) -> Duration;
 
     /// Sends the requests as one call, and reports the answer to each. An error is about all of them.
     fn send(
-        inner: &Inner,
+        node: &Node,
         requests: &[Self::Request],
         ready: Ready,
         answer: impl FnMut(usize, Result<Self::Answer, StoreError>) + Send,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 pub(super) struct Group<S: Step>(Mutex<State<S>>);
@@ -76,27 +77,27 @@ enum Role<S: Step> {
 
 /// A call that is counted as not answered yet. When the last one ends, whoever waits is sent.
 struct UnderWay<S: Step> {
-    inner: Arc<Inner>,
+    node: Arc<Node>,
     _step: PhantomData<S>,
 }
 
 impl<S: Step> UnderWay<S> {
-    fn new(inner: &Arc<Inner>) -> Self {
-        Self { inner: Arc::clone(inner), _step: PhantomData }
+    fn new(node: &Arc<Node>) -> Self {
+        Self { node: Arc::clone(node), _step: PhantomData }
     }
 }
 
 impl<S: Step> Drop for UnderWay<S> {
     fn drop(&mut self) {
         let members = {
-            let mut state = lock(&S::group(&self.inner).0);
+            let mut state = lock(&S::group(&self.node).0);
             state.under_way -= 1;
             if state.under_way > 0 || state.members.is_empty() {
                 return;
             }
             state.take()
         };
-        begin(&self.inner, members);
+        begin(&self.node, members);
     }
 }
 
@@ -138,48 +139,48 @@ impl<S: Step> State<S> {
 }
 
 /// Sends `request`, alone or with others.
-pub(super) async fn call<S: Step>(inner: &Arc<Inner>, request: S::Request) -> Result<S::Answer, StoreError> {
-    let deadline = |request: &S::Request| inner.deadline(S::timeout(request));
-    match S::group(inner).enter(request, deadline) {
+pub(super) async fn call<S: Step>(node: &Arc<Node>, request: S::Request) -> Result<S::Answer, StoreError> {
+    let deadline = |request: &S::Request| node.deadline(S::timeout(request));
+    match S::group(node).enter(request, deadline) {
         // Boxed, so that members are small.
         Place::Alone(request) => {
-            let _under_way = UnderWay::<S>::new(inner);
+            let _under_way = UnderWay::<S>::new(node);
             let timeout = S::timeout(&request);
-            Box::pin(alone::<S>(inner, request, move |now| now + timeout)).await
+            Box::pin(alone::<S>(node, request, move |now| now + timeout)).await
         }
         Place::Member { answer, role } => {
             // Sent by tasks of their own: a caller that goes must not take the others with it.
             match role {
                 Role::First => {
-                    let promise = Promise::<S> { inner: Arc::clone(inner), kept: false, _step: PhantomData };
-                    drop(inner.options.runtime.spawn(send_members(promise)));
+                    let promise = Promise::<S> { node: Arc::clone(node), kept: false, _step: PhantomData };
+                    drop(node.options.runtime.spawn(send_members(promise)));
                 }
                 Role::Joined => {}
-                Role::Last(members) => begin(inner, members),
+                Role::Last(members) => begin(node, members),
             }
-            answer.await.unwrap_or_else(|_| Err(gone(inner)))
+            answer.await.unwrap_or_else(|_| Err(gone(node)))
         }
     }
 }
 
 async fn alone<S: Step>(
-    inner: &Inner,
+    node: &Node,
     request: S::Request,
     deadline: impl FnOnce(Tick) -> Tick + Send,
 ) -> Result<S::Answer, StoreError> {
-    let ready = inner.connector.ready_by(deadline).await?;
+    let ready = node.connector.ready_by(deadline, false).await?;
     let mut result = None;
-    S::send(inner, &[request], ready, |_, answer| result = Some(answer)).await?;
-    result.unwrap_or_else(|| Err(gone(inner)))
+    S::send(node, &[request], ready, |_, answer| result = Some(answer)).await?;
+    result.unwrap_or_else(|| Err(gone(node)))
 }
 
-fn gone(inner: &Inner) -> StoreError {
-    inner.address.error(StoreErrorKind::Unanswered, "the task that sends the request is gone")
+fn gone(node: &Node) -> StoreError {
+    node.address.error(StoreErrorKind::Unanswered, "the task that sends the request is gone")
 }
 
 /// Says so to the members when the task that has promised to send them goes with its runtime.
 struct Promise<S: Step> {
-    inner: Arc<Inner>,
+    node: Arc<Node>,
     kept: bool,
     _step: PhantomData<S>,
 }
@@ -187,7 +188,7 @@ struct Promise<S: Step> {
 impl<S: Step> Drop for Promise<S> {
     fn drop(&mut self) {
         if !self.kept {
-            let members = std::mem::take(&mut lock(&S::group(&self.inner).0).members);
+            let members = std::mem::take(&mut lock(&S::group(&self.node).0).members);
             drop(members);
         }
     }
@@ -196,15 +197,15 @@ impl<S: Step> Drop for Promise<S> {
 async fn send_members<S: Step>(mut promise: Promise<S>) {
     // Whatever is ready to run goes first, and may join.
     tokio::task::yield_now().await;
-    let members = lock(&S::group(&promise.inner).0).take();
+    let members = lock(&S::group(&promise.node).0).take();
     promise.kept = true;
-    send_group(&promise.inner, members).await;
+    send_group(&promise.node, members).await;
 }
 
 /// Sends `members`, which have been taken, now if that is possible here.
-fn begin<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) {
-    let sending = send_group(inner, members);
-    let runtime = &inner.options.runtime;
+fn begin<S: Step>(node: &Arc<Node>, members: Vec<Member<S>>) {
+    let sending = send_group(node, members);
+    let runtime = &node.options.runtime;
     if begun::is_inside(runtime) {
         begun::begin(runtime, sending);
     } else {
@@ -213,15 +214,15 @@ fn begin<S: Step>(inner: &Arc<Inner>, members: Vec<Member<S>>) {
 }
 
 /// The call of `members`, which have been taken.
-fn send_group<S: Step>(inner: &Arc<Inner>, mut members: Vec<Member<S>>) -> impl Future<Output = ()> + use<S> {
-    let under_way = UnderWay::<S>::new(inner);
+fn send_group<S: Step>(node: &Arc<Node>, mut members: Vec<Member<S>>) -> impl Future<Output = ()> + use<S> {
+    let under_way = UnderWay::<S>::new(node);
     async move {
-        let inner = &under_way.inner;
+        let node = &under_way.node;
         // The engine gives up what is overdue. It must not be sent after that.
-        let now = inner.options.clock.now();
+        let now = node.options.clock.now();
         for overdue in members.extract_if(.., |member| member.deadline <= now) {
             let error =
-                inner.address.error(StoreErrorKind::Unreachable, "no time was left to send the request");
+                node.address.error(StoreErrorKind::Unreachable, "no time was left to send the request");
             let _ = overdue.answer.send(Err(error));
         }
         let Some(deadline) = members.iter().map(|member| member.deadline).min() else { return };
@@ -229,13 +230,13 @@ fn send_group<S: Step>(inner: &Arc<Inner>, mut members: Vec<Member<S>>) -> impl 
             members.into_iter().map(|member| (member.request, member.answer)).unzip();
         let mut results: Vec<_> = requests.iter().map(|_| None).collect();
         let sent = async {
-            let ready = inner.connector.ready_by(|_| deadline).await?;
+            let ready = node.connector.ready_by(|_| deadline, false).await?;
             let answer = |index, result| {
                 if let Some(place) = results.get_mut(index) {
                     *place = Some(result);
                 }
             };
-            S::send(inner, &requests, ready, answer).await
+            S::send(node, &requests, ready, answer).await
         }
         .await;
         let mut unanswered = Vec::new();
@@ -247,19 +248,19 @@ fn send_group<S: Step>(inner: &Arc<Inner>, mut members: Vec<Member<S>>) -> impl 
                 }
             }
         });
-        let Err(error) = sent else { return };
+        let Err(Fault { error, .. }) = sent else { return };
         // Executed for none of them because of one: it has no right to its key, was withdrawn meanwhile, or is in
         // another hash slot.
         let slots = error.kind() == StoreErrorKind::Unsupported;
         let each_alone = unanswered.len() > 1
             && (slots || matches!(error.kind(), StoreErrorKind::Denied | StoreErrorKind::TooLate));
-        lock(&S::group(inner).0).slots |= each_alone && slots;
+        lock(&S::group(node).0).slots |= each_alone && slots;
         for (request, answer) in unanswered {
             if each_alone {
-                let inner = Arc::clone(inner);
-                let runtime = inner.options.runtime.clone();
+                let node = Arc::clone(node);
+                let runtime = node.options.runtime.clone();
                 drop(runtime.spawn(async move {
-                    let _ = answer.send(alone::<S>(&inner, request, |_| deadline).await);
+                    let _ = answer.send(alone::<S>(&node, request, |_| deadline).await);
                 }));
             } else {
                 let _ = answer.send(Err(error.clone()));

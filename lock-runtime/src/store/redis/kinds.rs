@@ -1,13 +1,14 @@
 //! The steps for requests that are not for mutexes alone: items of any kinds, in one script.
 
-use super::Inner;
 use super::connection::Ready;
+use super::fault::Fault;
 use super::names::Names;
+use super::node::{At, Node};
 use super::reply;
 use super::script::{self, Invocation, Script};
 use super::steps::{locks, locks_and_counters, millis};
 use crate::store::{
-    AcquireRequest, Item, KeepRequest, Kept, Kind, ReleaseRequest, Released, ServerTime, Standing, StoreError,
+    AcquireRequest, Item, KeepItem, Kept, Kind, ReleaseRequest, Released, ServerTime, Standing,
 };
 
 /// Whether the leaner scripts for mutexes do.
@@ -58,15 +59,15 @@ pub(super) fn withdrawal(items: &[Item], names: &[Names<'_>]) -> Invocation {
     plain(script, items, names)
 }
 
-impl Inner {
+impl Node {
     pub(super) fn acquisition(
         &self,
         request: &AcquireRequest,
+        items: &[Item],
         names: &[Names<'_>],
         latest: ServerTime,
     ) -> Invocation {
-        let script =
-            leanest(&request.items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
+        let script = leanest(items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
         let mut invocation = Invocation::new(script, 2 * names.len(), 6 + 2 * names.len());
         locks_and_counters(&mut invocation, names);
         self.grant_arguments(&mut invocation, request, latest);
@@ -74,7 +75,7 @@ impl Inner {
             Some(wait) => invocation.arg(millis(wait)),
             None => invocation.arg(-1),
         };
-        kinds_and_owners(&mut invocation, &request.items);
+        kinds_and_owners(&mut invocation, items);
         invocation
     }
 
@@ -83,7 +84,7 @@ impl Inner {
         request: &ReleaseRequest,
         names: &[Names<'_>],
         ready: &Ready,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Released, Fault> {
         let items = &request.items;
         let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
         let invocation = plain(script, items, names);
@@ -98,10 +99,10 @@ impl Inner {
         invocation
     }
 
-    pub(super) fn keeping(&self, request: &KeepRequest, names: &[Names<'_>]) -> Invocation {
+    pub(super) fn keeping(&self, items: &[KeepItem], names: &[Names<'_>]) -> Invocation {
         let mut invocation = Invocation::new(&script::KEEP_KINDS, names.len(), 4 * names.len());
         locks(&mut invocation, names);
-        for keep in &request.items {
+        for keep in items {
             invocation
                 .arg(letter(keep.item.kind))
                 .arg(u8::from(keep.standing == Standing::Waiter))
@@ -111,15 +112,15 @@ impl Inner {
         invocation
     }
 
-    pub(super) async fn downgrade(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
-        let names = self.names(request.items.iter().map(|keep| &keep.item))?;
-        let ready = self.connector.ready(request.timeout).await?;
+    pub(super) async fn downgrade(&self, items: &[KeepItem], at: At) -> Result<Vec<Kept>, Fault> {
+        let names = self.names(items.iter().map(|keep| &keep.item))?;
+        let ready = self.connector.ready(at).await?;
         let mut invocation = Invocation::new(&script::DOWNGRADE, names.len(), 2 * names.len());
         locks(&mut invocation, &names);
-        for keep in &request.items {
+        for keep in items {
             invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease));
         }
         let value = self.connector.run(&ready, &invocation).await?;
-        reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))
+        Ok(reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))?)
     }
 }

@@ -7,11 +7,13 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::Ready;
+use super::fault::Fault;
 use super::names::Names;
+use super::node::{At, Node};
 use super::reply;
 use super::script::{self, Invocation, Script};
 use super::steps::{about_key, millis};
-use super::{Inner, RedisStore};
+use super::{RedisStore, Topology, call, step};
 use crate::key::LockKey;
 use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
 
@@ -43,7 +45,7 @@ impl LatchNames {
     }
 }
 
-impl Inner {
+impl Node {
     fn latch(&self, key: &LockKey) -> Result<LatchNames, StoreError> {
         LatchNames::new(&self.options.prefix, key)
     }
@@ -52,7 +54,7 @@ impl Inner {
         self.foreign_to("latch", &names.count, NOT_A_COUNT)
     }
 
-    async fn count_down(&self, request: &CountDownRequest) -> Result<u64, StoreError> {
+    pub(super) async fn count_down(&self, request: &CountDownRequest, at: At) -> Result<u64, Fault> {
         let names = self.latch(&request.key)?;
         let ask = |now| {
             let latest = request.stamp(now);
@@ -61,20 +63,20 @@ impl Inner {
             invocation.arg(latest.as_micros()).arg(&names.channel).arg(millis(request.remember));
             invocation
         };
-        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
-            let value = answer.map_err(|error| about_key(error, &names.count))?;
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about_key(error, &names.count)))?;
             let values = reply::array(&value).unwrap_or_default();
             let (code, now) = (values.first().and_then(reply::int), values.get(1).and_then(reply::now));
             let now = now.ok_or_else(|| self.senseless(&value))?;
             self.server_clock.observe(now, ready.now);
             match (code, values.get(2)) {
-                (Some(1), Some(left)) => self.read_count(left).map(Ok),
+                (Some(1), Some(left)) => Ok(Ok(self.read_count(left)?)),
                 (Some(2), None) => Ok(Err(now)),
-                (Some(3), Some(_)) => Err(self.not_a_latch(&names)),
-                _ => Err(self.senseless(&value)),
+                (Some(3), Some(_)) => Err(self.not_a_latch(&names).into()),
+                _ => Err(self.senseless(&value).into()),
             }
         };
-        self.in_time(request.timeout, ask, read).await
+        self.in_time(at, ask, read).await
     }
 
     /// Runs a script that knows the latch's key, and answers with a number or that it is no latch.
@@ -82,20 +84,41 @@ impl Inner {
         &self,
         script: &'static Script,
         key: &LockKey,
-        timeout: Duration,
+        at: At,
         arguments: impl FnOnce(&mut Invocation, &LatchNames),
-    ) -> Result<Value, StoreError> {
+    ) -> Result<Value, Fault> {
         let names = self.latch(key)?;
-        let ready = self.connector.ready(timeout).await?;
+        let ready = self.connector.ready(at).await?;
         let mut invocation = Invocation::new(script, 1, 2);
         invocation.arg(&names.count);
         arguments(&mut invocation, &names);
         let answer = self.connector.run(&ready, &invocation).await;
-        let value = answer.map_err(|error| about_key(error, &names.count))?;
+        let value = answer.map_err(|fault| fault.map(|error| about_key(error, &names.count)))?;
         match reply::text(&value) {
-            Some(_) => Err(self.not_a_latch(&names)),
+            Some(_) => Err(self.not_a_latch(&names).into()),
             None => Ok(value),
         }
+    }
+
+    pub(super) async fn set_count(&self, key: &LockKey, count: u32, at: At) -> Result<bool, Fault> {
+        let arguments = |invocation: &mut Invocation, names: &LatchNames| {
+            invocation.arg(count.max(1)).arg(&names.channel);
+        };
+        let value = self.on_latch(&script::LATCH_SET, key, at, arguments).await?;
+        Ok(self.read_flag(&value)?)
+    }
+
+    pub(super) async fn count(&self, key: &LockKey, at: At) -> Result<u64, Fault> {
+        let value = self.on_latch(&script::LATCH_COUNT, key, at, |_, _| {}).await?;
+        Ok(self.read_count(&value)?)
+    }
+
+    pub(super) async fn delete_latch(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
+        let arguments = |invocation: &mut Invocation, names: &LatchNames| {
+            invocation.arg(&names.channel);
+        };
+        let value = self.on_latch(&script::LATCH_DELETE, key, at, arguments).await?;
+        Ok(self.read_flag(&value)?)
     }
 
     fn read_count(&self, value: &Value) -> Result<u64, StoreError> {
@@ -135,40 +158,25 @@ impl LatchStore for RedisLatches {
         count: u32,
         timeout: Duration,
     ) -> BoxFuture<Result<bool, StoreError>> {
-        self.0.call(move |inner| async move {
-            let arguments = |invocation: &mut Invocation, names: &LatchNames| {
-                invocation.arg(count.max(1)).arg(&names.channel);
-            };
-            let value = inner.on_latch(&script::LATCH_SET, &key, timeout, arguments).await?;
-            inner.read_flag(&value)
-        })
+        step!(self.0, call, |node| Ok(node.set_count(&key, count, At::once(timeout)).await?))
     }
 
     fn count_down(&self, request: Arc<CountDownRequest>) -> BoxFuture<Result<u64, StoreError>> {
-        self.0.call(|inner| async move { inner.count_down(&request).await })
+        step!(self.0, call, |node| Ok(node.count_down(&request, At::once(request.timeout)).await?))
     }
 
     fn count(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<u64, StoreError>> {
-        self.0.call(move |inner| async move {
-            let value = inner.on_latch(&script::LATCH_COUNT, &key, timeout, |_, _| {}).await?;
-            inner.read_count(&value)
-        })
+        step!(self.0, call, |node| Ok(node.count(&key, At::once(timeout)).await?))
     }
 
     fn delete(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<bool, StoreError>> {
-        self.0.call(move |inner| async move {
-            let arguments = |invocation: &mut Invocation, names: &LatchNames| {
-                invocation.arg(&names.channel);
-            };
-            let value = inner.on_latch(&script::LATCH_DELETE, &key, timeout, arguments).await?;
-            inner.read_flag(&value)
-        })
+        step!(self.0, call, |node| Ok(node.delete_latch(&key, At::once(timeout)).await?))
     }
 
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.0.call(move |inner| async move {
-            let channel = inner.latch(&key)?.channel;
-            Ok(inner.watch_channel(channel, timeout).await)
+        step!(self.0, call, |node| {
+            let channel = node.latch(&key)?.channel;
+            Ok(node.watch_channel(channel, timeout).await)
         })
     }
 }

@@ -5,14 +5,13 @@
 //! - [`steps`], [`release`], [`admin`]: the methods of the trait. [`singles`]: the steps for single mutexes, which travel in
 //!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
 //! - [`semaphore`], [`latch`]: the steps of those.
-//! - [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
+//! - [`node`]: one server. [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
-//! - [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
+//! - [`fault`], [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -24,23 +23,25 @@ use crate::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore,
     ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch, Withdrawn,
 };
-use crate::sync::Apart;
 
 mod admin;
 mod check;
 mod classify;
 mod connection;
 mod fair;
+mod fault;
 mod group;
 mod kinds;
 mod latch;
 mod names;
+mod node;
 mod registry;
 mod release;
 mod reply;
 mod runtime;
 mod script;
 mod semaphore;
+mod sentinel;
 mod server_clock;
 mod singles;
 mod steps;
@@ -50,12 +51,8 @@ pub(crate) mod url;
 #[cfg(test)]
 mod tests;
 
-use classify::Address;
-use connection::{Connector, Dialer};
-use group::Group;
-use server_clock::ServerClock;
-use singles::{AcquireOne, ReleaseOne};
-use subscriber::{Subscriber, Timing};
+use connection::Dialer;
+use node::{At, Node};
 
 /// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so
 /// after a lock was written.
@@ -103,36 +100,23 @@ impl RedisOptions {
     }
 }
 
-/// Locks on one Redis server. Connects on first use.
+/// Locks on Redis. Connects on first use.
+#[derive(Clone)]
 pub(crate) struct RedisStore {
-    inner: Arc<Inner>,
+    topology: Topology,
 }
 
-impl Clone for RedisStore {
-    /// The same store.
-    fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
-    }
-}
-
-/// Aligned, so that its count is not beside what all threads read.
-#[repr(align(128))]
-struct Inner {
-    options: RedisOptions,
-    address: Address,
-    connector: Arc<Connector>,
-    server_clock: Arc<ServerClock>,
-    subscriber: Subscriber,
-    acquires: Apart<Group<AcquireOne>>,
-    releases: Apart<Group<ReleaseOne>>,
-    warned_untold: AtomicBool,
+#[derive(Clone)]
+enum Topology {
+    One(Arc<Node>),
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Topology::One(node) = &self.topology;
         f.debug_struct("RedisStore")
-            .field("address", &self.inner.address)
-            .field("prefix", &self.inner.options.prefix)
+            .field("address", &node.address)
+            .field("prefix", &node.options.prefix)
             .finish_non_exhaustive()
     }
 }
@@ -145,88 +129,100 @@ impl RedisStore {
     /// `Unsupported` when the client library does not accept the client's settings.
     pub(crate) fn new(client: &redis::Client, options: RedisOptions) -> Result<Self, StoreError> {
         let dialer = Dialer::new(client, options.connect_timeout, options.clock)?;
-        let server_clock = Arc::new(ServerClock::default());
-        let timing = Timing {
-            linger: options.subscription_linger,
-            ping_every: options.ping_every,
-            timeout: options.call_timeout,
-        };
-        let runtime = options.runtime.clone();
-        let connector = Connector::new(dialer.clone(), runtime.clone(), Arc::clone(&server_clock));
-        let inner = Inner {
-            address: dialer.address.clone(),
-            subscriber: Subscriber::new(dialer, timing, runtime),
-            options,
-            connector,
-            server_clock,
-            acquires: Apart::default(),
-            releases: Apart::default(),
-            warned_untold: AtomicBool::new(false),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self::at(dialer, options))
     }
 
-    fn call<T, F>(&self, call: impl FnOnce(Arc<Inner>) -> F) -> BoxFuture<T>
-    where
-        F: Future<Output = T> + Send + 'static,
-    {
-        let runtime = self.inner.options.runtime.clone();
-        Box::pin(runtime::InRuntime::new(runtime, call(Arc::clone(&self.inner))))
+    /// A store on the primary that `sentinels` name.
+    pub(crate) fn with_sentinels(sentinels: &url::Sentinels, options: RedisOptions) -> Self {
+        let RedisOptions { connect_timeout, clock, runtime, .. } = options.clone();
+        Self::at(Dialer::through(sentinels, connect_timeout, clock, runtime), options)
     }
 
-    /// A call that the engine makes in tasks of the store's runtime, where it need not be entered first.
-    fn call_in_task<T, F>(&self, call: impl FnOnce(Arc<Inner>) -> F) -> BoxFuture<T>
-    where
-        F: Future<Output = T> + Send + 'static,
-    {
-        if tokio::task::try_id().is_some() {
-            Box::pin(call(Arc::clone(&self.inner)))
-        } else {
-            self.call(call)
-        }
+    fn at(dialer: Dialer, options: RedisOptions) -> Self {
+        Self { topology: Topology::One(Node::new(dialer, options)) }
+    }
+
+    /// The only server.
+    #[cfg(test)]
+    fn node(&self) -> &Arc<Node> {
+        let Topology::One(node) = &self.topology;
+        node
     }
 }
 
+/// A call that is made in the runtime of the store, wherever it is polled.
+fn call<T, F>(runtime: &Handle, call: F) -> BoxFuture<T>
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    Box::pin(runtime::InRuntime::new(runtime.clone(), call))
+}
+
+/// A call that the engine makes in tasks of the store's runtime, where it need not be entered first.
+fn call_in_task<T, F>(runtime: &Handle, future: F) -> BoxFuture<T>
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    if tokio::task::try_id().is_some() { Box::pin(future) } else { call(runtime, future) }
+}
+
+/// A method of a store: what it is at one server. The call is made as the second argument says.
+macro_rules! step {
+    ($store:expr, $call:ident, |$node:ident| $one:expr) => {{
+        let Topology::One(node) = &$store.topology;
+        let $node = Arc::clone(node);
+        $call(&node.options.runtime, async move { $one })
+    }};
+}
+use step;
+
 impl LockStore for RedisStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.call_in_task(|inner| async move { inner.acquire(request).await })
+        step!(self, call_in_task, |node| node.acquire(request).await)
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        self.call_in_task(|inner| async move { inner.release(request).await })
+        step!(self, call_in_task, |node| node.release(request).await)
     }
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call_in_task(|inner| async move { inner.keep(&request).await })
+        step!(self, call_in_task, |node| Ok(node.keep(&request.items, At::once(request.timeout)).await?))
     }
 
     fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call_in_task(|inner| async move { inner.downgrade(&request).await })
+        step!(self, call_in_task, |node| Ok(node
+            .downgrade(&request.items, At::once(request.timeout))
+            .await?))
     }
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.call(|inner| async move { inner.scan(&request).await })
+        step!(self, call, |node| Ok(node.scan(&request).await?))
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call_in_task(|inner| async move { inner.withdraw(&request).await })
+        step!(self, call_in_task, |node| {
+            // Never stamped: never sent.
+            let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+            let now = node.withdraw(&request.items, At::once(request.timeout)).await?;
+            Ok(Withdrawn::by(latest, now))
+        })
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call_in_task(|inner| async move { inner.watch(&request).await })
+        step!(self, call_in_task, |node| node.watch(&request).await)
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.call(|inner| async move { inner.status(&key).await })
+        step!(self, call, |node| Ok(node.status(&key, At::once(node.options.call_timeout)).await?))
     }
 
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.call(|inner| async move { inner.force_release(&key).await })
+        step!(self, call, |node| Ok(node.force_release(&key, At::once(node.options.call_timeout)).await?))
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.call(|inner| async move {
-            check::check(&inner.connector, inner.options.strict, inner.options.connect_timeout).await
+        step!(self, call, |node| {
+            check::check(&node.connector, node.options.strict, node.options.connect_timeout).await
         })
     }
 

@@ -6,20 +6,22 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::HIGHEST_FLOOR;
 use super::connection::Ready;
+use super::fault::Fault;
 use super::group;
 use super::kinds::are_mutexes;
 use super::names::Names;
+use super::node::{At, Node};
 use super::reply::{self, Freed};
 use super::script::{self, Invocation};
 use super::singles::ReleaseOne;
 use super::steps::{locks, locks_and_counters, millis, owners, owners_and_channels};
-use super::{HIGHEST_FLOOR, Inner};
 use crate::store::{
     Acquired, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, StoreError, Takeover,
 };
 
-impl Inner {
+impl Node {
     pub(super) async fn release(
         self: &Arc<Self>,
         request: Arc<ReleaseRequest>,
@@ -30,12 +32,13 @@ impl Inner {
             self.name(item)?;
             return group::call::<ReleaseOne>(self, request).await;
         }
-        Box::pin(self.release_all(&request)).await
+        let at = At::once(request.timeout);
+        Ok(Box::pin(self.release_all(&request, at)).await?)
     }
 
-    async fn release_all(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
+    pub(super) async fn release_all(&self, request: &ReleaseRequest, at: At) -> Result<Released, Fault> {
         let names = self.names(&request.items)?;
-        let ready = self.connector.ready(request.timeout).await?;
+        let ready = self.connector.ready(at).await?;
         if !request.linger.is_zero() {
             return self.linger(request, &names, &ready).await;
         }
@@ -61,7 +64,7 @@ impl Inner {
         names: &[Names<'_>],
         ready: &Ready,
         invocation: &Invocation,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Released, Fault> {
         let value = self.connector.run(ready, invocation).await?;
         let answers = reply::each(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
         let freed: Result<Vec<_>, _> = answers.iter().map(|answer| self.read_freed(ready, answer)).collect();
@@ -81,7 +84,7 @@ impl Inner {
         request: &ReleaseRequest,
         names: &[Names<'_>],
         ready: &Ready,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Released, Fault> {
         let invocation = if are_mutexes(&request.items) {
             let mut invocation = Invocation::new(&script::LINGER, names.len(), 1 + 2 * names.len());
             locks(&mut invocation, names);
@@ -103,7 +106,7 @@ impl Inner {
         order: &[usize],
         names: &[Names<'_>],
         ready: &Ready,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<Released, Fault> {
         let latest = self.stamp([&then.request], ready.now)?;
         let mut invocation = Invocation::new(&script::TAKEOVER, 2 * names.len(), 7 + 4 * names.len());
         locks_and_counters(&mut invocation, names);

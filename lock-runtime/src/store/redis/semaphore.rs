@@ -7,11 +7,13 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::Ready;
+use super::fault::Fault;
 use super::names::Names;
+use super::node::{At, Node};
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about_key, millis};
-use super::{Inner, RedisStore};
+use super::{RedisStore, Topology, call, step};
 use crate::key::LockKey;
 use crate::store::{
     BoxFuture, MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange,
@@ -57,7 +59,7 @@ fn read(value: &Value) -> Option<Answer> {
     Some(Answer::Done(code, now, rest.iter().map(reply::int).collect::<Option<_>>()?))
 }
 
-impl Inner {
+impl Node {
     fn semaphore(&self, key: &LockKey) -> Result<SemaphoreNames, StoreError> {
         SemaphoreNames::new(&self.options.prefix, key)
     }
@@ -75,22 +77,26 @@ impl Inner {
     /// anything.
     fn read_semaphore<T>(
         &self,
-        answer: Result<Value, StoreError>,
+        answer: Result<Value, Fault>,
         names: &SemaphoreNames,
         mean: impl FnOnce(i64, ServerTime, &[i64]) -> Option<T>,
-    ) -> Result<T, StoreError> {
-        let value = answer.map_err(|error| about_key(error, &names.permits))?;
+    ) -> Result<T, Fault> {
+        let value = answer.map_err(|fault| fault.map(|error| about_key(error, &names.permits)))?;
         let meant = match read(&value) {
             Some(Answer::Done(code, now, numbers)) => mean(code, now, &numbers),
             Some(Answer::Foreign(reason)) => {
-                return Err(self.foreign_to("semaphore", &names.permits, reason));
+                return Err(self.foreign_to("semaphore", &names.permits, reason).into());
             }
             None => None,
         };
-        meant.ok_or_else(|| self.senseless(&value))
+        Ok(meant.ok_or_else(|| self.senseless(&value))?)
     }
 
-    async fn acquire_permits(&self, request: &PermitsRequest) -> Result<PermitsAcquired, StoreError> {
+    pub(super) async fn acquire_permits(
+        &self,
+        request: &PermitsRequest,
+        at: At,
+    ) -> Result<PermitsAcquired, Fault> {
         let names = self.semaphore(&request.key)?;
         let ask = |now| {
             let latest = request.stamp(now);
@@ -100,7 +106,7 @@ impl Inner {
             ids(&mut invocation, &request.ids);
             invocation
         };
-        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
             self.read_semaphore(answer, &names, |code, now, numbers| {
                 self.server_clock.observe(now, ready.now);
                 match (code, numbers) {
@@ -116,17 +122,17 @@ impl Inner {
                 }
             })
         };
-        self.in_time(request.timeout, ask, read).await
+        self.in_time(at, ask, read).await
     }
 
-    async fn release_permits(
+    pub(super) async fn release_permits(
         &self,
         key: &LockKey,
         permits: &[PermitId],
-        timeout: Duration,
-    ) -> Result<(ServerTime, Vec<bool>), StoreError> {
+        at: At,
+    ) -> Result<(ServerTime, Vec<bool>), Fault> {
         let names = self.semaphore(key)?;
-        let ready = self.connector.ready(timeout).await?;
+        let ready = self.connector.ready(at).await?;
         let mut invocation = Invocation::new(&script::SEMAPHORE_RELEASE, 2, 1 + permits.len());
         invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel);
         ids(&mut invocation, permits);
@@ -142,10 +148,14 @@ impl Inner {
 
     /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
     /// meanwhile.
-    async fn keep_permits(&self, request: &PermitsKeep) -> Result<Vec<Vec<bool>>, StoreError> {
-        let mut ready = self.connector.ready(request.timeout).await?;
-        let mut kept = Vec::with_capacity(request.holds.len());
-        let mut rest = &*request.holds;
+    pub(super) async fn keep_permits(
+        &self,
+        holds: &[PermitsHold],
+        at: At,
+    ) -> Result<Vec<Option<Vec<bool>>>, Fault> {
+        let mut ready = self.connector.ready(at).await?;
+        let mut kept = Vec::with_capacity(holds.len());
+        let mut rest = holds;
         while !rest.is_empty() {
             let mut permits = 0;
             let fits = rest.iter().take_while(|hold| {
@@ -153,18 +163,14 @@ impl Inner {
                 permits <= MAX_PERMITS as usize
             });
             let (now, later) = rest.split_at(fits.count().max(1));
-            kept.extend(self.keep_some_permits(&ready, now).await?);
+            kept.extend(self.keep_some_permits(&ready, now).await?.into_iter().map(Some));
             rest = later;
             ready = self.connector.later(&ready);
         }
         Ok(kept)
     }
 
-    async fn keep_some_permits(
-        &self,
-        ready: &Ready,
-        holds: &[PermitsHold],
-    ) -> Result<Vec<Vec<bool>>, StoreError> {
+    async fn keep_some_permits(&self, ready: &Ready, holds: &[PermitsHold]) -> Result<Vec<Vec<bool>>, Fault> {
         let arguments = holds.iter().map(|hold| 3 + hold.ids.len()).sum();
         let mut invocation = Invocation::new(&script::SEMAPHORE_KEEP, 2 * holds.len(), arguments);
         let names: Result<Vec<_>, _> = holds.iter().map(|hold| self.semaphore(&hold.key)).collect();
@@ -181,25 +187,22 @@ impl Inner {
             let each = answers.iter().zip(holds).map(|(answer, hold)| reply::flags(answer, hold.ids.len()));
             each.collect::<Option<_>>()
         });
-        kept.ok_or_else(|| self.senseless(&value))
+        Ok(kept.ok_or_else(|| self.senseless(&value))?)
     }
 
-    async fn withdraw_permits(&self, request: &PermitsRequest) -> Result<Withdrawn, StoreError> {
-        // Never stamped: never sent.
-        let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-        let (now, _) = self.release_permits(&request.key, &request.ids, request.timeout).await?;
-        Ok(Withdrawn::by(latest, now))
-    }
-
-    async fn change_permits(
+    pub(super) async fn change_permits(
         &self,
         key: &LockKey,
-        how: &str,
-        number: i64,
-        timeout: Duration,
-    ) -> Result<(bool, PermitCounts), StoreError> {
+        permits: Permits,
+        at: At,
+    ) -> Result<(bool, PermitCounts), Fault> {
+        let (how, number) = match permits {
+            Permits::TrySet(number) => ("try", i64::from(number)),
+            Permits::Set(number) => ("set", number.into()),
+            Permits::Add(number) => ("add", number.into()),
+        };
         let names = self.semaphore(key)?;
-        let ready = self.connector.ready(timeout).await?;
+        let ready = self.connector.ready(at).await?;
         let mut invocation = Invocation::new(&script::SEMAPHORE_CHANGE, 2, 3);
         invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel).arg(how).arg(number);
         let answer = self.connector.run(&ready, &invocation).await;
@@ -213,7 +216,7 @@ impl Inner {
                     "the semaphore {:?} would have {left} permits left; Java counts them in an `int`",
                     names.permits
                 );
-                Some(Err(self.address.error(StoreErrorKind::Refused, what)))
+                Some(Err(self.address.error(StoreErrorKind::Refused, what).into()))
             }
             _ => None,
         })?
@@ -248,43 +251,49 @@ impl fmt::Debug for RedisSemaphores {
 
 impl SemaphoreStore for RedisSemaphores {
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
-        self.0.call(|inner| async move { inner.acquire_permits(&request).await })
+        step!(self.0, call, |node| Ok(node.acquire_permits(&request, At::once(request.timeout)).await?))
     }
 
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
-        self.0.call(|inner| async move {
-            Ok(inner.release_permits(&request.key, &request.ids, request.timeout).await?.1)
+        step!(self.0, call, |node| {
+            let at = At::once(request.timeout);
+            Ok(node.release_permits(&request.key, &request.ids, at).await?.1)
         })
     }
 
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Vec<bool>>, StoreError>> {
-        self.0.call(|inner| async move { inner.keep_permits(&request).await })
+    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
+        step!(self.0, call, |node| Ok(node.keep_permits(&request.holds, At::once(request.timeout)).await?))
     }
 
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.0.call(|inner| async move { inner.withdraw_permits(&request).await })
+        step!(self.0, call, |node| {
+            // Never stamped: never sent.
+            let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+            let at = At::once(request.timeout);
+            let (now, _) = node.release_permits(&request.key, &request.ids, at).await?;
+            Ok(Withdrawn::by(latest, now))
+        })
     }
 
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.0.call(move |inner| async move {
-            let channel = inner.semaphore(&key)?.channel;
-            Ok(inner.watch_channel(channel, timeout).await)
+        step!(self.0, call, |node| {
+            let channel = node.semaphore(&key)?.channel;
+            Ok(node.watch_channel(channel, timeout).await)
         })
     }
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
-        self.0.call(|inner| async move {
-            let (how, number) = match request.permits {
-                Permits::TrySet(number) => ("try", number.into()),
-                Permits::Set(number) => ("set", number.into()),
-                Permits::Add(number) => ("add", number.into()),
-            };
-            Ok(inner.change_permits(&request.key, how, number, request.timeout).await?.0)
+        step!(self.0, call, |node| {
+            let at = At::once(request.timeout);
+            Ok(node.change_permits(&request.key, request.permits, at).await?.0)
         })
     }
 
     fn counts(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
-        self.0.call(move |inner| async move { Ok(inner.change_permits(&key, "add", 0, timeout).await?.1) })
+        step!(self.0, call, |node| {
+            // Nothing is changed by none more.
+            Ok(node.change_permits(&key, Permits::Add(0), At::once(timeout)).await?.1)
+        })
     }
 }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
 use super::connection::Ready;
+use super::fault::Fault;
 use super::group::{Group, Step};
+use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about, millis};
@@ -18,8 +19,8 @@ impl Step for AcquireOne {
     type Request = Arc<AcquireRequest>;
     type Answer = Acquired;
 
-    fn group(inner: &Inner) -> &Group<Self> {
-        &inner.acquires
+    fn group(node: &Node) -> &Group<Self> {
+        &node.acquires
     }
 
     fn timeout(request: &Self::Request) -> Duration {
@@ -27,11 +28,11 @@ impl Step for AcquireOne {
     }
 
     async fn send(
-        inner: &Inner,
+        node: &Node,
         requests: &[Self::Request],
         mut ready: Ready,
         mut answer: impl FnMut(usize, Result<Acquired, StoreError>) + Send,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Fault> {
         let lease = requests.iter().map(|request| request.lease).max().unwrap_or_default();
         let tokens = requests.iter().map(|request| request.tokens).max().unwrap_or_default();
         let alike = requests.iter().all(|request| (request.lease, request.tokens) == (lease, tokens));
@@ -39,7 +40,7 @@ impl Step for AcquireOne {
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
-            let latest = inner.stamp(requests, ready.now)?;
+            let latest = node.stamp(requests, ready.now)?;
             if latest == ServerTime::from_micros(0) {
                 // One of them was withdrawn meanwhile, and must not be sent any more.
                 break;
@@ -48,10 +49,10 @@ impl Step for AcquireOne {
             let mut invocation =
                 Invocation::new(&script::ACQUIRE, 2 * count, if alike { 4 + count } else { 2 + 3 * count });
             for item in items() {
-                let names = inner.name(item)?;
+                let names = node.name(item)?;
                 invocation.name(names.lock()).name(names.counter());
             }
-            invocation.arg(latest.as_micros()).arg(inner.retention(lease));
+            invocation.arg(latest.as_micros()).arg(node.retention(lease));
             if alike {
                 invocation.arg(millis(lease)).arg(tokens);
             }
@@ -61,16 +62,19 @@ impl Step for AcquireOne {
                     invocation.arg(millis(request.lease)).arg(request.tokens);
                 }
             }
-            let value = match (inner.connector.run(&ready, &invocation).await, requests) {
-                (Err(error), [request]) => return Err(about(error, &inner.names(&request.items)?)),
+            let value = match (node.connector.run(&ready, &invocation).await, requests) {
+                (Err(fault), [request]) => {
+                    let names = node.names(&request.items)?;
+                    return Err(fault.map(|error| about(error, &names)));
+                }
                 (value, _) => value?,
             };
-            let answers = reply::each(&value, count).ok_or_else(|| inner.senseless(&value))?;
+            let answers = reply::each(&value, count).ok_or_else(|| node.senseless(&value))?;
             refused = None;
             for (index, (value, (request, item))) in
                 answers.iter().zip(requests.iter().zip(items())).enumerate()
             {
-                match inner.read_grant(&ready, value, &[inner.name(item)?], request.tokens) {
+                match node.read_grant(&ready, value, &[node.name(item)?], request.tokens) {
                     Ok(Ok(acquired)) => answer(index, Ok(acquired)),
                     Ok(Err(now)) => refused = Some(now),
                     Err(error) => answer(index, Err(error)),
@@ -79,9 +83,9 @@ impl Step for AcquireOne {
             if refused.is_none() {
                 return Ok(());
             }
-            ready = inner.connector.later(&ready);
+            ready = node.connector.later(&ready);
         }
-        Err(inner.too_late(refused))
+        Err(node.too_late(refused).into())
     }
 }
 
@@ -92,8 +96,8 @@ impl Step for ReleaseOne {
     type Request = Arc<ReleaseRequest>;
     type Answer = Released;
 
-    fn group(inner: &Inner) -> &Group<Self> {
-        &inner.releases
+    fn group(node: &Node) -> &Group<Self> {
+        &node.releases
     }
 
     fn timeout(request: &Self::Request) -> Duration {
@@ -101,26 +105,26 @@ impl Step for ReleaseOne {
     }
 
     async fn send(
-        inner: &Inner,
+        node: &Node,
         requests: &[Self::Request],
         ready: Ready,
         mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Fault> {
         let items = || requests.iter().flat_map(|request| &request.items);
         let mut invocation = Invocation::new(&script::RELEASE, requests.len(), 2 * requests.len());
         for item in items() {
-            invocation.name(inner.name(item)?.lock());
+            invocation.name(node.name(item)?.lock());
         }
         for item in items() {
-            invocation.arg(item.owner.as_str()).name(inner.name(item)?.channel(item.kind));
+            invocation.arg(item.owner.as_str()).name(node.name(item)?.channel(item.kind));
         }
-        let value = inner.connector.run(&ready, &invocation).await?;
-        let answers = reply::each(&value, requests.len()).ok_or_else(|| inner.senseless(&value))?;
+        let value = node.connector.run(&ready, &invocation).await?;
+        let answers = reply::each(&value, requests.len()).ok_or_else(|| node.senseless(&value))?;
         for (index, (value, (request, item))) in answers.iter().zip(requests.iter().zip(items())).enumerate()
         {
-            let freed = inner.read_freed(&ready, value);
-            let names = inner.name(item)?;
-            answer(index, freed.map(|freed| inner.released(&[freed], request, &[names])));
+            let freed = node.read_freed(&ready, value);
+            let names = node.name(item)?;
+            answer(index, freed.map(|freed| node.released(&[freed], request, &[names])));
         }
         Ok(())
     }

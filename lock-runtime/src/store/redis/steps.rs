@@ -7,21 +7,23 @@ use redis::Value;
 
 use super::connection::Ready;
 use super::fair;
+use super::fault::Fault;
 use super::group;
 use super::kinds::{self, are_mutexes};
 use super::names::{Name, Names};
+use super::node::{At, Node};
 use super::reply::{self, Grant, Reason};
 use super::script::{self, Invocation};
 use super::singles::AcquireOne;
-use super::{HIGHEST_FLOOR, Inner, LONGEST_MILLIS};
+use super::{HIGHEST_FLOOR, LONGEST_MILLIS};
 use crate::clock::Tick;
 use crate::config::TokenRetention;
 use crate::store::{
-    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, ServerTime, Standing, StoreError,
-    StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, Item, KeepItem, Kept, Kind, ServerTime, Standing, StoreError, StoreErrorKind,
+    Watch,
 };
 
-impl Inner {
+impl Node {
     pub(super) fn deadline(&self, timeout: Duration) -> Tick {
         self.options.clock.now() + timeout
     }
@@ -105,6 +107,7 @@ impl Inner {
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
     ) -> Result<Acquired, StoreError> {
+        request.refuse_replication()?;
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
@@ -113,40 +116,46 @@ impl Inner {
             self.name(item)?;
             return group::call::<AcquireOne>(self, request).await;
         }
-        Box::pin(self.acquire_all(&request)).await
+        let at = At::once(request.timeout);
+        Ok(Box::pin(self.acquire_all(&request, &request.items, at)).await?)
     }
 
-    /// Every key of the request or none.
-    async fn acquire_all(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
-        let names = self.names(&request.items)?;
-        let mutexes = are_mutexes(&request.items);
+    /// Every one of these items of the request, or none.
+    pub(super) async fn acquire_all(
+        &self,
+        request: &AcquireRequest,
+        items: &[Item],
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        let names = self.names(items)?;
+        let mutexes = are_mutexes(items);
         let ask = |now| {
             let latest = request.stamp(now);
             if !mutexes {
-                return self.acquisition(request, &names, latest);
+                return self.acquisition(request, items, &names, latest);
             }
             let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
             locks_and_counters(&mut invocation, &names);
             self.grant_arguments(&mut invocation, request, latest);
-            owners(&mut invocation, &request.items);
+            owners(&mut invocation, items);
             invocation
         };
-        let read = |ready: &Ready, answer: Result<Value, StoreError>| {
-            let value = answer.map_err(|error| about(error, &names))?;
-            self.read_grant(ready, &value, &names, request.tokens)
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
+            Ok(self.read_grant(ready, &value, &names, request.tokens)?)
         };
-        self.in_time(request.timeout, ask, read).await
+        self.in_time(at, ask, read).await
     }
 
     /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner error of `read` is
     /// such a refusal.
     pub(super) async fn in_time<T>(
         &self,
-        timeout: Duration,
+        at: At,
         ask: impl Fn(ServerTime) -> Invocation,
-        read: impl Fn(&Ready, Result<Value, StoreError>) -> Result<Result<T, ServerTime>, StoreError>,
-    ) -> Result<T, StoreError> {
-        let mut ready = self.connector.ready(timeout).await?;
+        read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
+    ) -> Result<T, Fault> {
+        let mut ready = self.connector.ready(at).await?;
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
@@ -158,7 +167,7 @@ impl Inner {
             }
             ready = self.connector.later(&ready);
         }
-        Err(self.too_late(refused))
+        Err(self.too_late(refused).into())
     }
 
     /// What a script that grants said; the inner error is a refusal because it came too late.
@@ -188,51 +197,54 @@ impl Inner {
         Ok(result)
     }
 
-    pub(super) async fn keep(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
-        let names = self.names(request.items.iter().map(|keep| &keep.item))?;
-        let ready = self.connector.ready(request.timeout).await?;
+    pub(super) async fn keep(&self, items: &[KeepItem], at: At) -> Result<Vec<Kept>, Fault> {
+        let names = self.names(items.iter().map(|keep| &keep.item))?;
+        let ready = self.connector.ready(at).await?;
         let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
-        let invocation = if request.items.iter().all(held_mutex) {
+        let invocation = if items.iter().all(held_mutex) {
             let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
-            for keep in &request.items {
+            for keep in items {
                 invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
             }
             invocation
         } else {
-            self.keeping(request, &names)
+            self.keeping(items, &names)
         };
         let value = self.connector.run(&ready, &invocation).await?;
-        reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))
+        Ok(reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))?)
     }
 
-    pub(super) async fn withdraw(&self, request: &AcquireRequest) -> Result<Withdrawn, StoreError> {
-        // Never stamped: never sent.
-        let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-        let names = self.names(&request.items)?;
-        let ready = self.connector.ready(request.timeout).await?;
-        let invocation = if are_mutexes(&request.items) {
+    /// Gives back what the owners of these items have, and says when.
+    pub(super) async fn withdraw(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
+        let names = self.names(items)?;
+        let ready = self.connector.ready(at).await?;
+        let invocation = if are_mutexes(items) {
             let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
-            owners_and_channels(&mut invocation, &request.items, &names);
+            owners_and_channels(&mut invocation, items, &names);
             invocation
         } else {
-            kinds::withdrawal(&request.items, &names)
+            kinds::withdrawal(items, &names)
         };
         let value = self.connector.run(&ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
         self.server_clock.observe(now, ready.now);
-        Ok(Withdrawn::by(latest, now))
+        Ok(now)
     }
 
     pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
         let names = self.names(&request.items)?;
-        let channels = names.iter().zip(&request.items).map(|(names, item)| match item.kind {
-            Kind::Fair => Arc::from(fair::channel(names, &item.owner)),
-            kind => Arc::from(names.channel(kind).to_string()),
-        });
-        let channels = channels.collect();
+        let channels = names.iter().zip(&request.items).map(|(names, item)| channel(names, item)).collect();
         Ok(self.subscriber.watch(channels, self.deadline(request.timeout)).await)
+    }
+}
+
+/// Where a waiter for this item listens.
+pub(super) fn channel(names: &Names<'_>, item: &Item) -> Arc<str> {
+    match item.kind {
+        Kind::Fair => Arc::from(fair::channel(names, &item.owner)),
+        kind => Arc::from(names.channel(kind).to_string()),
     }
 }
 

@@ -1,58 +1,191 @@
-//! `redis://` and `rediss://` addresses.
+//! Addresses: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for TLS.
+
+use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 
 use crate::store::{StoreError, StoreErrorKind};
 
-/// A client for `redis://[user[:password]@]host[:port][/db]`, or the same with `rediss://` for TLS.
-///
-/// # Errors
-///
-/// `Unsupported`, without the password, when the text is something else or when TLS is not compiled in.
-pub(crate) fn client(url: &str) -> Result<redis::Client, StoreError> {
-    let refuse = |what: &str| {
-        let message = format!("the store address {:?} {what}", redacted(url));
-        Err(StoreError::new(StoreErrorKind::Unsupported, message))
+/// Ports of those who name none.
+const SENTINEL_PORT: u16 = 26379;
+const REDIS_PORT: u16 = 6379;
+
+/// What a URL leads to.
+pub(crate) enum Servers {
+    /// One server.
+    One(Client),
+    /// A primary that sentinels know.
+    Sentinel(Sentinels),
+    /// A cluster.
+    Cluster(Seeds),
+}
+
+/// Who knows where the primary is, and how to speak to it.
+#[derive(Clone)]
+pub(crate) struct Sentinels {
+    /// The sentinels, with credentials of their own.
+    pub(crate) peers: Vec<ConnectionInfo>,
+    /// What they call the primary.
+    pub(crate) master: String,
+    /// User, password, database and TLS of the primary; the address is to be replaced.
+    pub(crate) template: ConnectionInfo,
+}
+
+/// Some nodes of a cluster, which know the others. All have the same user, password and TLS.
+#[derive(Clone)]
+pub(crate) struct Seeds {
+    pub(crate) seeds: Vec<ConnectionInfo>,
+}
+
+/// Reads an address. The URL is in no error, but for its places without secrets.
+pub(crate) fn servers(url: &str) -> Result<Servers, StoreError> {
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| {
+        refusal(url, "has no scheme; write redis://host:port, redis+sentinel://… or redis+cluster://…")
+    })?;
+    let (base, kind) = match scheme.split_once('+') {
+        Some((base, kind)) => (base, Some(kind)),
+        None => (scheme, None),
     };
-    let Some((scheme, _)) = url.split_once("://") else {
-        return refuse("has no scheme; write redis://host:port or rediss://host:port");
-    };
-    match scheme {
+    match base {
         "redis" => {}
         "rediss" if cfg!(any(feature = "tls-rustls", feature = "tls-native")) => {}
         "rediss" => {
-            return refuse("needs TLS; switch on the feature `tls-rustls` or `tls-native` of lock-runtime");
+            let what = "needs TLS; switch on the feature `tls-rustls` or `tls-native` of lock-runtime";
+            return Err(refusal(url, what));
         }
-        _ => return refuse("is not for the Redis store; it takes redis:// and rediss://"),
+        _ => return Err(refusal(url, UNKNOWN)),
     }
-    match redis::Client::open(url) {
-        Ok(client) => Ok(client),
-        Err(error) => {
-            let reason = error.detail().map_or_else(
-                || error.to_string(),
-                |_| {
-                    // Details may quote the address.
-                    error.category().to_owned()
-                },
-            );
-            refuse(&format!(
-                "is not understood ({reason}); write redis://user:password@host:port/db, with special \
-                             characters in user and password percent-encoded"
-            ))
-        }
+    match kind {
+        None => client(url).map(Servers::One),
+        Some("sentinel") => sentinels(url, base, rest).map(Servers::Sentinel),
+        Some("cluster") => seeds(url, base, rest).map(Servers::Cluster),
+        Some(_) => Err(refusal(url, UNKNOWN)),
     }
 }
 
-/// `url` without what is before the last `@` and after a `?` or `#`, where secrets may be.
+const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sentinel://, redis+cluster://, and the \
+                       same with `rediss` for TLS";
+
+fn client(url: &str) -> Result<Client, StoreError> {
+    Client::open(info(url, url, "redis://user:password@host:port/db")?)
+        .map_err(|error| refusal(url, &format!("is not understood ({})", error.category())))
+}
+
+fn sentinels(url: &str, base: &str, rest: &str) -> Result<Sentinels, StoreError> {
+    const FORM: &str = "redis+sentinel://user:password@host:26379,host:26379/master/db";
+    let parts = Parts::new(rest);
+    let (master, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    if master.is_empty() {
+        return Err(refusal(
+            url,
+            &format!("does not name the primary that the sentinels watch; write {FORM}"),
+        ));
+    }
+    let (mut user, mut password, mut others) = (None, None, Vec::new());
+    for pair in parts.query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("sentinel_user", value)) => user = Some(in_authority(value)),
+            Some(("sentinel_password", value)) => password = Some(in_authority(value)),
+            _ => others.push(pair),
+        }
+    }
+    let query = others.join("&");
+    let auth = match (user, password) {
+        (None, None) => String::new(),
+        (user, password) => {
+            format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default())
+        }
+    };
+    let places = parts.places(SENTINEL_PORT).map_err(|what| refusal(url, what))?;
+    let fragment = parts.fragment;
+    let peers: Result<Vec<_>, _> =
+        places.iter().map(|place| info(url, &format!("{base}://{auth}{place}{fragment}"), FORM)).collect();
+    let peers = peers?;
+    let place = places.first().map_or("", String::as_str);
+    let query = if query.is_empty() { query } else { format!("?{query}") };
+    let template = format!("{base}://{}{place}/{db}{query}{fragment}", parts.auth);
+    Ok(Sentinels { peers, master: master.to_owned(), template: info(url, &template, FORM)? })
+}
+
+fn seeds(url: &str, base: &str, rest: &str) -> Result<Seeds, StoreError> {
+    const FORM: &str = "redis+cluster://user:password@host:port,host:port";
+    let parts = Parts::new(rest);
+    if !matches!(parts.path, "" | "0") {
+        return Err(refusal(url, "names a database; a cluster has none but 0, leave it out"));
+    }
+    let places = parts.places(REDIS_PORT).map_err(|what| refusal(url, what))?;
+    let query = if parts.query.is_empty() { String::new() } else { format!("?{}", parts.query) };
+    let seed =
+        |place: &String| info(url, &format!("{base}://{}{place}{query}{}", parts.auth, parts.fragment), FORM);
+    Ok(Seeds { seeds: places.iter().map(seed).collect::<Result<_, _>>()? })
+}
+
+/// What is behind the scheme.
+struct Parts<'a> {
+    /// With the `@`, or empty.
+    auth: &'a str,
+    places: &'a str,
+    path: &'a str,
+    query: &'a str,
+    /// With the `#`, or empty.
+    fragment: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn new(rest: &'a str) -> Self {
+        let (rest, fragment) = rest.split_at(rest.find('#').unwrap_or(rest.len()));
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (auth, places) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        Self { auth, places, path: path.trim_end_matches('/'), query, fragment }
+    }
+
+    /// The hosts, each with a port.
+    fn places(&self, port: u16) -> Result<Vec<String>, &'static str> {
+        let with_port = |place: &str| {
+            // An IPv6 address is in brackets.
+            let behind = place.rsplit_once(']').map_or(place, |(_, behind)| behind);
+            match (place, behind.contains(':')) {
+                ("", _) => Err("has a place without a host; write host:port,host:port"),
+                (place, true) => Ok(place.to_owned()),
+                (place, false) => Ok(format!("{place}:{port}")),
+            }
+        };
+        self.places.split(',').map(with_port).collect()
+    }
+}
+
+/// One server's settings. `form`: how the whole URL should look.
+fn info(whole: &str, url: &str, form: &str) -> Result<ConnectionInfo, StoreError> {
+    url.into_connection_info().map_err(|error| {
+        // Details may quote the address.
+        let reason = error.detail().map_or_else(|| error.to_string(), |_| error.category().to_owned());
+        let what = format!(
+            "is not understood ({reason}); write {form}, with special characters in user and password percent-encoded"
+        );
+        refusal(whole, &what)
+    })
+}
+
+/// The value of a query as it has to be in front of an `@`.
+fn in_authority(value: &str) -> String {
+    value.replace('@', "%40").replace(':', "%3A").replace('/', "%2F")
+}
+
+fn refusal(url: &str, what: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unsupported, format!("the store address {:?} {what}", redacted(url)))
+}
+
+/// The URL without what may be a secret.
 pub(crate) fn redacted(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), url),
     };
-    match rest.rsplit_once('@') {
-        Some((_, place)) => {
-            let place = place.split(['?', '#']).next().unwrap_or_default();
-            format!("{scheme}***@{place}")
-        }
-        None => format!("{scheme}{}", rest.split(['?', '#']).next().unwrap_or_default()),
+    let tail = rest.find(['?', '#']).unwrap_or(rest.len());
+    match rest.rfind('@') {
+        // Of a password with special characters that are not encoded, or in the query: who knows.
+        Some(at) if at > tail => format!("{scheme}***"),
+        Some(at) => format!("{scheme}***{}", rest.get(at..tail).unwrap_or_default()),
+        None => format!("{scheme}{}", rest.get(..tail).unwrap_or_default()),
     }
 }
 
@@ -60,14 +193,87 @@ pub(crate) fn redacted(url: &str) -> String {
 mod tests {
     use super::*;
 
+    fn one(url: &str) -> Result<Client, StoreError> {
+        match servers(url)? {
+            Servers::One(client) => Ok(client),
+            Servers::Sentinel(_) | Servers::Cluster(_) => panic!("{url} is one server"),
+        }
+    }
+
+    fn of_sentinels(url: &str) -> Sentinels {
+        match servers(url) {
+            Ok(Servers::Sentinel(sentinels)) => sentinels,
+            other => panic!("{url}: {:?}", other.err()),
+        }
+    }
+
+    fn of_cluster(url: &str) -> Vec<String> {
+        match servers(url) {
+            Ok(Servers::Cluster(Seeds { seeds })) => {
+                seeds.iter().map(|seed| seed.addr().to_string()).collect()
+            }
+            other => panic!("{url}: {:?}", other.err()),
+        }
+    }
+
+    fn who(info: &ConnectionInfo) -> (Option<&str>, Option<&str>) {
+        (info.redis_settings().username(), info.redis_settings().password())
+    }
+
     #[test]
     fn user_password_and_database_are_read() {
-        let client = client("redis://ann:hun%40ter2@example.org:7000/3").unwrap();
+        let client = one("redis://ann:hun%40ter2@example.org:7000/3").unwrap();
         let info = client.get_connection_info();
         assert_eq!(info.addr().to_string(), "example.org:7000");
-        assert_eq!(info.redis_settings().username(), Some("ann"));
-        assert_eq!(info.redis_settings().password(), Some("hun@ter2"));
+        assert_eq!(who(info), (Some("ann"), Some("hun@ter2")));
         assert_eq!(info.redis_settings().db(), 3);
+    }
+
+    #[test]
+    fn sentinels_have_credentials_of_their_own() {
+        let url = "redis+sentinel://ann:hun%40ter2@a:1,b,[::1]:3/main/4?sentinel_password=s%2Fe@cret&protocol=resp3";
+        let sentinels = of_sentinels(url);
+        assert_eq!(sentinels.master, "main");
+        let places: Vec<_> = sentinels.peers.iter().map(|peer| peer.addr().to_string()).collect();
+        assert_eq!(places, ["a:1", "b:26379", "::1:3"]);
+        assert!(sentinels.peers.iter().all(|peer| who(peer).1 == Some("s/e@cret")));
+        assert!(sentinels.peers.iter().all(|peer| peer.redis_settings().db() == 0));
+        assert_eq!(who(&sentinels.template), (Some("ann"), Some("hun@ter2")));
+        assert_eq!(sentinels.template.redis_settings().db(), 4);
+
+        let bare = of_sentinels("redis+sentinel://h/main");
+        assert_eq!((who(&bare.peers[0]), who(&bare.template)), ((None, None), (None, None)));
+        let both = of_sentinels("redis+sentinel://h/main?sentinel_user=bob&sentinel_password=x");
+        assert_eq!((who(&both.peers[0]), who(&both.template)), ((Some("bob"), Some("x")), (None, None)));
+    }
+
+    #[test]
+    fn nodes_of_a_cluster_share_credentials() {
+        assert_eq!(of_cluster("redis+cluster://a"), ["a:6379"]);
+        assert_eq!(of_cluster("redis+cluster://ann:x@a:7000,b,c:7002/"), ["a:7000", "b:6379", "c:7002"]);
+        let Ok(Servers::Cluster(Seeds { seeds })) = servers("redis+cluster://ann:x@a,b/0") else { panic!() };
+        assert!(seeds.iter().all(|seed| who(seed) == (Some("ann"), Some("x"))));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (url, said) in [
+            ("redis+sentinel://h:26379", "the primary"),
+            ("redis+sentinel://h:26379/", "the primary"),
+            ("redis+sentinel:///main", "without a host"),
+            ("redis+sentinel://a,,b/main", "without a host"),
+            ("redis+sentinel://a/main/first", "database number"),
+            ("redis+cluster://", "without a host"),
+            ("redis+cluster://a/2", "names a database"),
+            ("redis+cluster://a:port", "not understood"),
+            ("redis+ring://a", "it takes redis://"),
+            ("http://a", "it takes redis://"),
+            ("redis.example.org", "has no scheme"),
+        ] {
+            let Err(error) = servers(url) else { panic!("{url}") };
+            assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{url}");
+            assert!(error.to_string().contains(said), "{url}: {error}");
+        }
     }
 
     #[test]
@@ -78,13 +284,18 @@ mod tests {
             "redis://ann:hunter2@host/nodb",
             "redis://:hun/hunter2@host:1/",
             "redis://:hun@hunter2@host:99999/",
+            "redis://:hun?hunter2@host:1/",
             "http://ann:hunter2@host/",
             "ann:hunter2@host",
             "redis://host:port/?password=hunter2",
             "unix:///tmp/x.sock?pass=hunter2",
             "redis+sentinel://:hunter2@host",
+            "redis+sentinel://:hunter2@a:port,b/main",
+            "redis+sentinel://a:port/main?sentinel_password=hunter2",
+            "redis+sentinel://a:port/main?sentinel_password=x@hunter2",
+            "redis+cluster://:hunter2@a,b/7",
         ] {
-            let error = client(url).unwrap_err();
+            let Err(error) = servers(url) else { panic!("{url}") };
             assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{url}");
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
         }
@@ -93,14 +304,27 @@ mod tests {
     #[cfg(not(any(feature = "tls-rustls", feature = "tls-native")))]
     #[test]
     fn tls_without_the_feature_names_the_features() {
-        let error = client("rediss://ann:hunter2@host:6380").unwrap_err().to_string();
-        assert!(error.contains("tls-rustls") && error.contains("tls-native"), "{error}");
-        assert!(!error.contains("hunter2"));
+        for url in ["rediss://ann:hunter2@host:6380", "rediss+cluster://ann:hunter2@host"] {
+            let error = servers(url).err().unwrap().to_string();
+            assert!(error.contains("tls-rustls") && error.contains("tls-native"), "{error}");
+            assert!(!error.contains("hunter2"));
+        }
     }
 
     #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
     #[test]
     fn tls_addresses_are_read() {
-        assert!(client("rediss://ann:hunter2@host:6380").is_ok());
+        use redis::ConnectionAddr;
+
+        assert!(one("rediss://ann:hunter2@host:6380").is_ok());
+        let insecure = of_sentinels("rediss+sentinel://a,b/main#insecure");
+        for info in insecure.peers.iter().chain([&insecure.template]) {
+            assert!(
+                matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }),
+                "{:?}",
+                info.addr()
+            );
+        }
+        assert!(matches!(servers("rediss+cluster://a"), Ok(Servers::Cluster(_))));
     }
 }

@@ -154,7 +154,7 @@ async fn one_members_missing_rights_are_no_matter_of_the_others() {
 async fn late_members_take_nothing_and_are_asked_again_with_the_new_time() {
     let server = Server::start();
     let (store, before) = warm(&server).await;
-    let clock = &store.inner.server_clock;
+    let clock = &store.node().server_clock;
     // A clock that was stepped: every estimate is far in the past, until an answer says better.
     clock.pretend(ServerTime::from_micros(1), Tick::from_nanos(1));
     for acquired in acquire_all(&store, &items(5)).await {

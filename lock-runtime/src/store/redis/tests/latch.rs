@@ -55,7 +55,7 @@ async fn a_late_count_down_does_not_count() {
     let store = store(&server);
     store.check().await.unwrap();
     let now = Clock::Boot.now();
-    store.inner.server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    store.node().server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
     let error = store.latches().unwrap().count_down(call("a")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate, "{error}");
     assert_eq!(latches.count(key("l"), TIMEOUT).await, Ok(2));

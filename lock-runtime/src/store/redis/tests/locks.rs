@@ -178,10 +178,10 @@ async fn after_a_clock_jump_the_second_try_succeeds() {
     granted(&store, &[item("warm-up")]).await;
     // What the store thinks of the server's time is an hour old: the server's clock was stepped forward.
     let now = Clock::Boot.now();
-    let estimate = store.inner.server_clock.estimate(now).unwrap().as_micros();
-    store.inner.server_clock.pretend(ServerTime::from_micros(estimate - 3_600_000_000), now);
+    let estimate = store.node().server_clock.estimate(now).unwrap().as_micros();
+    store.node().server_clock.pretend(ServerTime::from_micros(estimate - 3_600_000_000), now);
     granted(&store, &[item("a")]).await;
-    let estimate = store.inner.server_clock.estimate(Clock::Boot.now()).unwrap().as_micros();
+    let estimate = store.node().server_clock.estimate(Clock::Boot.now()).unwrap().as_micros();
     let (seconds, micros): (u64, u64) = server.command(&["TIME"]).await;
     assert!(estimate.abs_diff(seconds * 1_000_000 + micros) < 5_000_000);
 }

@@ -146,7 +146,7 @@ async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreEr
 /// Sends a request that the server finds too late, both times: its stamp is far in the past.
 async fn acquire_late(store: &RedisStore, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
     store.check().await?;
-    let clock = &store.inner.server_clock;
+    let clock = &store.node().server_clock;
     let now = Clock::Boot.now();
     let truth = clock.estimate(now).unwrap();
     // The time in the refusal is ignored, since this seems to be newer.

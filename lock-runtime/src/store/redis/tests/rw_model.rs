@@ -68,6 +68,7 @@ async fn answer(store: &dyn LockStore, op: &Op) -> String {
     let wish = |items: &[Item]| Arc::new(AcquireRequest::new(items.to_vec(), HOUR, TIMEOUT));
     let kept = |kept: Vec<Kept>| -> String {
         let word = |kept: &Kept| match kept {
+            Kept::Unknown => "unknown",
             Kept::Renewed => "renewed ",
             Kept::Gone => "gone ",
             Kept::Waiting(time) if *time > HOUR / 4 => "waiting long ",

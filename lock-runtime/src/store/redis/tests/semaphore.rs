@@ -124,7 +124,7 @@ async fn a_late_request_for_permits_takes_nothing() {
     store.check().await.unwrap();
     let now = Clock::Boot.now();
     // The time in the refusal is ignored, since this seems to be newer.
-    store.inner.server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    store.node().server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
     let error = store.semaphores().unwrap().acquire(Arc::new(wish("s", 1))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate, "{error}");
     assert_eq!(semaphores.counts(key("s"), TIMEOUT).await.unwrap().available, 1);
@@ -167,7 +167,7 @@ async fn what_is_no_semaphore_is_left_alone() {
             assert!(error.to_string().contains("lock:s"), "{error}");
         }
         // One that was written over is no reason to lose others.
-        assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [[false]]);
+        assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [Some(vec![false])]);
         let mut after = Vec::new();
         for key in server.keys().await {
             after.push(server.command::<Vec<u8>>(&["DUMP", &key]).await);
@@ -195,7 +195,7 @@ async fn permits_are_renewed_and_given_back_when_memory_is_full() {
         async move { server.command::<Option<u64>>(&words).await }
     };
     let before = score(1).await.unwrap();
-    assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [[true]]);
+    assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [Some(vec![true])]);
     assert!(score(1).await.unwrap() > before);
     assert_eq!(semaphores.release(giving_back("s", &[1, 2])).await.unwrap(), [true, true]);
     semaphores.withdraw(sent).await.unwrap();

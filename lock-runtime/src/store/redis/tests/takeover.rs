@@ -125,7 +125,7 @@ async fn a_takeover_that_comes_too_late_still_releases() {
     let mine = [item("a")];
     granted(&store, &mine).await;
     let now = Clock::Boot.now();
-    store.inner.server_clock.pretend(ServerTime::from_micros(1), now);
+    store.node().server_clock.pretend(ServerTime::from_micros(1), now);
     let next = Arc::new(request(&[item("a")]));
     let released = store.release(takeover(&mine, &next, ListenerPolicy::Respect)).await.unwrap();
     assert_eq!(released.held, [true]);

@@ -1,0 +1,164 @@
+//! [`ask`]: what one sentinel says about a primary.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, PushInfo, Value};
+
+use super::super::check::entry;
+use super::super::classify::Address;
+use super::super::reply;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// Where a server listens, as the sentinels name it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl Place {
+    /// Nothing for sockets in the file system.
+    pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Self { host: host.clone(), port: *port })
+            }
+            _ => None,
+        }
+    }
+
+    /// How to connect there, with everything else as in `template`.
+    pub(super) fn reached_like(&self, template: &ConnectionInfo) -> ConnectionInfo {
+        let Self { host, port } = self.clone();
+        let addr = match template.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        template.clone().set_addr(addr)
+    }
+
+    fn parse(host: &Value, port: &Value) -> Option<Self> {
+        Some(Self { host: reply::text(host)?.to_owned(), port: reply::text(port)?.parse().ok()? })
+    }
+
+    fn of_entry(value: &Value) -> Option<Self> {
+        Some(Self { host: entry(value, "ip")?, port: entry(value, "port")?.parse().ok()? })
+    }
+}
+
+/// What a sentinel knows about the primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    pub(super) place: Place,
+    /// The higher, the newer: each failover has a number of its own. 0 when the sentinel may not be asked.
+    pub(super) epoch: u64,
+    /// The replicas it knows, those that are down included.
+    pub(super) replicas: Option<u32>,
+    /// The other sentinels.
+    pub(super) others: Vec<Place>,
+}
+
+/// What came of asking a sentinel.
+pub(super) enum Answer {
+    View(View),
+    /// It knows other primaries only.
+    Unknown(Vec<String>),
+    Failed(StoreError),
+}
+
+pub(super) async fn ask(info: ConnectionInfo, master: String, timeout: Duration) -> Answer {
+    let address = Address::new(&info);
+    let asked = async {
+        let connection = connect(&info, &address, |_: PushInfo| Ok::<(), SendError>(())).await?;
+        view(&connection, &address, &master).await
+    };
+    let failed = || address.error(StoreErrorKind::Unreachable, format!("no answer within {timeout:?}"));
+    match tokio::time::timeout(timeout, asked).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => Answer::Failed(error),
+        Err(_) => Answer::Failed(failed()),
+    }
+}
+
+/// A connection to a sentinel.
+pub(super) async fn connect(
+    info: &ConnectionInfo,
+    address: &Address,
+    pushes: impl AsyncPushSender,
+) -> Result<MultiplexedConnection, StoreError> {
+    let client = Client::open(info.clone()).map_err(|error| refused(address.connect_error(&error)))?;
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_push_sender(pushes);
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    connection.map_err(|error| refused(address.connect_error(&error)))
+}
+
+/// Says whose password it is.
+fn refused(error: StoreError) -> StoreError {
+    if error.kind() != StoreErrorKind::Denied {
+        return error;
+    }
+    let what = "this is a sentinel: its password is sentinel_password, its user sentinel_user, at the end of the URL";
+    StoreError::new(error.kind(), format!("{error} ({what})"))
+}
+
+/// Asks on a connection to a sentinel.
+pub(super) async fn view(
+    connection: &MultiplexedConnection,
+    address: &Address,
+    master: &str,
+) -> Result<Answer, StoreError> {
+    let sentinel = |what: &str, master: Option<&str>| {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg(what).arg(master);
+        let mut connection = connection.clone();
+        async move {
+            match connection.send_packed_command(&command).await {
+                Ok(Value::ServerError(error)) => Err(refused(address.refused(&error))),
+                Ok(value) => Ok(value),
+                Err(error) => Err(address.connect_error(&error)),
+            }
+        }
+    };
+    let (place, details, others) = tokio::join!(
+        // While a failover goes on it is this that names the new primary first.
+        sentinel("GET-MASTER-ADDR-BY-NAME", Some(master)),
+        sentinel("MASTER", Some(master)),
+        sentinel("SENTINELS", Some(master)),
+    );
+    let place = match &place? {
+        Value::Nil => {
+            let masters = sentinel("MASTERS", None).await.unwrap_or(Value::Nil);
+            let masters = reply::array(&masters).unwrap_or_default();
+            return Ok(Answer::Unknown(masters.iter().filter_map(|master| entry(master, "name")).collect()));
+        }
+        value => match reply::array(value) {
+            Some([host, port]) => Place::parse(host, port),
+            _ => None,
+        },
+    };
+    let Some(place) = place else {
+        return Err(address.error(StoreErrorKind::Refused, "it names no place for the primary"));
+    };
+    // Its user may be allowed no more than that.
+    let number = |name| entry(details.as_ref().ok()?, name)?.parse::<u64>().ok();
+    let others = others.as_ref().ok().and_then(reply::array).unwrap_or_default();
+    Ok(Answer::View(View {
+        place,
+        epoch: number("config-epoch").unwrap_or(0),
+        replicas: number("num-slaves").and_then(|count| u32::try_from(count).ok()),
+        others: others.iter().filter_map(Place::of_entry).collect(),
+    }))
+}
