@@ -10,6 +10,8 @@
 //! Nothing here reads `LOCK_URL`.
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
+#[cfg(feature = "helpers")]
+pub mod chaos;
 pub mod clock;
 pub mod cluster;
 pub mod dice;

@@ -3,13 +3,19 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::check::Limits;
-use super::event::{Kind, Want};
+use super::event::{Kind, Loses, Want};
 use super::request::{History, Request, Seen};
 
 pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
+    // Queues that were lost are made anew by those who come first.
+    let lost = |before: &Seen, after: &Seen| {
+        let takes = history.faults.iter().filter(|fault| fault.loses >= Loses::Keys);
+        takes.into_iter().any(|fault| fault.from <= after.at && before.at <= fault.to)
+    };
     let mut found = Vec::new();
     for (key, looks) in &history.seen {
-        for (before, after) in looks.iter().zip(looks.iter().skip(1)) {
+        let pairs = looks.iter().zip(looks.iter().skip(1));
+        for (before, after) in pairs.filter(|(before, after)| !lost(before, after)) {
             let holder = after.holders.first().map_or("", String::as_str);
             for id in passed_over(before, after) {
                 found.push(format!("{key}: {holder} came before {id}, who waited, at {} ns", after.at));
