@@ -6,6 +6,7 @@
 //! ```text
 //! cargo run --example quickstart                                     # in memory
 //! LOCK_URL=redis://127.0.0.1:6379 cargo run --example quickstart     # on Redis; start two of them at once
+//! cargo xtask servers cluster                                        # prints a LOCK_URL; or single, sentinel, quorum
 //! ```
 //!
 //! The exit status is 1 if anything was not as it should be.
@@ -92,7 +93,7 @@ async fn run(summary: &mut Summary) -> Result<(), Box<dyn std::error::Error>> {
     };
     // What the attribute uses when it is given no other.
     set_default(locks.clone());
-    let orders = Arc::new(Orders::open(url.as_deref()).await?);
+    let orders = Arc::new(Orders::open(url.as_deref())?);
     println!("quickstart, {orders}");
 
     a_hundred_requests(&orders, locks.id(), summary).await?;
@@ -234,7 +235,7 @@ mod tests {
     async fn the_whole_program_is_right_in_memory() {
         let locks = LockManager::connect("memory:").await.unwrap();
         set_default(locks.clone());
-        let orders = Arc::new(Orders::open(None).await.unwrap());
+        let orders = Arc::new(Orders::open(None).unwrap());
         let mut summary = Summary::default();
         a_hundred_requests(&orders, locks.id(), &mut summary).await.unwrap();
         without_the_lock(&orders, locks.id(), &mut summary).await.unwrap();
@@ -246,7 +247,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_check_notices_payments_made_without_the_lock() {
-        let orders = Orders::open(None).await.unwrap();
+        let orders = Orders::open(None).unwrap();
         let pay = |number: u32| pay_without_lock(&orders, "1", number.to_string());
         let (first, second) = tokio::join!(pay(1), pay(2));
         let problems = check(&orders.read("1").await.unwrap(), &[first.unwrap(), second.unwrap()]);

@@ -1,16 +1,17 @@
 //! The orders: state that several requests, and several processes, read and write at the same time.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use std::{fmt, fs, io, process};
 
 use lock_runtime::{FencingToken, LockError};
-use redis::AsyncCommands;
-use redis::aio::MultiplexedConnection;
 
-/// What a process leaves behind that was killed goes away by itself.
-const LIFE_SECONDS: u64 = 600;
+/// What a process leaves behind that was killed counts no more after this.
+const LIFE: Duration = Duration::from_secs(600);
 
 /// One payment, as it is kept in its order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub(crate) enum ShopError {
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error("the orders can't be read or written: {0}")]
-    Redis(#[from] redis::RedisError),
+    File(#[from] io::Error),
     #[error("an order can't be read: {0:?} is not a payment")]
     NotAPayment(String),
 }
@@ -44,26 +45,30 @@ pub(crate) enum ShopError {
 pub(crate) enum Orders {
     /// In this process.
     Memory(Mutex<HashMap<String, String>>),
-    /// On the server that has the locks too, so that all processes have the same orders.
-    Redis(MultiplexedConnection),
+    /// In files, one for each order, so that all processes on this machine with the same locks have the same orders.
+    Files(PathBuf),
 }
 
 impl Orders {
-    pub(crate) async fn open(lock_url: Option<&str>) -> Result<Self, ShopError> {
-        match lock_url {
-            Some(url) if url.starts_with("redis") => {
-                Ok(Self::Redis(redis::Client::open(url)?.get_multiplexed_async_connection().await?))
-            }
-            _ => Ok(Self::Memory(Mutex::default())),
-        }
+    pub(crate) fn open(lock_url: Option<&str>) -> Result<Self, ShopError> {
+        let Some(url) = lock_url.filter(|url| !url.starts_with("memory:")) else {
+            return Ok(Self::Memory(Mutex::default()));
+        };
+        let mut hash = DefaultHasher::new();
+        url.hash(&mut hash);
+        let folder = std::env::temp_dir().join(format!("lock-quickstart-{:x}", hash.finish()));
+        fs::create_dir_all(&folder)?;
+        Ok(Self::Files(folder))
     }
 
     /// The payments of an order, the earliest first.
     pub(crate) async fn read(&self, id: &str) -> Result<Vec<Payment>, ShopError> {
-        let text: Option<String> = match self {
+        let text = match self {
             Self::Memory(orders) => orders.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned(),
-            Self::Redis(connection) => connection.clone().get(name(id)).await?,
+            Self::Files(folder) => read_file(&folder.join(file_name(id)))?,
         };
+        // Another request may come between, as it may with a database.
+        tokio::task::yield_now().await;
         text.unwrap_or_default().lines().map(parse).collect()
     }
 
@@ -80,16 +85,41 @@ impl Orders {
                     orders.insert(id.to_owned(), text);
                 }
             }
-            Self::Redis(connection) if text.is_empty() => connection.clone().del(name(id)).await?,
-            Self::Redis(connection) => connection.clone().set_ex(name(id), text, LIFE_SECONDS).await?,
+            Self::Files(folder) => write_file(folder, &file_name(id), &text)?,
         }
+        tokio::task::yield_now().await;
         Ok(())
     }
 }
 
-/// Not the name of the order's lock, which is `lock:quickstart:order:<id>` at the server.
-fn name(id: &str) -> String {
-    format!("quickstart:data:{id}")
+fn file_name(id: &str) -> String {
+    id.replace(':', "-")
+}
+
+fn read_file(path: &Path) -> io::Result<Option<String>> {
+    let is_young =
+        |file: &fs::Metadata| file.modified().is_ok_and(|time| time.elapsed().is_ok_and(|age| age < LIFE));
+    match fs::metadata(path).and_then(|file| Ok((is_young(&file), fs::read_to_string(path)?))) {
+        Ok((is_young, text)) => Ok(is_young.then_some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whoever reads meanwhile finds the old text or the new one.
+fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+
+    if text.is_empty() {
+        return match fs::remove_file(folder.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let new = folder.join(format!("{name}.{}.{number}", process::id()));
+    fs::write(&new, text)?;
+    fs::rename(&new, folder.join(name))
 }
 
 fn parse(line: &str) -> Result<Payment, ShopError> {
@@ -103,7 +133,7 @@ impl fmt::Display for Orders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Memory(_) => "in memory (with LOCK_URL=redis://127.0.0.1:6379 on Redis)",
-            Self::Redis(_) => "on Redis (start several at once: they share the orders)",
+            Self::Files(_) => "with the locks of LOCK_URL (start several at once: they share the orders)",
         })
     }
 }
@@ -145,7 +175,10 @@ mod tests {
 
     impl Orders {
         pub(crate) fn is_empty(&self) -> bool {
-            matches!(self, Self::Memory(orders) if orders.lock().unwrap().is_empty())
+            match self {
+                Self::Memory(orders) => orders.lock().unwrap().is_empty(),
+                Self::Files(folder) => fs::read_dir(folder).unwrap().next().is_none(),
+            }
         }
     }
 
@@ -182,11 +215,18 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_is_read_as_it_was_written() {
-        let orders = Orders::open(None).await.unwrap();
-        let order = [payment("a/1", 3), payment("b/1", 4)];
-        orders.write("1", &order).await.unwrap();
-        assert_eq!(orders.read("1").await.unwrap(), order);
-        orders.write("1", &[]).await.unwrap();
-        assert!(orders.is_empty());
+        let url = format!("redis://a-test-of-{}", process::id());
+        for orders in [Orders::open(None).unwrap(), Orders::open(Some(&url)).unwrap()] {
+            let order = [payment("a/1", 3), payment("b/1", 4)];
+            assert_eq!(orders.read("1").await.unwrap(), []);
+            orders.write("1", &order).await.unwrap();
+            assert_eq!(orders.read("1").await.unwrap(), order);
+            orders.write("1", &[]).await.unwrap();
+            orders.write("1", &[]).await.unwrap();
+            assert!(orders.is_empty());
+            if let Orders::Files(folder) = orders {
+                fs::remove_dir(folder).unwrap();
+            }
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
+//! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
 //! [`Cluster`], [`Quorum`]), also with clocks that are wrong ([`ServerClock`]), a network that breaks ([`Proxy`]), rival
-//! processes ([`Helper`]), a checker for what several processes did under one lock ([`overlap`]), the checkers for what
-//! happens in a run ([`history`]), a store that counts its calls ([`probe`]), what tests of all kinds of locks share
-//! ([`kinds`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for conditions
-//! ([`eventually`]).
+//! processes ([`Helper`]), [`chaos`], the checkers for what happens in a run ([`history`]), a checker for what several
+//! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
+//! locks share ([`kinds`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for
+//! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.

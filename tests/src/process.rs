@@ -145,6 +145,11 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
+    /// SIGINT: Ctrl-C, for this process alone.
+    pub fn interrupt(&mut self) {
+        self.signal(Signal::INT);
+    }
+
     /// SIGKILL for what the process has started, as far as the system tells, and for the process itself.
     pub fn kill_tree(&mut self) {
         if self.ended().is_none() {

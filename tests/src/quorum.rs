@@ -63,8 +63,8 @@ impl Quorum {
         &mut self.servers
     }
 
-    /// What is to be said of a server that has ended by itself.
-    pub fn ended(&mut self) -> Option<String> {
+    /// What is to be said of servers that have ended by themselves.
+    pub fn ended(&mut self) -> Vec<String> {
         ended("redis-server", &mut self.servers)
     }
 }

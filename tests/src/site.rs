@@ -1,29 +1,90 @@
 //! [`Site`]: the place that a test of the shared suite runs at, and [`on_every_store!`](crate::on_every_store).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder};
 
-use crate::RedisServer;
+use crate::{Cluster, Quorum, RedisServer, Sentinels};
+
+/// The environment variable that says on which servers the tests run that would otherwise have a Redis server of their
+/// own: `sentinel`, `cluster` or `quorum`. For `cargo xtask test topologies`.
+pub const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
 
 /// A store of its own for one test, to which any number of managers connect.
 #[derive(Debug)]
 pub struct Site {
     url: String,
-    server: Option<RedisServer>,
+    /// In front of every key, so that tests can share servers.
+    prefix: Option<String>,
+    servers: Servers,
 }
+
+#[derive(Debug)]
+enum Servers {
+    None,
+    Own(RedisServer),
+    Shared(Arc<Several>),
+}
+
+/// Servers that the tests of a process share, since they take long to start. They end with the last test that has them.
+#[derive(Debug)]
+enum Several {
+    Sentinel(Sentinels),
+    Cluster(Cluster),
+    Quorum(Quorum),
+}
+
+impl Several {
+    fn get(topology: &str) -> Arc<Self> {
+        static SHARED: Mutex<Weak<Several>> = Mutex::new(Weak::new());
+
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(servers) = shared.upgrade() {
+            return servers;
+        }
+        let servers = Arc::new(match topology {
+            "sentinel" => Self::Sentinel(Sentinels::start()),
+            "cluster" => Self::Cluster(Cluster::start()),
+            "quorum" => Self::Quorum(Quorum::start()),
+            other => panic!("{TOPOLOGY}={other}: there are sentinel, cluster and quorum"),
+        });
+        *shared = Arc::downgrade(&servers);
+        servers
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Sentinel(servers) => servers.url(),
+            Self::Cluster(servers) => servers.url(),
+            Self::Quorum(servers) => servers.url(),
+        }
+    }
+
+    /// All that take writes.
+    fn primaries(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Sentinel(servers) => vec![servers.primary()],
+            Self::Cluster(servers) => {
+                servers.primaries().into_iter().map(|at| &servers.nodes()[at]).collect()
+            }
+            Self::Quorum(servers) => servers.servers().iter().collect(),
+        }
+    }
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Site {
     /// A fresh memory store. Its time is tokio's, so tests pause it.
     #[must_use]
     pub fn memory() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { url: format!("memory:site-{n}"), server: None }
+        Self { url: format!("memory:site-{n}"), prefix: None, servers: Servers::None }
     }
 
-    /// A fresh Redis server.
+    /// A fresh Redis server, or a part of several, see [`TOPOLOGY`].
     ///
     /// # Panics
     ///
@@ -31,8 +92,14 @@ impl Site {
     #[must_use]
     #[track_caller]
     pub fn redis() -> Self {
+        if let Ok(topology) = std::env::var(TOPOLOGY) {
+            let servers = Several::get(&topology);
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            let prefix = Some(format!("site-{n}:"));
+            return Self { url: servers.url(), prefix, servers: Servers::Shared(servers) };
+        }
         let server = RedisServer::start();
-        Self { url: server.url(), server: Some(server) }
+        Self { url: server.url(), prefix: None, servers: Servers::Own(server) }
     }
 
     /// The store's URL.
@@ -41,10 +108,33 @@ impl Site {
         &self.url
     }
 
-    /// The server behind it, if it is one.
+    /// Whether there are servers behind it, so that time is real and other processes are in the way.
     #[must_use]
-    pub fn server(&self) -> Option<&RedisServer> {
-        self.server.as_ref()
+    pub fn is_remote(&self) -> bool {
+        !matches!(self.servers, Servers::None)
+    }
+
+    /// What is at the servers, a memory store apart: all keys, sorted.
+    ///
+    /// # Panics
+    ///
+    /// When one does not answer.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        let (servers, pattern) = match (&self.servers, &self.prefix) {
+            (Servers::None, _) => return Vec::new(),
+            (Servers::Own(server), _) => (vec![server], "*".to_owned()),
+            (Servers::Shared(several), prefix) => {
+                (several.primaries(), format!("*{}*", prefix.as_deref().unwrap_or_default()))
+            }
+        };
+        let keys = servers.iter().flat_map(|server| {
+            let keys = server.cli(&["KEYS", &pattern]);
+            keys.lines().filter(|key| !key.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        });
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort();
+        keys
     }
 
     /// A manager with the default settings. Each is to the store what another process would be.
@@ -65,7 +155,11 @@ impl Site {
         &self,
         settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
     ) -> LockManager {
-        match settings(LockManager::builder()).connect(&self.url).await {
+        let mut builder = LockManager::builder();
+        if let Some(prefix) = &self.prefix {
+            builder = builder.prefix(prefix.clone());
+        }
+        match settings(builder).connect(&self.url).await {
             Ok(locks) => locks,
             Err(error) => panic!("{}: {error}", self.url),
         }
@@ -75,10 +169,7 @@ impl Site {
     /// generous on two busy cores.
     #[must_use]
     pub fn at_most(&self, exactly: Duration) -> Duration {
-        match self.server {
-            None => exactly + Duration::from_millis(50),
-            Some(_) => exactly + Duration::from_secs(5),
-        }
+        exactly + if self.is_remote() { Duration::from_secs(5) } else { Duration::from_millis(50) }
     }
 }
 

@@ -35,7 +35,7 @@ async fn queue(locks: &LockManager, key: &'static str, place: u64) -> Waiter {
 /// Who does not take an offer within 20 ms is passed over, which a busy machine can cause, and paused time can't: there the
 /// first attempt has to succeed, on a server one of five.
 async fn in_one_of_a_few_attempts(site: &Site, attempt: impl AsyncFn() -> bool) {
-    let attempts = if site.server().is_some() { 5 } else { 1 };
+    let attempts = if site.is_remote() { 5 } else { 1 };
     for _ in 0..attempts {
         if attempt().await {
             return;
@@ -202,10 +202,10 @@ on_every_store! {
             let (guard, at) = waiter.await.unwrap();
             let (before, since) = kept.last().unwrap();
             let in_order = guard.fencing_token() > before.fencing_token();
-            assert!(in_order || site.server().is_some(), "in the order of the queue");
+            assert!(in_order || site.is_remote(), "in the order of the queue");
             let lasted = at.duration_since(*since);
             // On a server, a waiter may hear late of its own grant; it is not let in early.
-            assert!(lasted >= validity(LEASE) || site.server().is_some(), "each has its whole lease: {lasted:?}");
+            assert!(lasted >= validity(LEASE) || site.is_remote(), "each has its whole lease: {lasted:?}");
             kept.push((guard, at));
         }
         let took = start.elapsed();
@@ -253,7 +253,7 @@ on_every_store! {
         let ((first, took), (second, _)) = tokio::join!(get(first), get(second));
         assert!(took < site.at_most(ms(100)), "{took:?}");
         assert!(first > held.fencing_token() && second > held.fencing_token());
-        assert!(first < second || site.server().is_some(), "in the order of the queue");
+        assert!(first < second || site.is_remote(), "in the order of the queue");
         drop(held);
         let [a, b, c] = &locks;
         nothing_is_left(&site, &[a, b, c], &["forced"]).await;

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockManager, SemaphorePermit};
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Java, JavaLock, LEASE, SLACK, Settings, connect, judge, with_defaults};
-use lock_tests::{Helper, RedisServer, eventually};
+use lock_tests::java::{
+    Java, JavaLock, LEASE, SLACK, Servers, Settings, Shared, connect, judge, with_defaults,
+};
+use lock_tests::{Helper, eventually};
 
 const ROUNDS: usize = 10;
 
@@ -33,14 +35,13 @@ async fn java_release(semaphore: &JavaLock<'_>, id: &str) {
     semaphore.call("release", &[("id", id)]).await.done();
 }
 
-async fn clients_wait(server: &RedisServer, channel: &str, clients: usize) {
-    let listening = || server.cli(&["PUBSUB", "NUMSUB", channel]);
-    eventually(async || listening().lines().last() == Some(&clients.to_string()), SLACK).await;
+async fn clients_wait(server: &Shared, channel: &str, clients: usize) {
+    eventually(async || server.listeners(channel) == clients, SLACK).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_of_both_sides_are_counted_together() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     for java_makes_it in [true, false] {
         let name = format!("java-makes:{java_makes_it}");
@@ -70,7 +71,7 @@ async fn permits_of_both_sides_are_counted_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_permit_passes_from_one_side_to_the_other_at_once() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let (mut to_java, mut to_rust) = (Vec::new(), Vec::new());
     // The first round loads classes and scripts.
@@ -110,7 +111,7 @@ async fn a_permit_passes_from_one_side_to_the_other_at_once() {
 async fn never_more_permits_are_held_than_there_are() {
     const PERMITS: i64 = 3;
     const TIME: Duration = Duration::from_secs(3);
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     assert!(locks.semaphore("s").try_set_permits(PERMITS as u32).await.unwrap());
     let end = Instant::now() + TIME;
@@ -169,7 +170,7 @@ async fn never_more_permits_are_held_than_there_are() {
 /// Redisson compares leases with its own clock: it is a second ahead here, less than two thirds of the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_permit_is_kept_for_three_leases_and_that_of_a_killed_process_comes_back() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = tokio::join!(
         connect(&server, |builder| builder.lease(LEASE).prefix("lock:")),
         Java::start_with(&server, Settings::default().wall_clock_ahead(1000))
@@ -202,7 +203,7 @@ async fn a_rust_permit_is_kept_for_three_leases_and_that_of_a_killed_process_com
 /// Redisson does not renew permits: one with a lease comes back when that is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_permit_of_a_killed_java_process_comes_back_when_its_lease_is_over() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, mut java) = with_defaults(&server).await;
     assert!(locks.semaphore("s").try_set_permits(1).await.unwrap());
     let lease = LEASE.as_millis().to_string();
@@ -223,7 +224,7 @@ async fn a_permit_of_a_killed_java_process_comes_back_when_its_lease_is_over() {
 /// Both sides make it, count it down, and wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_latch_is_counted_down_by_both_sides_and_opens_for_both() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     for java_makes_it in [true, false] {
         for java_is_last in [true, false] {
@@ -269,14 +270,14 @@ async fn a_latch_is_counted_down_by_both_sides_and_opens_for_both() {
             // It is gone, so nobody waits.
             assert!(theirs.call("await", &[("wait", "1")]).await.is_true());
             ours.wait(ms(1)).await.unwrap();
-            assert_eq!(server.cli(&["EXISTS", &name]), "0");
+            assert_eq!(server.ask(&name, &["EXISTS", &name]), "0");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_for_a_latch_ends_at_its_limit_on_both_sides() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let (ours, theirs) = (locks.latch("l"), java.lock("a", "latch", "l"));
     assert!(ours.try_set_count(1).await.unwrap());

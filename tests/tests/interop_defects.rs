@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{AcquireError, LockManager};
-use lock_tests::java::{Java, Kind, SLACK, Settings, connect};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::eventually;
+use lock_tests::java::{Java, Kind, SLACK, Servers, Settings, Shared, connect};
 
 /// Redisson's watchdog, short enough to see it at work a few times.
 const WATCHDOG: Duration = Duration::from_secs(1);
@@ -15,21 +15,21 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-async fn both(server: &RedisServer) -> (LockManager, Java) {
+async fn both(server: &impl Servers) -> (LockManager, Java) {
     let java = Java::start_with(server, Settings::default().watchdog(WATCHDOG)).await;
     (connect(server, |builder| builder).await, java)
 }
 
 /// Milliseconds that the lock has left; nothing when it is free.
-fn time_left(server: &RedisServer) -> Option<u64> {
-    server.cli(&["PTTL", "k"]).parse().ok()
+fn time_left(server: &impl Servers) -> Option<u64> {
+    server.ask("k", &["PTTL", "k"]).parse().ok()
 }
 
 /// Redisson keeps the lease of a hold that expired for the next hold of the same object, which then has less than its
 /// watchdog's first period to live.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_hold_with_the_lease_of_an_expired_one_ends_early_and_rust_has_the_next() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let watchdog = Duration::from_secs(6);
     let java = Java::start_with(&server, Settings::default().watchdog(watchdog)).await;
     let locks = connect(&server, |builder| builder).await;
@@ -61,7 +61,7 @@ async fn is_ours(locks: &LockManager, guard: &lock_runtime::LockGuard) -> bool {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_left_by_an_interrupted_java_thread_is_seen_and_freed_by_force() {
-    let mut server = RedisServer::start();
+    let Some(mut server) = Shared::single_only("it stops the server") else { return };
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "lock", "k");
     // The scripts are known to the server: one command takes the lock.
@@ -92,7 +92,7 @@ async fn a_lock_left_by_an_interrupted_java_thread_is_seen_and_freed_by_force() 
 /// The client of an interrupted waiter may go on listening, which looks like a waiter to us.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_java_waiter_takes_nothing_with_it() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let guard = locks.mutex("k").acquire().await.unwrap();
     let waiting = java.lock("a", "lock", "k").try_lock_within(ms(3000));
@@ -119,7 +119,7 @@ async fn an_interrupted_java_waiter_takes_nothing_with_it() {
 /// as many times in each period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timers_of_former_java_holds_do_not_touch_a_rust_lease() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "lock", "k");
     lock.call("hammer", &[("rounds", "200")]).await.done();
@@ -136,7 +136,7 @@ async fn timers_of_former_java_holds_do_not_touch_a_rust_lease() {
 /// Redisson wakes one or two threads of a program for each message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_waiting_thread_and_task_gets_in_without_a_lease_running_out() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let java = Java::start(&server).await;
     let locks = connect(&server, |builder| builder).await;
     let others = connect(&server, |builder| builder).await;
@@ -173,7 +173,7 @@ async fn every_waiting_thread_and_task_gets_in_without_a_lease_running_out() {
 /// By its documentation `tryLockAndGetToken()` returns null when the lock is taken. It waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn try_lock_and_get_token_waits_and_gets_a_larger_token_than_ours() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "fenced", "k");
     let guard = locks.mutex("k").acquire().await.unwrap();
@@ -192,7 +192,7 @@ async fn try_lock_and_get_token_waits_and_gets_a_larger_token_than_ours() {
 /// `lockAndGetToken(lease)` takes a lock without a fixed lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_given_to_lock_and_get_token_is_ignored_and_rust_waits_for_the_unlock() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "fenced", "k");
     let token = lock.call("token", &[("lease", "300")]).await.number();
@@ -210,7 +210,7 @@ async fn a_lease_given_to_lock_and_get_token_is_ignored_and_rust_waits_for_the_u
 /// A spin lock of Redisson tells nobody that it is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_waiter_behind_a_spin_lock_enters_when_it_looks_again() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let java = Java::start(&server).await;
     let locks = connect(&server, |builder| builder).await;
     let spin = java.lock("a", "spin", "k");
@@ -229,7 +229,7 @@ async fn a_rust_waiter_behind_a_spin_lock_enters_when_it_looks_again() {
 /// Redisson and Redis Cluster disagree about the slots of such names; Java can lock them and not unlock them there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_with_a_lone_brace_is_refused_here() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     java.lock("a", "lock", "a{b").lock().await.done();
     for name in ["a{b", "{}x", "x}{y"] {

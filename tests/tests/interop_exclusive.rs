@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use lock_runtime::{AcquireError, Loss, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
-    Java, Kind, LEASE, SLACK, Servers, Settings, connect, judge, with_defaults, with_short_lease,
+    Java, Kind, LEASE, SLACK, Servers, Settings, Shared, connect, judge, with_defaults, with_short_lease,
 };
 use lock_tests::overlap::{Recorder, Report};
-use lock_tests::{Helper, RedisServer, eventually};
+use lock_tests::{Helper, eventually};
 
 /// Of both sides. Much longer than [`SLACK`], so that a hand-off is never the end of a lease.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -22,17 +22,17 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// Waits until a client, of whatever side, has found the lock taken and listens.
-async fn somebody_waits(kind: Kind, server: &RedisServer, name: &str) {
+async fn somebody_waits(kind: Kind, server: &Shared, name: &str) {
     eventually(async || kind.waiting_clients(server, name) == 1, SLACK).await;
 }
 
-fn time_left(server: &RedisServer, name: &str) -> i64 {
+fn time_left(server: &Shared, name: &str) -> i64 {
     server.ask(name, &["PTTL", name]).parse().expect("a number")
 }
 
 lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Write]
     async fn a_java_holder_keeps_rust_out_until_it_unlocks(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let held = kind.on(&java, "a", "k");
         let answer = held.lock().await;
@@ -50,7 +50,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn a_rust_holder_keeps_java_out_until_it_releases(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let lock = kind.on(&java, "a", "k");
         let guard = kind.acquire(&locks, "k").await.unwrap();
@@ -69,7 +69,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn threads_and_tasks_of_both_sides_never_overlap(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let time = Duration::from_secs(3);
         let log = tempfile::tempdir().unwrap();
         let path = log.path().join("log");
@@ -107,11 +107,11 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         assert_eq!(report.total() as u64, first.0 + second.0 + rust);
         assert!(first.0 > 0 && second.0 > 0 && rust > 0);
         // Nothing is left but the counter of the fencing tokens.
-        eventually(async || server.cli(&["KEYS", "*"]) == "redisson_lock_token:{mixed}", SLACK).await;
+        eventually(async || server.keys() == ["redisson_lock_token:{mixed}"], SLACK).await;
     }
 
     async fn a_java_waiter_enters_at_once_when_rust_releases(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let mut times = Vec::new();
         // The first round loads classes and scripts.
@@ -135,7 +135,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn a_rust_waiter_enters_at_once_when_java_unlocks(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let mut times = Vec::new();
         for round in 0..=ROUNDS {
@@ -159,7 +159,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn waits_end_at_their_limit_on_both_sides(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let limit = ms(500);
         let lock = kind.on(&java, "a", "k");
@@ -177,11 +177,11 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         lock.unlock().await.done();
         // Who gave up does not listen any more, and got nothing.
         eventually(async || kind.waiting_clients(&server, "k") == 0, SLACK).await;
-        assert_eq!(server.cli(&["EXISTS", "k"]), "0");
+        assert_eq!(server.ask("k", &["EXISTS", "k"]), "0");
     }
 
     async fn both_sides_keep_what_they_hold_for_three_leases(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_short_lease(&server).await;
         let other = connect(&server, |builder| builder.lease(LEASE)).await;
         let held = kind.on(&java, "a", "java's");
@@ -211,7 +211,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn a_fixed_lease_of_one_side_ends_for_the_other(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let lease = Duration::from_secs(1);
         let lock = kind.on(&java, "a", "k");
@@ -238,7 +238,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn a_killed_java_holder_lets_rust_in_within_its_lease(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, mut java) = with_short_lease(&server).await;
         kind.on(&java, "a", "k").lock().await.done();
         let waiting = tokio::spawn(async move { kind.acquire(&locks, "k").await.unwrap() });
@@ -252,7 +252,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn a_killed_rust_holder_lets_java_in_within_its_lease(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let java = Java::start(&server).await;
         let lease = format!("lease={}", LEASE.as_millis());
         let mut holder = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [server.url(), lease]);
@@ -271,7 +271,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn a_killed_waiter_of_one_side_takes_nothing_with_it(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let locks = connect(&server, |builder| builder.lease(LEASE)).await;
         // In a fair queue the dead keep their places until Redisson's wait for them is over, 5 minutes by default.
         let mut java =
@@ -288,7 +288,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn java_enters_again_and_again_and_rust_waits_for_the_last_unlock(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let lock = kind.on(&java, "a", "k");
         for count in 1..=3 {
@@ -313,7 +313,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn force_unlock_by_java_takes_the_lock_from_rust(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_short_lease(&server).await;
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let next = kind.on(&java, "next", "k");
@@ -333,7 +333,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn force_release_by_rust_takes_the_lock_from_java(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_short_lease(&server).await;
         let held = kind.on(&java, "a", "k");
         held.lock().await.done();
@@ -355,7 +355,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn a_name_with_a_hash_tag_is_the_same_on_both_sides(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let name = "{tenant-7}:order:42";
         let lock = kind.on(&java, "a", name);
@@ -370,7 +370,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 
     async fn one_java_thread_has_its_share_beside_sixteen_rust_tasks(kind: Kind) {
-        let server = RedisServer::start();
+        let server = Shared::start();
         let (locks, java) = with_defaults(&server).await;
         let time = Duration::from_secs(6);
         let log = tempfile::tempdir().unwrap();

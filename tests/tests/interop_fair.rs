@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockGuard, LockManager};
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Call, Java, Kind, LEASE, SLACK, Settings, connect, redis_name};
-use lock_tests::{Helper, RedisServer, eventually};
+use lock_tests::java::{Call, Java, Kind, LEASE, SLACK, Servers, Settings, Shared, connect, redis_name};
+use lock_tests::{Helper, eventually};
 use tokio::task::JoinHandle;
 
 /// The lock, which the helper program calls `k`.
@@ -22,7 +22,7 @@ type Entered = Arc<Mutex<Vec<(u64, String)>>>;
 
 /// A queue of waiters of both sides who lock, and unlock at once.
 struct Line<'a> {
-    server: &'a RedisServer,
+    server: &'a Shared,
     entered: Entered,
     expected: Vec<String>,
     tasks: Vec<JoinHandle<()>>,
@@ -30,7 +30,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn new(server: &'a RedisServer) -> Self {
+    fn new(server: &'a Shared) -> Self {
         Self {
             server,
             entered: Entered::default(),
@@ -95,32 +95,32 @@ impl<'a> Line<'a> {
     }
 }
 
-fn queue(server: &RedisServer) -> Vec<String> {
-    let answer = server.cli(&["LRANGE", &redis_name("redisson_lock_queue", NAME), "0", "-1"]);
+fn queue(server: &Shared) -> Vec<String> {
+    let answer = server.ask(NAME, &["LRANGE", &redis_name("redisson_lock_queue", NAME), "0", "-1"]);
     answer.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 /// Nothing but the counter of the fencing tokens.
-async fn nothing_is_left(server: &RedisServer) {
+async fn nothing_is_left(server: &Shared) {
     let counter = redis_name("redisson_lock_token", NAME);
-    eventually(async || server.cli(&["KEYS", "*"]) == counter, SLACK).await;
+    eventually(async || server.keys() == [counter.as_str()], SLACK).await;
 }
 
-async fn rust_with_short_lease(server: &RedisServer) -> LockManager {
+async fn rust_with_short_lease(server: &Shared) -> LockManager {
     connect(server, |builder| builder.lease(LEASE)).await
 }
 
-async fn java_with_short_lease(server: &RedisServer) -> Java {
+async fn java_with_short_lease(server: &Shared) -> Java {
     Java::start_with(server, Settings::default().watchdog(LEASE)).await
 }
 
 /// A Java program whose waiters count as dead when the holder's lease and about three seconds more are over.
-async fn java_soon_given_up(server: &RedisServer) -> Java {
+async fn java_soon_given_up(server: &Shared) -> Java {
     Java::start_with(server, Settings::default().watchdog(LEASE).fair_wait(LEASE)).await
 }
 
 /// Another process that waits for the lock.
-async fn helper_waits(server: &RedisServer) -> Helper {
+async fn helper_waits(server: &Shared) -> Helper {
     let before = queue(server).len();
     let mut helper = helper(server);
     assert_eq!(helper.ask("start k kind=fair wait=200000"), "started");
@@ -128,7 +128,7 @@ async fn helper_waits(server: &RedisServer) -> Helper {
     helper
 }
 
-fn helper(server: &RedisServer) -> Helper {
+fn helper(server: &Shared) -> Helper {
     let lease = format!("lease={}", LEASE.as_millis());
     let mut helper = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [server.url(), lease]);
     assert_eq!(helper.line(SLACK * 2), "ready");
@@ -138,7 +138,7 @@ fn helper(server: &RedisServer) -> Helper {
 /// Twelve waiters of two programs of each side. Their waits differ, and so what each takes off the deadlines of the
 /// others when it goes.
 async fn twelve_in_a_row(ahead: [i64; 2]) {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (one, two) = (connect(&server, |builder| builder).await, connect(&server, |builder| builder).await);
     let clock = |ahead| Settings::default().wall_clock_ahead(ahead);
     let (left, right) =
@@ -191,7 +191,7 @@ async fn clocks_of_java_that_are_two_seconds_off_change_no_order() {
 /// which are moved too far would be over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let locks = rust_with_short_lease(&server).await;
     let java = Java::start_with(&server, Settings::default().watchdog(LEASE).wall_clock_ahead(2000)).await;
     let guard = locks.fair(NAME).acquire().await.unwrap();
@@ -203,7 +203,7 @@ async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
         line.java(&java, None).await;
     }
     line.rust(&locks, Some(Duration::from_secs(20))).await;
-    let ours = |server: &RedisServer| -> Vec<String> {
+    let ours = |server: &Shared| -> Vec<String> {
         queue(server).into_iter().filter(|owner| owner.starts_with(locks.id())).collect()
     };
     let joined = ours(&server);
@@ -223,7 +223,7 @@ async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
 /// three seconds, the second when its deadline is over, as with Redisson.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_dead_of_both_sides_are_passed_over_and_the_living_keep_their_order() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let locks = rust_with_short_lease(&server).await;
     let (java, mut doomed) = tokio::join!(java_with_short_lease(&server), java_soon_given_up(&server));
     let guard = locks.fair(NAME).acquire().await.unwrap();
@@ -252,7 +252,7 @@ async fn the_dead_of_both_sides_are_passed_over_and_the_living_keep_their_order(
 /// The holder is killed, and so is the next one, which was granted the lock directly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_holders_of_both_sides_are_followed_by_the_next_in_the_queue() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let locks = rust_with_short_lease(&server).await;
     let (java, mut doomed) = tokio::join!(java_with_short_lease(&server), java_with_short_lease(&server));
     for rust_dies in [true, false] {
@@ -283,7 +283,7 @@ async fn killed_holders_of_both_sides_are_followed_by_the_next_in_the_queue() {
 /// the lock is free; the first of ours who asks puts an end to that, and does not pass the one who waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_waiter_behind_a_dead_rust_head_waits_until_some_rust_asks() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let locks = rust_with_short_lease(&server).await;
     let java = java_with_short_lease(&server).await;
     let holder = java.lock("holder", "fair", NAME);
@@ -298,7 +298,7 @@ async fn a_java_waiter_behind_a_dead_rust_head_waits_until_some_rust_asks() {
     let start = Instant::now();
     while start.elapsed() < LEASE * 2 {
         waiting.assert_still_out();
-        assert_eq!(server.cli(&["EXISTS", NAME]), "0");
+        assert_eq!(server.ask(NAME, &["EXISTS", NAME]), "0");
         tokio::time::sleep(ms(100)).await;
     }
     let next = tokio::spawn({
@@ -314,9 +314,9 @@ async fn a_java_waiter_behind_a_dead_rust_head_waits_until_some_rust_asks() {
     nothing_is_left(&server).await;
 }
 
-/// As many scripts as the server has run.
-fn scripts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
+/// As many scripts as the server of the lock has run.
+fn scripts(server: &Shared) -> u64 {
+    let stats = server.ask(NAME, &["INFO", "commandstats"]);
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
     stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
 }
@@ -324,7 +324,7 @@ fn scripts(server: &RedisServer) -> u64 {
 /// Redisson's waiters poll thousands of times a second behind a dead head. Ours look about once a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rust_waiters_behind_a_dead_java_head_do_not_poll_and_enter_at_its_deadline() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let locks = rust_with_short_lease(&server).await;
     let mut doomed = java_soon_given_up(&server).await;
     let guard = locks.fair(NAME).acquire().await.unwrap();
@@ -346,7 +346,7 @@ async fn rust_waiters_behind_a_dead_java_head_do_not_poll_and_enter_at_its_deadl
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_up_leaves_no_ghost_in_the_queue() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = tokio::join!(rust_with_short_lease(&server), java_with_short_lease(&server));
     let guard = locks.fair(NAME).acquire().await.unwrap();
     let mut line = Line::new(&server);
@@ -370,7 +370,7 @@ async fn who_gives_up_leaves_no_ghost_in_the_queue() {
 /// A forced unlock of one side passes the lock to the first of the queue, whichever side that is on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_unlock_lets_the_first_of_the_queue_in() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) =
         tokio::join!(connect(&server, |builder| builder), Java::start_with(&server, Settings::default()));
     for java_forces in [true, false] {
@@ -401,11 +401,11 @@ async fn a_forced_unlock_lets_the_first_of_the_queue_in() {
 /// Redisson lets a thread unlock a fair lock whose lease is over, where `RLock` throws.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unlock_after_the_lease_is_over_does_not_disturb_the_next_holder() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = tokio::join!(rust_with_short_lease(&server), java_with_short_lease(&server));
     let expired = java.lock("a", "fair", NAME);
     expired.lock_for(ms(300)).await.done();
-    eventually(async || server.cli(&["EXISTS", NAME]) == "0", SLACK).await;
+    eventually(async || server.ask(NAME, &["EXISTS", NAME]) == "0", SLACK).await;
     // It succeeds; is the defect mended?
     expired.unlock().await.done();
     expired.lock_for(ms(300)).await.done();
@@ -425,7 +425,7 @@ async fn an_unlock_after_the_lease_is_over_does_not_disturb_the_next_holder() {
 /// `delete()` removes the queue with the lock and tells nobody. Redisson's waiters sleep on; ours miss their places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fair_lock_that_java_deletes_is_taken_by_rust_waiters_soon() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = tokio::join!(connect(&server, |builder| builder), Java::start(&server));
     let guard = locks.fair(NAME).acquire().await.unwrap();
     let mut line = Line::new(&server);
@@ -441,13 +441,13 @@ async fn a_fair_lock_that_java_deletes_is_taken_by_rust_waiters_soon() {
     println!("three waiters within {:.2?} of the deletion", start.elapsed());
     assert!(start.elapsed() < SLACK);
     assert!(guard.release().await.is_err());
-    eventually(async || server.cli(&["EXISTS", NAME]) == "0" && queue(&server).is_empty(), SLACK).await;
+    eventually(async || server.ask(NAME, &["EXISTS", NAME]) == "0" && queue(&server).is_empty(), SLACK).await;
 }
 
 /// What an operator sees of Java's holders and waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_shows_the_holders_and_waiters_of_both_sides() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = tokio::join!(connect(&server, |builder| builder), Java::start(&server));
     let (holder, waiter) = (java.lock("a", "fair", "f"), java.lock("b", "fair", "f"));
     let owner = holder.lock().await.owner;
@@ -495,7 +495,7 @@ async fn status_shows_the_holders_and_waiters_of_both_sides() {
 /// dead. It joins again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_waiter_that_a_fast_java_clock_puts_out_of_the_queue_joins_again() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let fast = Settings::default().wall_clock_ahead(60_000);
     let (locks, java) = tokio::join!(connect(&server, |builder| builder), Java::start_with(&server, fast));
     let holder = java.lock("a", "fair", NAME);

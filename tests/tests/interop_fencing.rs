@@ -5,12 +5,12 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{FencingToken, LockManager, TokenRetention};
-use lock_tests::java::{Java, JavaLock, SLACK, connect};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::eventually;
+use lock_tests::java::{Java, JavaLock, SLACK, Servers, Shared, connect};
 
 const COUNTER: &str = "redisson_lock_token:{k}";
 
-async fn both(server: &RedisServer) -> (LockManager, Java) {
+async fn both(server: &Shared) -> (LockManager, Java) {
     (connect(server, |builder| builder).await, Java::start(server).await)
 }
 
@@ -31,7 +31,7 @@ async fn rust_token(locks: &LockManager) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_both_sides_grow_over_a_thousand_alternating_grants() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "fenced", "k");
     let (start, mut last) = (Instant::now(), 0);
@@ -42,17 +42,17 @@ async fn tokens_of_both_sides_grow_over_a_thousand_alternating_grants() {
         }
     }
     println!("1000 grants in {:.2?}, the last token is {last}", start.elapsed());
-    assert_eq!(server.cli(&["GET", COUNTER]), last.to_string());
+    assert_eq!(server.ask(COUNTER, &["GET", COUNTER]), last.to_string());
     // Whoever was first: nothing lets the counter expire.
-    assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
+    assert_eq!(server.ask(COUNTER, &["PTTL", COUNTER]), "-1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn java_goes_on_where_rust_has_begun() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let first = rust_token(&locks).await;
-    assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
+    assert_eq!(server.ask(COUNTER, &["PTTL", COUNTER]), "-1");
     let second = java_token(java.lock("a", "fenced", "k")).await;
     assert_eq!(second, first + 1, "Redisson adds one");
     // A plain `lock()` of a fenced lock takes a token too.
@@ -67,7 +67,7 @@ async fn java_goes_on_where_rust_has_begun() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_re_entry_of_java_has_a_token_and_the_next_of_rust_is_larger() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "fenced", "k");
     let mut last = rust_token(&locks).await;
@@ -85,26 +85,26 @@ async fn each_re_entry_of_java_has_a_token_and_the_next_of_rust_is_larger() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_that_was_to_expire_is_kept_from_the_next_rust_grant_on() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "fenced", "k");
     let first = java_token(lock).await;
     // What Redisson's `expire()` does to a fenced lock.
-    assert_eq!(server.cli(&["PEXPIRE", COUNTER, "60000"]), "1");
+    assert_eq!(server.ask(COUNTER, &["PEXPIRE", COUNTER, "60000"]), "1");
     let second = rust_token(&locks).await;
-    assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
+    assert_eq!(server.ask(COUNTER, &["PTTL", COUNTER]), "-1");
     assert!(second > first && java_token(lock).await > second);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_keep_the_counter_expires_and_java_begins_again_at_one() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let retention = TokenRetention::For(Duration::from_secs(2));
     let lease = Duration::from_millis(500);
     let locks = connect(&server, |builder| builder.lease(lease).token_retention(retention)).await;
     let java = Java::start(&server).await;
     let first = rust_token(&locks).await;
-    eventually(async || server.cli(&["EXISTS", COUNTER]) == "0", SLACK).await;
+    eventually(async || server.ask(COUNTER, &["EXISTS", COUNTER]) == "0", SLACK).await;
     assert_eq!(java_token(java.lock("a", "fenced", "k")).await, 1, "why a mixed fleet needs `Keep`");
     // Ours go by the server's clock then.
     assert!(rust_token(&locks).await > first);
@@ -112,7 +112,7 @@ async fn without_keep_the_counter_expires_and_java_begins_again_at_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delete_sends_java_back_to_one_and_not_rust() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "fenced", "k");
     let first = rust_token(&locks).await;

@@ -1,12 +1,12 @@
 //! The Java program itself: what the other tests rely on when they see nothing go wrong.
 
 use lock_tests::clock::now_nanos;
-use lock_tests::java::{Java, SLACK, Settings};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::eventually;
+use lock_tests::java::{Java, SLACK, Servers, Settings, Shared};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stamps_of_both_sides_are_on_one_clock() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let java = Java::start(&server).await;
     let before = now_nanos();
     let answer = java.lock("a", "lock", "k").lock().await;
@@ -18,7 +18,7 @@ async fn stamps_of_both_sides_are_on_one_clock() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn threads_are_told_apart_and_run_side_by_side() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let java = Java::start(&server).await;
     let (first, second) = (java.lock("a", "lock", "k"), java.lock("b", "lock", "k"));
     let owner = first.lock().await.owner;
@@ -36,7 +36,7 @@ async fn threads_are_told_apart_and_run_side_by_side() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[should_panic(expected = "the Java program has ended")]
 async fn a_call_to_a_killed_program_fails_at_once() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let mut java = Java::start(&server).await;
     java.lock("a", "lock", "k").lock().await.done();
     let waiting = java.lock("b", "lock", "k").lock();
@@ -46,17 +46,18 @@ async fn a_call_to_a_killed_program_fails_at_once() {
 
 /// By how many milliseconds the wall clock that Redisson sends is ahead of the server's: the deadline of a waiter in
 /// the queue of a fair lock is when it asked, plus what the holder has left, plus how long it would wait.
-async fn wall_clock_ahead(server: &RedisServer, java: &Java, name: &str) -> i64 {
+async fn wall_clock_ahead(server: &Shared, java: &Java, name: &str) -> i64 {
     const LEASE: i64 = 60_000;
     const WAIT: i64 = 300_000;
     let lease = LEASE.to_string();
     java.lock("holder", "fair", name).call("lock", &[("lease", &lease)]).await.done();
     let _waits_for_ever = java.lock(&format!("waiter of {name}").replace(' ', "-"), "fair", name).lock();
     let queue = format!("redisson_lock_timeout:{{{name}}}");
-    let score = || server.cli(&["ZRANGE", &queue, "0", "0", "WITHSCORES"]).lines().nth(1).map(str::to_owned);
+    let score =
+        || server.ask(&queue, &["ZRANGE", &queue, "0", "0", "WITHSCORES"]).lines().nth(1).map(str::to_owned);
     eventually(async || score().is_some(), SLACK).await;
     let score: f64 = score().and_then(|score| score.parse().ok()).expect("a time in milliseconds");
-    let time = server.cli(&["TIME"]);
+    let time = server.ask(name, &["TIME"]);
     let seconds: i64 =
         time.lines().next().and_then(|seconds| seconds.parse().ok()).expect("a time in seconds");
     score as i64 - seconds * 1000 - LEASE - WAIT
@@ -64,7 +65,7 @@ async fn wall_clock_ahead(server: &RedisServer, java: &Java, name: &str) -> i64 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wall_clock_that_redisson_sends_can_be_off() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let near = |ahead: i64, expected: i64| (ahead - expected).abs() < 20_000;
     for minutes in [-1, 0, 1] {
         let ahead = minutes * 60_000;
@@ -80,7 +81,7 @@ async fn the_wall_clock_that_redisson_sends_can_be_off() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_kind_is_understood() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let java = Java::start(&server).await;
     for kind in ["lock", "fair", "read", "write", "fenced", "spin"] {
         let (mine, other) = (java.lock("a", kind, kind), java.lock("b", kind, kind));
@@ -115,11 +116,7 @@ async fn every_kind_is_understood() {
     assert!(latch.call("setcount", &[("n", "1")]).await.is_true());
     let waiter = java.lock("b", "latch", "gate");
     let mut waiting = waiter.call("await", &[]);
-    eventually(
-        async || server.cli(&["PUBSUB", "NUMSUB", "redisson_countdownlatch__channel__{gate}"]).ends_with('1'),
-        SLACK,
-    )
-    .await;
+    eventually(async || server.listeners("redisson_countdownlatch__channel__{gate}") == 1, SLACK).await;
     waiting.assert_still_out();
     assert_eq!(latch.call("count", &[]).await.number(), 1);
     latch.call("countdown", &[]).await.done();

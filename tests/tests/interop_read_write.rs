@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use lock_runtime::{LockGuard, LockManager, Loss, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
-    Java, JavaLock, Kind, LEASE, SLACK, Settings, connect, judge, nothing_is_left, redis_name, with_defaults,
-    with_short_lease,
+    Java, JavaLock, Kind, LEASE, SLACK, Servers, Settings, Shared, connect, judge, nothing_is_left,
+    redis_name, with_defaults, with_short_lease,
 };
-use lock_tests::{Helper, RedisServer, eventually};
+use lock_tests::{Helper, eventually};
 use tokio::task::JoinHandle;
 
 const ROUNDS: usize = 10;
@@ -44,17 +44,17 @@ async fn may_write(locks: &LockManager, name: &str) -> bool {
 }
 
 /// Waits until so many clients, of whatever side, have found the lock taken and listen.
-async fn clients_wait(server: &RedisServer, name: &str, clients: usize) {
+async fn clients_wait(server: &Shared, name: &str, clients: usize) {
     eventually(async || Kind::Write.waiting_clients(server, name) == clients, SLACK).await;
 }
 
-fn time_left(server: &RedisServer, key: &str) -> i64 {
-    server.cli(&["PTTL", key]).parse().expect("a number")
+fn time_left(server: &Shared, key: &str) -> i64 {
+    server.ask(key, &["PTTL", key]).parse().expect("a number")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_both_sides_are_inside_together_and_writers_wait_for_the_last() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let other = connect(&server, |builder| builder).await;
     for java_is_last in [true, false] {
@@ -110,7 +110,7 @@ async fn readers_of_both_sides_are_inside_together_and_writers_wait_for_the_last
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_of_either_side_keeps_the_readers_of_both_out() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let other = connect(&server, |builder| builder).await;
     let (writer, reader) = (java.lock("a", "write", "k"), java.lock("b", "read", "k"));
@@ -130,7 +130,7 @@ async fn a_writer_of_either_side_keeps_the_readers_of_both_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_waiter_enters_at_once_when_rust_gives_way() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     for (java_kind, rust_writes) in [("read", true), ("write", false)] {
         let mut times = Vec::new();
@@ -162,7 +162,7 @@ async fn a_java_waiter_enters_at_once_when_rust_gives_way() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_waiter_enters_at_once_when_java_unlocks() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     for java_kind in ["read", "write"] {
         let mut times = Vec::new();
@@ -190,7 +190,7 @@ async fn a_rust_waiter_enters_at_once_when_java_unlocks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_readers_that_wait_enter_together_when_a_writer_goes() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let other = connect(&server, |builder| builder).await;
     for java_writes in [true, false] {
@@ -237,7 +237,7 @@ async fn all_readers_that_wait_enter_together_when_a_writer_goes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_of_rust_lets_waiting_java_readers_in_at_once() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let guard = locks.write("k").acquire().await.unwrap();
     let token = guard.fencing_token();
@@ -263,7 +263,7 @@ async fn a_downgrade_of_rust_lets_waiting_java_readers_in_at_once() {
 /// The same as Redisson's: a read lock inside the write lock, which is given back first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_read_lock_inside_a_write_lock_outlives_it_beside_java_readers() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let writer = locks.write("k").acquire().await.unwrap();
     let inside = writer.scope(async { locks.read("k").acquire().await.unwrap() }).await;
@@ -283,7 +283,7 @@ async fn a_rust_read_lock_inside_a_write_lock_outlives_it_beside_java_readers() 
 /// often the longer they have waited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_of_java_lets_waiting_rust_readers_in_when_they_look_again() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     for waited in [Duration::ZERO, Duration::from_secs(6)] {
         let name = format!("waited:{}", waited.as_secs());
@@ -316,7 +316,7 @@ async fn a_downgrade_of_java_lets_waiting_rust_readers_in_when_they_look_again()
 /// Readers come and go on both sides, each with Redisson's look at all holds when it goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_both_sides_keep_what_they_hold_for_three_leases_while_others_come_and_go() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
     let other = connect(&server, |builder| builder.lease(LEASE)).await;
     let held = java.lock("a", "read", "k");
@@ -371,7 +371,7 @@ async fn readers_of_both_sides_keep_what_they_hold_for_three_leases_while_others
 /// Who leaves sets the time of the whole lock by the holds that are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_leaves_takes_its_own_time_along_and_not_that_of_others() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
     let lock = java.lock("a", "read", "k");
     lock.lock_for(SLACK * 6).await.done();
@@ -406,7 +406,7 @@ async fn a_reader_that_leaves_takes_its_own_time_along_and_not_that_of_others() 
 }
 
 /// Another process that reads.
-fn helper_reads(server: &RedisServer) -> Helper {
+fn helper_reads(server: &Shared) -> Helper {
     let lease = format!("lease={}", LEASE.as_millis());
     let mut helper = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [server.url(), lease]);
     assert_eq!(helper.line(SLACK * 2), "ready");
@@ -416,7 +416,7 @@ fn helper_reads(server: &RedisServer) -> Helper {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_reader_of_one_side_lets_a_writer_of_the_other_in_within_its_lease() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, mut java) = with_short_lease(&server).await;
     let mut helper = helper_reads(&server);
     let writer = java.lock("a", "write", "lock:k");
@@ -442,10 +442,10 @@ async fn a_killed_reader_of_one_side_lets_a_writer_of_the_other_in_within_its_le
 /// A dead reader's lease is over while others read on: when the last of those leaves, a writer enters at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_reader_does_not_outlive_its_lease_because_others_read_on() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
     let mut doomed = Java::start_with(&server, Settings::default().watchdog(LEASE)).await;
-    let holds = |server: &RedisServer| server.cli(&["KEYS", "*:rwlock_timeout:*"]).lines().count();
+    let holds = |server: &Shared| server.keys().iter().filter(|key| key.contains(":rwlock_timeout:")).count();
 
     // Dead: Rust; reads on: Java; enters: Rust.
     let mut helper = helper_reads(&server);
@@ -481,7 +481,7 @@ async fn a_dead_reader_does_not_outlive_its_lease_because_others_read_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_unlock_of_either_side_takes_the_lock_from_the_readers_of_both() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
     for java_forces in [true, false] {
         let name = format!("java-forces:{java_forces}");
@@ -512,14 +512,14 @@ async fn a_forced_unlock_of_either_side_takes_the_lock_from_the_readers_of_both(
 /// No bound exists for how long Java's readers can keep a writer of ours waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_rust_writer_keeps_rust_readers_out_and_not_those_of_java() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let other = connect(&server, |builder| builder).await;
     let (a, b) = (java.lock("a", "read", "k"), java.lock("b", "read", "k"));
     a.lock().await.done();
     let writer = waiting_writer(&locks, "k");
     let intent = redis_name("lock_rw_intent", "k");
-    eventually(async || server.cli(&["EXISTS", &intent]) == "1", SLACK).await;
+    eventually(async || server.ask(&intent, &["EXISTS", &intent]) == "1", SLACK).await;
     assert!(!may_read(&other, "k").await);
     assert!(b.try_lock().await.is_true());
     a.unlock().await.done();
@@ -539,7 +539,7 @@ async fn a_waiting_rust_writer_keeps_rust_readers_out_and_not_those_of_java() {
 /// writers leave no sign that they wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_writer_has_its_share_beside_rust_readers_without_a_pause() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let time = Duration::from_secs(5);
     let end = Instant::now() + time;
@@ -574,7 +574,7 @@ async fn a_java_writer_has_its_share_beside_rust_readers_without_a_pause() {
 /// Redisson stops renewing a write lock when its thread gives a read lock inside it back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_write_lock_whose_renewal_a_read_unlock_has_ended_is_followed_by_rust() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
     let (writer, reader) = (java.lock("a", "write", "k"), java.lock("a", "read", "k"));
     writer.lock().await.done();
@@ -598,7 +598,7 @@ async fn a_java_write_lock_whose_renewal_a_read_unlock_has_ended_is_followed_by_
 /// Each re-entry of Redisson's write lock adds a lease to what is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nested_java_write_lock_that_has_grown_is_waited_for_and_not_shortened() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, mut java) = with_short_lease(&server).await;
     let writer = java.lock("a", "write", "k");
     for _ in 0..3 {

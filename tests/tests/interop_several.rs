@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockGuard, LockManager, Loss, MultiKey, ReleaseError};
 use lock_tests::clock::now_nanos;
+use lock_tests::eventually;
 use lock_tests::java::{
-    Kind, LEASE, SLACK, connect, judge, nothing_is_left, with_defaults, with_short_lease,
+    Kind, LEASE, SLACK, Shared, connect, judge, nothing_is_left, with_defaults, with_short_lease,
 };
 use lock_tests::overlap::{Recorder, Report};
-use lock_tests::{RedisServer, eventually};
 
 const ROUNDS: usize = 10;
 
@@ -29,7 +29,7 @@ async fn both(locks: &LockManager, keys: [&str; 2]) -> LockGuard {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_multi_lock_keeps_rust_out_of_each_key_until_it_unlocks() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let multi = java.lock("a", "multi", "lock:b,lock:a");
     multi.lock().await.done();
@@ -53,7 +53,7 @@ async fn a_java_multi_lock_keeps_rust_out_of_each_key_until_it_unlocks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_lock_of_several_keys_keeps_java_out_of_each_until_it_releases() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let guard = both(&locks, ["a", "b"]).await;
     for name in ["a", "b"] {
@@ -75,7 +75,7 @@ async fn a_rust_lock_of_several_keys_keeps_java_out_of_each_until_it_releases() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_pass_from_one_side_to_the_other_at_once() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let (mut to_java, mut to_rust) = (Vec::new(), Vec::new());
     // The first round loads classes and scripts.
@@ -113,7 +113,7 @@ async fn several_keys_pass_from_one_side_to_the_other_at_once() {
 /// Redisson's holds one while it waits for the other, ours holds nothing while it waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_keys_in_opposite_orders_go_on_on_both_sides() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
     let time = Duration::from_secs(3);
     let folder = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ async fn the_same_keys_in_opposite_orders_go_on_on_both_sides() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_of_several_kinds_are_the_same_on_both_sides() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let other = connect(&server, |builder| builder).await;
     let keys = || [MultiKey::fair("f"), MultiKey::mutex("m"), MultiKey::read("r"), MultiKey::write("w")];
@@ -198,7 +198,7 @@ async fn several_keys_of_several_kinds_are_the_same_on_both_sides() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn java_enters_a_key_of_its_multi_lock_again_and_rust_waits_for_the_last_unlock() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let (multi, single) = (java.lock("a", "multi", "lock:a,lock:b"), java.lock("a", "lock", "a"));
     multi.lock().await.done();
@@ -221,7 +221,7 @@ async fn java_enters_a_key_of_its_multi_lock_again_and_rust_waits_for_the_last_u
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_are_lost_together_when_java_takes_one_by_force() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
     let guard = both(&locks, ["a", "b"]).await;
     assert!(java.lock("admin", "lock", "b").force_unlock().await.is_true());
@@ -243,7 +243,7 @@ async fn several_keys_are_lost_together_when_java_takes_one_by_force() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_of_a_killed_java_holder_are_free_within_its_lease() {
-    let server = RedisServer::start();
+    let server = Shared::start();
     let (locks, mut java) = with_short_lease(&server).await;
     java.lock("a", "multi", "lock:a,fair:b").lock().await.done();
     let keys = [MultiKey::mutex("a"), MultiKey::fair("b")];

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{AcquireError, Lock, LockGuard, LockManager, MultiKey};
-use lock_tests::RedisServer;
-use lock_tests::java::{Java, SLACK, Settings, connect};
+use lock_tests::java::{Java, SLACK, Servers, Settings, Shared, connect};
 use lock_tests::overlap::{Recorder, Report};
 use tokio::task::JoinSet;
+
+// Names with the same hash tag are in the same slot of a cluster: those that one lock of ours has.
 
 /// Of both sides. What Redisson's waiters sleep at the longest when they miss a message.
 const LEASE: Duration = Duration::from_secs(5);
@@ -26,19 +27,19 @@ const HOLD: Duration = Duration::from_millis(1);
 /// What Java's threads lock, by Redisson's kinds. Multi locks in one order, which is not ours: Redisson does not sort
 /// them, and its threads block each other for seconds when they differ in that.
 const JAVA: [(&str, &str); 13] = [
-    ("lock", "mutex:0"),
-    ("read", "rw:0"),
-    ("fair", "fair:0"),
-    ("multi", "lock:both:1,lock:both:0"),
-    ("write", "rw:1"),
-    ("fenced", "mutex:1"),
-    ("read", "rw:1"),
-    ("fair", "fair:1"),
-    ("multi", "lock:both:1,lock:both:0"),
-    ("write", "rw:0"),
-    ("lock", "both:1"),
-    ("multi", "fair:fair:0,read:rw:0,lock:mutex:0"),
-    ("fair", "fair:0"),
+    ("lock", "{0}:mutex"),
+    ("read", "{0}:rw"),
+    ("fair", "{0}:fair"),
+    ("multi", "lock:{2}:both:1,lock:{2}:both:0"),
+    ("write", "{1}:rw"),
+    ("fenced", "{1}:mutex"),
+    ("read", "{1}:rw"),
+    ("fair", "{1}:fair"),
+    ("multi", "lock:{2}:both:1,lock:{2}:both:0"),
+    ("write", "{0}:rw"),
+    ("lock", "{2}:both:1"),
+    ("multi", "fair:{0}:fair,read:{0}:rw,lock:{0}:mutex"),
+    ("fair", "{0}:fair"),
 ];
 
 /// What a task of ours does in one round.
@@ -52,27 +53,27 @@ enum Rust {
     Write(&'static str),
     /// Writes, then reads, without letting go.
     Downgrade(&'static str),
-    /// `both:0` and `both:1`.
+    /// `{2}:both:0` and `{2}:both:1`.
     Both,
     /// One key of each kind.
     Mixed,
 }
 
 const RUST: [Rust; 14] = [
-    Rust::Mutex("mutex:0"),
-    Rust::Read("rw:0"),
-    Rust::Fair("fair:0"),
+    Rust::Mutex("{0}:mutex"),
+    Rust::Read("{0}:rw"),
+    Rust::Fair("{0}:fair"),
     Rust::Both,
-    Rust::Write("rw:1"),
-    Rust::Mutex("mutex:1"),
-    Rust::ReadFor("rw:1"),
-    Rust::Fair("fair:1"),
-    Rust::Downgrade("rw:0"),
-    Rust::Mutex("both:0"),
+    Rust::Write("{1}:rw"),
+    Rust::Mutex("{1}:mutex"),
+    Rust::ReadFor("{1}:rw"),
+    Rust::Fair("{1}:fair"),
+    Rust::Downgrade("{0}:rw"),
+    Rust::Mutex("{2}:both:0"),
     Rust::Mixed,
-    Rust::Read("rw:1"),
-    Rust::Write("rw:0"),
-    Rust::Downgrade("rw:1"),
+    Rust::Read("{1}:rw"),
+    Rust::Write("{0}:rw"),
+    Rust::Downgrade("{1}:rw"),
 ];
 
 impl Rust {
@@ -96,15 +97,17 @@ impl Rust {
             Self::Read(key) => locks.read(key),
             Self::ReadFor(key) => locks.read(key).lease(LEASE),
             Self::Write(key) | Self::Downgrade(key) => locks.write(key),
-            Self::Both => locks.multi(["both:1", "both:0"]),
-            Self::Mixed => {
-                locks.multi([MultiKey::mutex("mutex:0"), MultiKey::read("rw:0"), MultiKey::fair("fair:0")])
-            }
+            Self::Both => locks.multi(["{2}:both:1", "{2}:both:0"]),
+            Self::Mixed => locks.multi([
+                MultiKey::mutex("{0}:mutex"),
+                MultiKey::read("{0}:rw"),
+                MultiKey::fair("{0}:fair"),
+            ]),
         }
     }
 
     fn reads(self, key: &str) -> bool {
-        matches!(self, Self::Read(_) | Self::ReadFor(_)) || matches!(self, Self::Mixed) && key == "rw:0"
+        matches!(self, Self::Read(_) | Self::ReadFor(_)) || matches!(self, Self::Mixed) && key == "{0}:rw"
     }
 }
 
@@ -203,7 +206,7 @@ async fn thread(java: Arc<Java>, log: String, first: usize, end: Instant) -> Tal
 
 /// One more Java program after the other, each killed in the middle of what its threads do. Not in the queues of fair
 /// locks, where Redisson's dead keep their places for minutes.
-async fn doomed(server: Arc<RedisServer>, log: String, end: Instant) -> usize {
+async fn doomed(server: Arc<Shared>, log: String, end: Instant) -> usize {
     let mut killed = 0;
     while Instant::now() < end {
         let mut java = Java::start_with(&*server, Settings::default().watchdog(LEASE)).await;
@@ -237,7 +240,7 @@ async fn all_kinds_of_both_sides_go_on_when_java_programs_are_killed() {
 async fn everybody(kills: bool) {
     let seconds = std::env::var("LOCK_INTEROP_SECONDS").ok();
     let time = Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("seconds")));
-    let server = Arc::new(RedisServer::start());
+    let server = Arc::new(Shared::start());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     let recorder = Arc::new(Recorder::open(&path).unwrap());
@@ -287,13 +290,12 @@ async fn everybody(kills: bool) {
         assert!(tallies.get(&name).is_some_and(|tally| tally.rounds > 0), "{name}");
     }
     // Nothing but the counters of fencing tokens is left.
-    let is_counter = |key: &str| key.starts_with("redisson_lock_token:");
-    let left = || server.cli(&["KEYS", "*"]);
+    let is_counter = |key: &String| key.starts_with("redisson_lock_token:");
     // Those who are killed leave what ends with their leases, and what Redisson remembers of unlocks for 20 s.
     let deadline = Instant::now() + if kills { SLACK * 4 } else { SLACK };
-    while !left().lines().all(is_counter) {
-        assert!(Instant::now() < deadline, "left behind: {}", left());
+    while !server.keys().iter().all(is_counter) {
+        assert!(Instant::now() < deadline, "left behind: {:?}", server.keys());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(left().lines().count(), 8);
+    assert_eq!(server.keys().len(), 8);
 }

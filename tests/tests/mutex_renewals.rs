@@ -29,7 +29,7 @@ on_every_store! {
         let short = mutex.clone().lease(ms(300)).acquire().await.unwrap();
         lost(&short).await;
         let guard = mutex.acquire().await.unwrap();
-        if site.server().is_none() {
+        if !site.is_remote() {
             assert_eq!(guard.remaining(), validity(lease));
         }
         let start = Instant::now();

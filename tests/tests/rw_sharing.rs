@@ -223,7 +223,7 @@ on_every_store! {
             tokio::time::sleep(ms(300)).await;
         }
         // A machine that stands still for most of a second does not keep it.
-        let tolerated = if site.server().is_some() { tries / 2 } else { 0 };
+        let tolerated = if site.is_remote() { tries / 2 } else { 0 };
         assert!(let_in <= tolerated, "{let_in} of {tries}");
         let waiting = first_poll(locks[1].read("intent").wait(LONG).acquire()).await;
         writer.abort();

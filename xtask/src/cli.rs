@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_tests::stress::{Kinds, Lock};
 
 use crate::bench::{self, bars};
+use crate::servers::Topology;
 use crate::stress;
 use crate::test::Part;
 
@@ -16,7 +17,7 @@ Usage: cargo xtask <command>
 Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
-  servers   a redis-server to try things on, until Ctrl-C
+  servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
   stress    processes that are killed and stopped for minutes; or a process whose memory must be flat
 
 `cargo xtask <command> --help` says more.";
@@ -37,6 +38,8 @@ Parts, in this order:
   features  lock-runtime without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
   test      unit, documentation, UI and integration tests (needs redis-server)
+  topologies
+            the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
             client from its registry the first time). LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer
@@ -64,13 +67,21 @@ All of it takes about two minutes a round. The machine should have nothing else 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";
 
 const HELP_SERVERS: &str = "\
-Starts a redis-server on a free port of the loopback interface and prints the line that makes examples use it:
+Starts redis-servers on free ports of the loopback interface and prints the line that makes examples use them:
 
   export LOCK_URL=redis://127.0.0.1:<port>
 
-Usage: cargo xtask servers
+Usage: cargo xtask servers [single|sentinel|cluster|quorum]
 
-Its data is in a temporary folder. Ctrl-C or SIGTERM ends the server and removes the folder.";
+  single    one server (without an argument too)
+  sentinel  a primary, two replicas, and three sentinels: redis+sentinel://
+  cluster   three primaries with a replica each: redis+cluster://
+  quorum    three servers that know nothing of each other: quorum:
+
+Addresses and process ids go to stderr, for those who want to stop or kill one. Of several servers the others go on when
+one ends. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
+
+Exit status: 0 if all servers ran until the end, 1 if one did not, 2 for a command line that is not understood.";
 
 const HELP_STRESS: &str = "\
 Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their own, kills and stops them at random, stops
@@ -97,7 +108,7 @@ pub(crate) enum Task {
     Help(&'static str),
     Test(Options),
     Bench(bench::Options),
-    Servers,
+    Servers(Topology),
     Stress(stress::Options),
 }
 
@@ -116,12 +127,24 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         Some("test") => parse_test(args),
         Some("bench") => parse_bench(args),
         Some("servers") => match args.next() {
-            None => Ok(Task::Servers),
+            None => Ok(Task::Servers(Topology::Single)),
             Some("-h" | "--help") => Ok(Task::Help(HELP_SERVERS)),
-            Some(other) => Err(format!("`cargo xtask servers` takes no argument {other:?}")),
+            Some(name) => topology(name, args.next()),
         },
         Some("stress") => parse_stress(args),
         Some(other) => Err(format!("unknown command {other:?}; there are: test, bench, servers, stress")),
+    }
+}
+
+fn topology(name: &str, more: Option<&str>) -> Result<Task, String> {
+    let found = Topology::ALL.into_iter().find(|topology| topology.name() == name);
+    match (found, more) {
+        (Some(topology), None) => Ok(Task::Servers(topology)),
+        (Some(_), Some("-h" | "--help")) => Ok(Task::Help(HELP_SERVERS)),
+        (None, _) => {
+            Err(format!("`cargo xtask servers` knows no {name:?}; there are: {}", Topology::names()))
+        }
+        (Some(_), Some(more)) => Err(format!("`cargo xtask servers {name}` takes no argument {more:?}")),
     }
 }
 
@@ -303,6 +326,15 @@ mod tests {
     }
 
     #[test]
+    fn one_server_is_started_unless_a_topology_is_named() {
+        assert_eq!(parsed("servers"), Ok(Task::Servers(Topology::Single)));
+        for topology in Topology::ALL {
+            assert_eq!(parsed(&format!("servers {}", topology.name())), Ok(Task::Servers(topology)));
+            assert!(HELP_SERVERS.contains(&format!("\n  {} ", topology.name())), "{topology:?}");
+        }
+    }
+
+    #[test]
     fn help_is_given_everywhere() {
         for line in [
             "--help",
@@ -310,6 +342,7 @@ mod tests {
             "test --help",
             "bench --help",
             "servers -h",
+            "servers cluster --help",
             "test --install --help",
             "stress --soak -h",
         ] {
@@ -330,6 +363,8 @@ mod tests {
             ("bench --only", "needs a workload"),
             ("bench --rounds 0", "--rounds"),
             ("servers now", "now"),
+            ("servers now", "single, sentinel, cluster, quorum"),
+            ("servers quorum now", "now"),
             ("stress now", "now"),
             ("stress --minutes", "--minutes"),
             ("stress --minutes=-1", "-1"),

@@ -8,6 +8,7 @@ use lock_tests::RedisServer;
 use serde_json::Value;
 
 use crate::build;
+use crate::servers::{Running as Servers, Topology};
 use crate::test::{Outcome, Table};
 
 const EXAMPLES: [&str; 2] = ["quickstart", "fencing"];
@@ -36,18 +37,22 @@ pub(crate) fn run(table: &mut Table, server_missing: bool) {
             table.step(&format!("examples: {name}, on Redis"), || why);
             continue;
         }
-        table.step(&format!("examples: {name}, on Redis"), || on_redis(&program, 1));
-        table.step(&format!("examples: {name}, two processes on Redis"), || on_redis(&program, 2));
+        table.step(&format!("examples: {name}, on Redis"), || on_redis(&program, Topology::Single, 1));
+        for topology in Topology::ALL {
+            let step = format!("examples: {name}, two processes, {}", topology.name());
+            table.step(&step, || on_redis(&program, topology, 2));
+        }
     }
 }
 
-/// Runs `count` processes at once on a fresh server; afterwards no lock may be left.
-fn on_redis(program: &Path, count: usize) -> Outcome {
-    let server = match RedisServer::try_start_with(&[]) {
-        Ok(server) => server,
+/// Runs `count` processes at once on fresh servers; afterwards no lock may be left.
+fn on_redis(program: &Path, topology: Topology, count: usize) -> Outcome {
+    let servers = match Servers::start(topology) {
+        Ok(servers) => servers,
         Err(error) => return Outcome::Failed(error.to_string()),
     };
-    let running: Vec<_> = (0..count).map(|_| start(program, Some(&server.url()))).collect();
+    let url = servers.url();
+    let running: Vec<_> = (0..count).map(|_| start(program, Some(&url))).collect();
     let outcomes: Vec<Outcome> = running.into_iter().map(finish).collect();
     for outcome in outcomes {
         if outcome != Outcome::Ok {
@@ -55,12 +60,12 @@ fn on_redis(program: &Path, count: usize) -> Outcome {
         }
     }
     // Locks are hashes; what stays for a while on purpose are the counters of fencing tokens.
-    let left: Vec<String> = server
-        .cli(&["KEYS", "*"])
-        .lines()
-        .filter(|key| server.cli(&["TYPE", key]) == "hash")
-        .map(str::to_owned)
-        .collect();
+    let locks = |server: &&RedisServer| {
+        let keys = server.cli(&["KEYS", "*"]);
+        let locks = keys.lines().filter(|key| server.cli(&["TYPE", key]) == "hash").map(str::to_owned);
+        locks.collect::<Vec<_>>()
+    };
+    let left: Vec<String> = servers.primaries().iter().flat_map(locks).collect();
     if left.is_empty() {
         Outcome::Ok
     } else {

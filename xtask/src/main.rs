@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         }
         Ok(cli::Task::Test(options)) => test::run(&options),
         Ok(cli::Task::Bench(options)) => bench::run(&options),
-        Ok(cli::Task::Servers) => servers::run(),
+        Ok(cli::Task::Servers(topology)) => servers::run(topology),
         Ok(cli::Task::Stress(options)) => stress::run(&options),
         Err(message) => {
             eprintln!("error: {message}");

@@ -1,14 +1,130 @@
-//! `cargo xtask servers`: a server to try things on.
+//! `cargo xtask servers`: servers to try things on.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lock_tests::RedisServer;
+use lock_tests::redis::StartError;
+use lock_tests::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-pub(crate) fn run() -> ExitCode {
-    // Before the server starts: a signal that comes between must not leave it behind.
+/// What is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Single,
+    Sentinel,
+    Cluster,
+    Quorum,
+}
+
+impl Topology {
+    pub(crate) const ALL: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
+        }
+    }
+
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// What a user reads who waits.
+    fn says(self) -> &'static str {
+        match self {
+            Self::Single => "a redis-server runs until Ctrl-C",
+            Self::Sentinel => "a primary, two replicas and three sentinels run until Ctrl-C",
+            Self::Cluster => "a cluster of three primaries with a replica each runs until Ctrl-C",
+            Self::Quorum => "three redis-servers that know nothing of each other run until Ctrl-C",
+        }
+    }
+}
+
+/// Servers that end on drop.
+pub(crate) enum Running {
+    Single(RedisServer),
+    Sentinel(Sentinels),
+    Cluster(Cluster),
+    Quorum(Quorum),
+}
+
+impl Running {
+    pub(crate) fn start(topology: Topology) -> Result<Self, StartError> {
+        // People stop and debug what they try: death is told from a pause later than in tests.
+        let patience = Duration::from_secs(5);
+        Ok(match topology {
+            Topology::Single => Self::Single(RedisServer::try_start_with(&[])?),
+            Topology::Sentinel => {
+                let options = sentinels::Options::default().down_after(patience);
+                Self::Sentinel(Sentinels::try_start_with(options)?)
+            }
+            Topology::Cluster => {
+                let options = cluster::Options::default().replicas(1).node_timeout(patience);
+                Self::Cluster(Cluster::try_start_with(options)?)
+            }
+            Topology::Quorum => Self::Quorum(Quorum::try_start_with(3, &[])?),
+        })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Single(server) => server.url(),
+            Self::Sentinel(sentinels) => sentinels.url(),
+            Self::Cluster(cluster) => cluster.url(),
+            Self::Quorum(quorum) => quorum.url(),
+        }
+    }
+
+    /// All that take writes.
+    pub(crate) fn primaries(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Single(server) => vec![server],
+            Self::Sentinel(sentinels) => vec![sentinels.primary()],
+            Self::Cluster(cluster) => {
+                cluster.primaries().into_iter().filter_map(|at| cluster.nodes().get(at)).collect()
+            }
+            Self::Quorum(quorum) => quorum.servers().iter().collect(),
+        }
+    }
+
+    /// What is to be said of servers that have ended by themselves.
+    fn ended(&mut self) -> Vec<String> {
+        match self {
+            Self::Single(server) => {
+                let status = server.ended();
+                let say = |status| format!("redis-server ended with {status}:\n{}", server.log());
+                status.map(say).into_iter().collect()
+            }
+            Self::Sentinel(sentinels) => sentinels.ended(),
+            Self::Cluster(cluster) => cluster.ended(),
+            Self::Quorum(quorum) => quorum.ended(),
+        }
+    }
+
+    /// All processes, for those who want to stop or kill one of them.
+    fn processes(&self) -> Vec<String> {
+        let of =
+            |name: &str, server: &RedisServer| format!("{name} {}, process {}", server.addr(), server.pid());
+        let all = |name: &str, servers: &[RedisServer]| -> Vec<String> {
+            servers.iter().map(|server| of(name, server)).collect()
+        };
+        match self {
+            Self::Single(server) => vec![of("redis-server", server)],
+            Self::Sentinel(sentinels) => {
+                [all("redis-server", sentinels.servers()), all("sentinel", sentinels.sentinels())].concat()
+            }
+            Self::Cluster(cluster) => all("node", cluster.nodes()),
+            Self::Quorum(quorum) => all("redis-server", quorum.servers()),
+        }
+    }
+}
+
+pub(crate) fn run(topology: Topology) -> ExitCode {
+    // Before the servers start: a signal that comes between must not leave them behind.
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(error) => {
@@ -16,23 +132,38 @@ pub(crate) fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut server = match RedisServer::try_start_with(&[]) {
-        Ok(server) => server,
+    let mut running = match Running::start(topology) {
+        Ok(running) => running,
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::FAILURE;
         }
     };
-    println!("export LOCK_URL={}", server.url());
-    eprintln!("redis-server runs until Ctrl-C");
+    println!("export LOCK_URL={}", quoted(&running.url()));
+    eprintln!("{}", topology.says());
+    for process in running.processes() {
+        eprintln!("  {process}");
+    }
+    let mut reported = 0;
     loop {
+        // Asked before the signals: Ctrl-C goes to the servers too, and what it ends has not ended by itself.
+        let ended = running.ended();
         if signals.pending().next().is_some() {
-            return ExitCode::SUCCESS;
+            return if reported == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
-        if let Some(status) = server.ended() {
-            eprintln!("error: redis-server ended with {status}:\n{}", server.log());
+        for what in ended.iter().skip(reported) {
+            eprintln!("error: {what}");
+        }
+        // Of several the others go on: that one is gone may be what is tried.
+        if !ended.is_empty() && topology == Topology::Single {
             return ExitCode::FAILURE;
         }
+        reported = ended.len();
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// As a shell takes it: `|` and `?` mean something to it.
+fn quoted(url: &str) -> String {
+    if url.contains(['|', '?', '&']) { format!("'{url}'") } else { url.to_owned() }
 }

@@ -18,6 +18,7 @@ pub(crate) enum Part {
     Features,
     Docs,
     Test,
+    Topologies,
     Loom,
     Tls,
     Interop,
@@ -25,12 +26,13 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Fmt,
         Self::Clippy,
         Self::Features,
         Self::Docs,
         Self::Test,
+        Self::Topologies,
         Self::Loom,
         Self::Tls,
         Self::Interop,
@@ -44,6 +46,7 @@ impl Part {
             Self::Features => "features",
             Self::Docs => "docs",
             Self::Test => "test",
+            Self::Topologies => "topologies",
             Self::Loom => "loom",
             Self::Tls => "tls",
             Self::Interop => "interop",
@@ -62,7 +65,7 @@ impl Part {
             Self::Features => &[Tool::Clippy],
             Self::Loom => &[],
             Self::Docs => &[Tool::OpenSsl],
-            Self::Test | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
+            Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Examples => &[Tool::RedisServer],
         }
@@ -203,6 +206,7 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         Part::Test => {
             table.step("test", || cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"]));
         }
+        Part::Topologies => run_topologies(table, server_missing),
         Part::Loom => table.step("loom", run_loom),
         Part::Tls => run_tls(table, server_missing),
         Part::Interop if server_missing => {
@@ -231,6 +235,51 @@ fn run_interop(table: &mut Table) {
             cargo(&[&start[..], &["--", "--show-output"]].concat())
         });
     }
+}
+
+/// What else the tests of every store run on, besides one server.
+const TOPOLOGIES: [&str; 3] = ["sentinel", "cluster", "quorum"];
+
+/// The tests of every store again, on several servers.
+fn run_topologies(table: &mut Table, server_missing: bool) {
+    let tests = match shared_tests() {
+        Ok(tests) => tests,
+        Err(error) => {
+            table.step("topologies", || Outcome::Failed(format!("the tests can't be listed: {error}")));
+            return;
+        }
+    };
+    for topology in TOPOLOGIES {
+        table.step(&format!("topologies: {topology}"), || {
+            if server_missing {
+                return Outcome::Skipped("missing: redis-server".to_owned());
+            }
+            let mut test = crate::cargo();
+            // All features, as in the part `test`: nothing is compiled twice.
+            test.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
+            for name in &tests {
+                test.args(["--test", name]);
+            }
+            // They mostly wait.
+            test.args(["--", "--test-threads", "4", "redis::"]).env("LOCK_TESTS_TOPOLOGY", topology);
+            run_command(&mut test)
+        });
+    }
+}
+
+/// The integration tests whose functions are tests of every store.
+fn shared_tests() -> std::io::Result<Vec<String>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tests");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_source = path.extension().is_some_and(|extension| extension == "rs");
+        if is_source && std::fs::read_to_string(&path)?.contains("on_every_store! {") {
+            names.extend(path.file_stem().and_then(|name| name.to_str()).map(str::to_owned));
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// The models of what threads share. The flag puts `lock-runtime` on the primitives of `loom`, on which its other tests

@@ -152,8 +152,11 @@ impl Cluster {
     /// Makes a cluster of nodes that know nothing.
     fn form(&self) -> Result<(), String> {
         let primaries = self.options.primaries;
+        // Taken only by nodes that know nobody yet.
         for (at, node) in self.nodes.iter().enumerate() {
             text(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
+        }
+        for (at, node) in self.nodes.iter().enumerate() {
             // All with all, instead of waiting until word gets around.
             for other in &self.nodes[at + 1..] {
                 text(node, &["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
@@ -311,8 +314,8 @@ impl Cluster {
         }
     }
 
-    /// What is to be said of a node that has ended by itself.
-    pub fn ended(&mut self) -> Option<String> {
+    /// What is to be said of nodes that have ended by themselves.
+    pub fn ended(&mut self) -> Vec<String> {
         ended("redis-server", &mut self.nodes)
     }
 

@@ -6,7 +6,7 @@ use lock_runtime::LockManager;
 
 use super::client::{Java, Settings};
 use super::servers::{Servers, connect};
-use crate::{RedisServer, eventually};
+use crate::eventually;
 
 /// What a busy two-core machine may take for something that needs no time. Much shorter than the default lease of both
 /// sides, so that a hand-off is never the end of a lease.
@@ -26,9 +26,9 @@ pub async fn with_short_lease(servers: &impl Servers) -> (LockManager, Java) {
 }
 
 /// Nothing but counters of fencing tokens.
-pub async fn nothing_is_left(server: &RedisServer) {
-    let is_counter = |key: &str| key.is_empty() || key.starts_with("redisson_lock_token:");
-    eventually(async || server.cli(&["KEYS", "*"]).lines().all(is_counter), SLACK).await;
+pub async fn nothing_is_left(servers: &impl Servers) {
+    let is_counter = |key: &String| key.starts_with("redisson_lock_token:");
+    eventually(async || servers.keys().iter().all(is_counter), SLACK).await;
 }
 
 /// Prints how long hand-offs took, each of them less than [`SLACK`]. Half of them must be quick.

@@ -119,8 +119,7 @@ impl Kind {
                 return answer.parse().unwrap_or_else(|_| panic!("{answer:?}"));
             }
         };
-        let answer = servers.ask(name, &["PUBSUB", "NUMSUB", &channel]);
-        answer.lines().last().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
+        servers.listeners(&channel)
     }
 }
 

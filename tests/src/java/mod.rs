@@ -1,7 +1,8 @@
 //! [`Java`]: a Java program with the real Redisson client, driven by a test.
 //!
 //! The program is in `tests/interop`; its sources say which commands it takes. [`Program::build`] makes it with Maven
-//! the first time, under cargo's target folder. [`Java::start`] runs it against [`Servers`].
+//! the first time, under cargo's target folder. [`Java::start`] runs it against [`Servers`]: a
+//! test's own are [`Shared`].
 
 #[cfg(feature = "interop")]
 mod both;
@@ -25,4 +26,4 @@ pub use kind::{Kind, redis_name};
 #[cfg(feature = "interop")]
 pub use lock::{JavaLock, Status};
 #[cfg(feature = "interop")]
-pub use servers::{Servers, connect};
+pub use servers::{Servers, Shared, connect};

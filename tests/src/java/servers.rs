@@ -1,8 +1,11 @@
-//! [`Servers`]: what both sides connect to.
+//! [`Servers`]: what both sides connect to, and [`Shared`], which each test starts.
+
+use std::io::Write;
 
 use lock_runtime::{LockManager, LockManagerBuilder, TokenRetention};
 
-use crate::RedisServer;
+use crate::sentinels::MASTER;
+use crate::{Cluster, RedisServer, Sentinels};
 
 /// Servers that a Java and a Rust program share, in whatever topology.
 pub trait Servers {
@@ -12,8 +15,42 @@ pub trait Servers {
     /// The URL that tells [`LockManager`](lock_runtime::LockManager) where they are.
     fn url(&self) -> String;
 
+    /// Those that have data.
+    fn servers(&self) -> &[RedisServer];
+
     /// Asks the server that has `key` a command, past both clients.
     fn ask(&self, key: &str, command: &[&str]) -> String;
+
+    /// All keys that there are.
+    ///
+    /// # Panics
+    ///
+    /// When a server does not answer.
+    fn keys(&self) -> Vec<String> {
+        let lists = self.servers().iter().map(|server| server.cli(&["KEYS", "*"]));
+        let mut keys: Vec<String> = lists
+            .flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>())
+            .filter(|key| !key.is_empty())
+            .collect();
+        // Replicas have what their primary has.
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    /// How many connections listen on a channel, sharded or not, on whatever server.
+    ///
+    /// # Panics
+    ///
+    /// When a server does not answer.
+    fn listeners(&self, channel: &str) -> usize {
+        let count = |server: &RedisServer, command: &str| -> usize {
+            let reply = server.command(&["PUBSUB", command, channel]).expect("a server answers").to_string();
+            // Before Redis 7 there are no sharded channels: an error is none.
+            reply.lines().nth(1).and_then(|count| count.parse().ok()).unwrap_or_default()
+        };
+        self.servers().iter().map(|server| count(server, "NUMSUB") + count(server, "SHARDNUMSUB")).sum()
+    }
 }
 
 impl Servers for RedisServer {
@@ -25,9 +62,159 @@ impl Servers for RedisServer {
         RedisServer::url(self)
     }
 
+    fn servers(&self) -> &[RedisServer] {
+        std::slice::from_ref(self)
+    }
+
     fn ask(&self, _key: &str, command: &[&str]) -> String {
         self.cli(command)
     }
+}
+
+impl Servers for Cluster {
+    fn java_argument(&self) -> String {
+        format!("cluster={}", addresses(self.nodes()))
+    }
+
+    fn url(&self) -> String {
+        Cluster::url(self)
+    }
+
+    fn servers(&self) -> &[RedisServer] {
+        self.nodes()
+    }
+
+    fn ask(&self, key: &str, command: &[&str]) -> String {
+        self.cli(key, command)
+    }
+}
+
+impl Servers for Sentinels {
+    fn java_argument(&self) -> String {
+        format!("sentinel={MASTER}@{}", addresses(self.sentinels()))
+    }
+
+    fn url(&self) -> String {
+        Sentinels::url(self)
+    }
+
+    fn servers(&self) -> &[RedisServer] {
+        Sentinels::servers(self)
+    }
+
+    fn ask(&self, _key: &str, command: &[&str]) -> String {
+        self.primary().cli(command)
+    }
+}
+
+/// `redis://h1:p,redis://h2:p`: Redisson wants a scheme for each.
+fn addresses(servers: &[RedisServer]) -> String {
+    servers.iter().map(RedisServer::url).collect::<Vec<_>>().join(",")
+}
+
+/// The servers of one test, in the topology that `LOCK_INTEROP_SERVERS` names: `single`, as without it, `cluster` or
+/// `sentinel`. `cargo xtask test interop` runs the tests on each.
+#[derive(Debug)]
+pub enum Shared {
+    /// One server.
+    Single(RedisServer),
+    /// Three primaries.
+    Cluster(Cluster),
+    /// A primary with two replicas, and three sentinels.
+    Sentinel(Sentinels),
+}
+
+const VARIABLE: &str = "LOCK_INTEROP_SERVERS";
+
+impl Shared {
+    /// Starts them.
+    ///
+    /// # Panics
+    ///
+    /// When they do not start, or the environment names something else.
+    #[track_caller]
+    #[must_use]
+    pub fn start() -> Self {
+        match topology().as_str() {
+            "single" => Self::Single(RedisServer::start()),
+            "cluster" => Self::Cluster(Cluster::start()),
+            "sentinel" => Self::Sentinel(Sentinels::start()),
+            other => panic!("{VARIABLE}={other}: there are single, cluster and sentinel"),
+        }
+    }
+
+    /// Starts one server, for a test that makes sense on one only. On others it is left out: a line on stderr says so.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[track_caller]
+    #[must_use]
+    pub fn single_only(why: &str) -> Option<RedisServer> {
+        match topology().as_str() {
+            "single" => Some(RedisServer::start()),
+            other => {
+                left_out(other, why);
+                None
+            }
+        }
+    }
+
+    /// Starts what [`start`](Self::start) does, unless the environment names `topology`: there the test is left out, and
+    /// a line on stderr says so.
+    ///
+    /// # Panics
+    ///
+    /// As `start`.
+    #[track_caller]
+    #[must_use]
+    pub fn not_on(topology: &str, why: &str) -> Option<Self> {
+        if self::topology() == topology {
+            left_out(topology, why);
+            return None;
+        }
+        Some(Self::start())
+    }
+
+    fn any(&self) -> &dyn Servers {
+        match self {
+            Self::Single(server) => server,
+            Self::Cluster(cluster) => cluster,
+            Self::Sentinel(sentinels) => sentinels,
+        }
+    }
+}
+
+impl Servers for Shared {
+    fn java_argument(&self) -> String {
+        self.any().java_argument()
+    }
+
+    fn url(&self) -> String {
+        self.any().url()
+    }
+
+    fn servers(&self) -> &[RedisServer] {
+        self.any().servers()
+    }
+
+    fn ask(&self, key: &str, command: &[&str]) -> String {
+        self.any().ask(key, command)
+    }
+}
+
+fn topology() -> String {
+    match std::env::var(VARIABLE) {
+        Ok(name) if !name.is_empty() => name,
+        _ => "single".to_owned(),
+    }
+}
+
+fn left_out(topology: &str, why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // Not by the macro, whose text is not shown when a test passes.
+    let _ = writeln!(std::io::stderr(), "left out on {topology}: {test}: {why}");
 }
 
 /// A manager with the settings that a fleet with Java programs needs; others by `settings`.

@@ -32,10 +32,11 @@ pub(crate) fn text(server: &RedisServer, args: &[&str]) -> Result<String, String
     }
 }
 
-/// The first server that has ended by itself: what it was, its status and its log.
-pub(crate) fn ended(name: &str, servers: &mut [RedisServer]) -> Option<String> {
-    servers.iter_mut().find_map(|server| {
+/// What is to be said of servers that have ended by themselves: what they were, their status and their log.
+pub(crate) fn ended(name: &str, servers: &mut [RedisServer]) -> Vec<String> {
+    let say = |server: &mut RedisServer| {
         let status = server.ended()?;
         Some(format!("{name} at {} ended with {status}:\n{}", server.addr(), server.log()))
-    })
+    };
+    servers.iter_mut().filter_map(say).collect()
 }

@@ -232,9 +232,9 @@ impl Sentinels {
         }
     }
 
-    /// What is to be said of a server that has ended by itself.
-    pub fn ended(&mut self) -> Option<String> {
-        ended("redis-server", &mut self.servers).or_else(|| ended("sentinel", &mut self.sentinels))
+    /// What is to be said of servers that have ended by themselves.
+    pub fn ended(&mut self) -> Vec<String> {
+        [ended("redis-server", &mut self.servers), ended("sentinel", &mut self.sentinels)].concat()
     }
 
     /// The place of the server that most of the sentinels name that answer.

@@ -64,8 +64,8 @@ pub(super) struct View {
     pub(super) epoch: u64,
     /// The replicas it knows, those that are down included.
     pub(super) replicas: Option<u32>,
-    /// The other sentinels.
-    pub(super) others: Vec<Place>,
+    /// The one that was asked, and those it knows.
+    pub(super) sentinels: Vec<Place>,
 }
 
 /// What came of asking a sentinel.
@@ -80,7 +80,11 @@ pub(super) async fn ask(info: ConnectionInfo, master: String, timeout: Duration)
     let address = Address::new(&info);
     let asked = async {
         let connection = connect(&info, &address, |_: PushInfo| Ok::<(), SendError>(())).await?;
-        view(&connection, &address, &master).await
+        let mut answer = view(&connection, &address, &master).await?;
+        if let Answer::View(view) = &mut answer {
+            view.sentinels.extend(Place::of(&info));
+        }
+        Ok(answer)
     };
     let failed = || address.error(StoreErrorKind::Unreachable, format!("no answer within {timeout:?}"));
     match tokio::time::timeout(timeout, asked).await {
@@ -159,6 +163,6 @@ pub(super) async fn view(
         place,
         epoch: number("config-epoch").unwrap_or(0),
         replicas: number("num-slaves").and_then(|count| u32::try_from(count).ok()),
-        others: others.iter().filter_map(Place::of_entry).collect(),
+        sentinels: others.iter().filter_map(Place::of_entry).collect(),
     }))
 }

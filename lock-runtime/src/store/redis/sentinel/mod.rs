@@ -37,6 +37,8 @@ const GRACE: Duration = Duration::from_millis(100);
 const LAG: Duration = Duration::from_secs(10);
 /// Pause before a server is asked again that is not a primary yet.
 const PAUSE: Duration = Duration::from_millis(50);
+/// So long it is asked, if there is so much time: who waits for the connection shall hear why there is none.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Sentinels that are asked besides those in the URL, at most.
 const LEARNED: usize = 16;
 
@@ -131,7 +133,9 @@ impl Discovery {
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, StoreError> {
         let pushes = Arc::new(pushes);
-        let deadline = self.clock.now() + self.connect_timeout;
+        let now = self.clock.now();
+        let deadline = now + self.connect_timeout;
+        let patient_until = now + PATIENCE.min(self.connect_timeout / 2);
         loop {
             let changed = self.changed.notified();
             let view = self.resolve(deadline).await?;
@@ -148,7 +152,7 @@ impl Discovery {
                 Ok(_) => continue,
                 Err(why) => why,
             };
-            if deadline.since(self.clock.now()) <= PAUSE {
+            if self.clock.now() >= patient_until {
                 return Err(self.address.error(StoreErrorKind::Unreachable, why));
             }
             tokio::time::sleep(PAUSE).await;
@@ -344,7 +348,7 @@ impl State {
             return;
         }
         self.learned.clear();
-        for place in views.iter().flat_map(|view| &view.others) {
+        for place in views.iter().flat_map(|view| &view.sentinels) {
             let known = |info| Place::of(info).is_some_and(|known| known == *place);
             if self.learned.len() < LEARNED && !self.learned.contains(place) && !configured.iter().any(known)
             {
@@ -366,7 +370,7 @@ mod tests {
 
     fn view(port: u16, epoch: u64) -> View {
         let place = Place { host: "10.0.0.1".to_owned(), port };
-        View { place, epoch, replicas: None, others: Vec::new() }
+        View { place, epoch, replicas: None, sentinels: Vec::new() }
     }
 
     #[test]

@@ -35,6 +35,8 @@ mod rw_model;
 mod rw_rivals;
 mod rw_states;
 mod semaphore;
+mod sentinel;
+mod sentinel_rig;
 mod server;
 mod states;
 mod takeover;
@@ -158,9 +160,13 @@ async fn acquire_late(store: &RedisStore, request: Arc<AcquireRequest>) -> Resul
 
 /// Waits until `condition` holds, for at most 10 s.
 async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
-    let give_up = tokio::time::Instant::now() + Duration::from_secs(10);
+    until_within(Duration::from_secs(10), what, condition).await;
+}
+
+async fn until_within<F: Future<Output = bool>>(most: Duration, what: &str, condition: impl Fn() -> F) {
+    let give_up = tokio::time::Instant::now() + most;
     while !condition().await {
-        assert!(tokio::time::Instant::now() < give_up, "not within 10 s: {what}");
+        assert!(tokio::time::Instant::now() < give_up, "not within {most:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -118,7 +118,7 @@ impl Drop for Server {
     }
 }
 
-fn binary() -> String {
+pub(super) fn binary() -> String {
     std::env::var("LOCK_TEST_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
@@ -143,7 +143,7 @@ fn spawn(port: u16, directory: &std::path::Path, arguments: &[String]) -> Child 
     }
 }
 
-fn ready(child: &mut Child, port: u16) -> bool {
+pub(super) fn ready(child: &mut Child, port: u16) -> bool {
     let give_up = Instant::now() + Duration::from_secs(10);
     while Instant::now() < give_up {
         if child.try_wait().unwrap().is_some() {
