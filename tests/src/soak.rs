@@ -1,8 +1,9 @@
 //! Soak: one process in which locks come and go for a long time, and whose memory must be flat.
 //!
 //! The program `soak` of this package takes and loses locks in all the ways in which users do, and tells now and then
-//! how much memory it uses. The parent ([`run`]) cuts its connections from time to time, and [judges](Growth) in the
-//! end: what the last third of the run used is compared with what the third before it used.
+//! how much memory it uses. The parent ([`run`]) cuts its connections from time to time, on a cluster it also moves slots
+//! and has replicas take over, and it [judges](Growth) in the end: what the last third of the run used is compared with
+//! what the third before it used.
 
 use std::fmt;
 use std::io;
@@ -10,6 +11,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::cluster::{self, Cluster, slot_of};
+use crate::redis::StartError;
 use crate::{Helper, RedisServer};
 
 /// How often the program tells what it uses.
@@ -30,6 +33,75 @@ pub struct Plan {
     pub time: Duration,
     /// Bytes that the program loses on purpose in every [`PERIOD`].
     pub leak: usize,
+    /// Where the locks are.
+    pub servers: Servers,
+}
+
+/// Where the locks of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Servers {
+    /// On one server.
+    One,
+    /// On a cluster of three primaries with a replica each.
+    Cluster,
+}
+
+/// The servers of a run.
+enum Field {
+    One(RedisServer),
+    Cluster(Cluster),
+}
+
+impl Field {
+    fn start(servers: Servers) -> Result<Self, StartError> {
+        Ok(match servers {
+            Servers::One => Self::One(RedisServer::try_start_with(&[])?),
+            Servers::Cluster => {
+                Self::Cluster(Cluster::try_start_with(cluster::Options::default().replicas(1))?)
+            }
+        })
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::One(server) => server.url(),
+            Self::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    fn servers(&self) -> &[RedisServer] {
+        match self {
+            Self::One(server) => std::slice::from_ref(server),
+            Self::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    /// All connections to the program end. Replication goes on.
+    fn cut(&self) {
+        for server in self.servers() {
+            server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+            server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+    }
+
+    /// The `n`th slot of those that are asked for most goes to another primary, and every fifth time a replica takes over.
+    fn rearrange(&self, n: usize) {
+        let Self::Cluster(cluster) = self else { return };
+        let primaries = cluster.primaries();
+        let key = format!("lock:soak:shared:{}", n % 8);
+        let owner = cluster.node_of(&key);
+        if n % 5 == 4 {
+            cluster.failover(owner);
+        } else if let Some(&to) =
+            primaries.iter().cycle().skip(n).take(primaries.len()).find(|&&at| at != owner)
+        {
+            cluster.move_slot(slot_of(&key), to);
+        }
+    }
+
+    fn used_memory(&self) -> u64 {
+        self.servers().iter().map(used_memory).sum()
+    }
 }
 
 /// What the program used at one time.
@@ -108,7 +180,7 @@ pub struct Outcome {
     pub at_rest: u64,
     /// What the managers still had in the end: keys, timers, tasks.
     pub left: String,
-    /// What the server used in the middle of the run and in the end, for information: its counters live on for a while.
+    /// What the servers used in the middle of the run and in the end, for information: its counters live on for a while.
     pub server: (u64, u64),
 }
 
@@ -130,7 +202,7 @@ impl fmt::Display for Outcome {
             None => writeln!(f, "too short to tell whether memory grows")?,
         }
         writeln!(f, "at rest {at_rest} bytes; keys, timers, tasks: {left}")?;
-        write!(f, "the server used {} KiB, then {} KiB", server.0 / 1024, server.1 / 1024)
+        write!(f, "the servers used {} KiB, then {} KiB", server.0 / 1024, server.1 / 1024)
     }
 }
 
@@ -146,14 +218,15 @@ impl fmt::Display for Outcome {
 /// When the server or the program does not start, or the program fails by itself.
 pub fn run(plan: &Plan, interrupted: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> io::Result<Outcome> {
     const CUT: Duration = Duration::from_secs(5);
+    const REARRANGE: Duration = Duration::from_secs(7);
     const TELL: Duration = Duration::from_secs(30);
     const SLACK: Duration = Duration::from_secs(60);
-    let server = RedisServer::start();
-    let args =
-        [server.url(), plan.seed.to_string(), plan.time.as_millis().to_string(), plan.leak.to_string()];
+    let field = Field::start(plan.servers).unwrap_or_else(|error| panic!("{error}"));
+    let args = [field.url(), plan.seed.to_string(), plan.time.as_millis().to_string(), plan.leak.to_string()];
     let mut program = Helper::spawn_command(Command::new(&plan.program).args(args));
     let start = Instant::now();
     let (mut next_cut, mut next_tell) = (start + CUT, start + TELL);
+    let (mut next_change, mut changes) = (start + REARRANGE, 0);
     let mut samples: Vec<Sample> = Vec::new();
     let mut middle = 0;
     loop {
@@ -164,8 +237,12 @@ pub fn run(plan: &Plan, interrupted: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> 
         let now = Instant::now();
         if now >= next_cut {
             next_cut = now + CUT;
-            server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-            server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+            field.cut();
+        }
+        if now >= next_change && start.elapsed() < plan.time {
+            next_change = now + REARRANGE;
+            field.rearrange(changes);
+            changes += 1;
         }
         let Some(line) = program.try_line(PERIOD) else { continue };
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -179,7 +256,7 @@ pub fn run(plan: &Plan, interrupted: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> 
                     vain: number(2),
                     at_rest: number(3),
                     left: words.get(4..).unwrap_or_default().join(" "),
-                    server: (middle, used_memory(&server)),
+                    server: (middle, field.used_memory()),
                 };
                 program.finish(SLACK);
                 return Ok(outcome);
@@ -187,7 +264,7 @@ pub fn run(plan: &Plan, interrupted: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> 
             _ => panic!("not understood: {line:?}"),
         }
         if middle == 0 && start.elapsed() >= plan.time / 2 {
-            middle = used_memory(&server);
+            middle = field.used_memory();
         }
         if now >= next_tell {
             next_tell = now + TELL;

@@ -5,10 +5,11 @@
 use std::time::Duration;
 
 use lock_tests::dice::Dice;
-use lock_tests::soak::{Outcome, Plan, run};
+use lock_tests::soak::{Outcome, Plan, Servers, run};
 
-fn soak(time: Duration, leak: usize) -> Outcome {
-    let plan = Plan { program: env!("CARGO_BIN_EXE_soak").into(), seed: Dice::draw_seed(), time, leak };
+fn soak(servers: Servers, time: Duration, leak: usize) -> Outcome {
+    let plan =
+        Plan { program: env!("CARGO_BIN_EXE_soak").into(), seed: Dice::draw_seed(), time, leak, servers };
     println!("seed {}", plan.seed);
     let outcome = run(&plan, &|| false, &|_| ()).unwrap();
     println!("{outcome}");
@@ -17,7 +18,14 @@ fn soak(time: Duration, leak: usize) -> Outcome {
 
 #[test]
 fn memory_is_flat_and_nothing_is_left() {
-    let outcome = soak(Duration::from_secs(9), 0);
+    let outcome = soak(Servers::One, Duration::from_secs(9), 0);
+    assert!(outcome.is_clean(), "{outcome}");
+    assert!(outcome.grants > 100 && outcome.vain > 100, "{outcome}");
+}
+
+#[test]
+fn memory_is_flat_on_a_cluster_whose_slots_move() {
+    let outcome = soak(Servers::Cluster, Duration::from_secs(15), 0);
     assert!(outcome.is_clean(), "{outcome}");
     assert!(outcome.grants > 100 && outcome.vain > 100, "{outcome}");
 }
@@ -25,7 +33,7 @@ fn memory_is_flat_and_nothing_is_left() {
 #[test]
 fn a_leak_is_noticed() {
     // A tenth of a second at a time, some seconds from one third to the next.
-    let outcome = soak(Duration::from_secs(6), 64 * 1024);
+    let outcome = soak(Servers::One, Duration::from_secs(6), 64 * 1024);
     let growth = outcome.growth.expect("long enough");
     assert!(!growth.is_flat() && growth.last.live > growth.middle.live, "{outcome}");
     assert!(!outcome.is_clean());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_tests::soak::Servers;
 use lock_tests::stress::{Kinds, Lock};
 
 use crate::bench::{self, bars};
@@ -88,13 +89,14 @@ Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their ow
 the server, cuts its connections, and judges what the processes have seen: overlaps inside validity, tokens in real-time
 order, locks taken away, progress of waiters, and what is left behind. With --soak: one process in which locks come and go in all ways, and whose memory must be flat.
 
-Usage: cargo xtask stress [--kinds] [--soak] [--minutes <n>] [--seed <s>] [--lock <name>]
+Usage: cargo xtask stress [--kinds] [--soak [--cluster]] [--minutes <n>] [--seed <s>] [--lock <name>]
 
   --minutes <n>  for so long, also a fraction as 0.5; default 1, with --soak 10
   --seed <s>     kills, stops and the processes' choices follow from it; drawn when not given, and always printed.
                  The same seed makes the same schedule; what the machine makes of it differs
   --kinds        locks of all kinds and of several keys instead of mutexes only; looks at the turns of fair locks too
   --soak         memory instead of exclusion
+  --cluster      with --soak: on a cluster whose slots move and whose primaries change
   --lock <name>  a broken lock instead of the real one, which the checkers must notice:
                  no-owner-check, random-token, leak, forget-waiter; with --kinds: unfair, blind-reader
 
@@ -228,7 +230,8 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg {
             "-h" | "--help" => return Ok(Task::Help(HELP_STRESS)),
-            "--soak" => options.soak = true,
+            "--soak" => options.soak = Some(options.soak.unwrap_or(Servers::One)),
+            "--cluster" => options.soak = Some(Servers::Cluster),
             "--kinds" => options.kinds = Kinds::All,
             "--minutes" => time = Some(minutes(value()?)?),
             "--seed" => {
@@ -238,19 +241,19 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
             "--lock" => options.lock = value()?.parse()?,
             _ => {
                 return Err(format!(
-                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --kinds, --soak, --lock, --help"
+                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --kinds, --soak, --cluster, --lock, --help"
                 ));
             }
         }
     }
-    if options.soak && (options.lock != Lock::Real || options.kinds != Kinds::Mutex) {
+    if options.soak.is_some() && (options.lock != Lock::Real || options.kinds != Kinds::Mutex) {
         return Err("--lock and --kinds are for runs without --soak".to_owned());
     }
     let by_kinds = matches!(options.lock, Lock::Unfair | Lock::BlindReader);
     if options.lock != Lock::Real && by_kinds != (options.kinds == Kinds::All) {
         return Err("--lock has other names with --kinds than without, see --help".to_owned());
     }
-    options.time = time.unwrap_or(Duration::from_secs(if options.soak { 600 } else { 60 }));
+    options.time = time.unwrap_or(Duration::from_secs(if options.soak.is_some() { 600 } else { 60 }));
     Ok(Task::Stress(options))
 }
 
@@ -316,7 +319,14 @@ mod tests {
         };
         let (minute, plain) = (Duration::from_secs(60), stress::Options::default());
         assert_eq!(stress("stress"), plain);
-        assert_eq!(stress("stress --soak"), stress::Options { soak: true, time: 10 * minute, ..plain });
+        assert_eq!(
+            stress("stress --soak"),
+            stress::Options { soak: Some(Servers::One), time: 10 * minute, ..plain }
+        );
+        assert_eq!(
+            stress("stress --soak --cluster --minutes 1"),
+            stress::Options { soak: Some(Servers::Cluster), time: minute, ..plain }
+        );
         let plain = stress::Options::default();
         let kinds = stress::Options { kinds: Kinds::All, ..plain };
         assert_eq!(stress("stress --kinds"), kinds);

@@ -15,7 +15,8 @@ use crate::build;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    pub(crate) soak: bool,
+    /// Memory instead of exclusion, on these servers.
+    pub(crate) soak: Option<soak::Servers>,
     pub(crate) time: Duration,
     /// Drawn when there is none.
     pub(crate) seed: Option<u64>,
@@ -25,7 +26,7 @@ pub(crate) struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { soak: false, time: Duration::from_secs(60), seed: None, lock: Lock::Real, kinds: Kinds::Mutex }
+        Self { soak: None, time: Duration::from_secs(60), seed: None, lock: Lock::Real, kinds: Kinds::Mutex }
     }
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 fn try_run(options: &Options) -> Result<bool, String> {
-    let name = if options.soak { "soak" } else { "stress" };
+    let name = if options.soak.is_some() { "soak" } else { "stress" };
     let program = build::program(&["--package", "lock-tests", "--bin", name], "bin", name)?;
     // Before anything is started: a signal that comes between must not leave it behind.
     let signalled = Arc::new(AtomicBool::new(false));
@@ -52,8 +53,8 @@ fn try_run(options: &Options) -> Result<bool, String> {
     let interrupted = || signalled.load(Ordering::Relaxed);
     let seed = options.seed.unwrap_or_else(Dice::draw_seed);
     println!("seed {seed}, {} s", options.time.as_secs());
-    if options.soak {
-        let plan = soak::Plan { program, seed, time: options.time, leak: 0 };
+    if let Some(servers) = options.soak {
+        let plan = soak::Plan { program, seed, time: options.time, leak: 0, servers };
         let outcome = soak::run(&plan, &interrupted, &|line| println!("{line}")).map_err(said)?;
         println!("{outcome}");
         return Ok(outcome.is_clean());
