@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_tests::chaos::{Broken, Confirmed, Fault, Orders, Plan, Topology, markdown, run, work};
+use lock_tests::chaos::{
+    Broken, Confirmed, Fault, Orders, Outcome, Plan, Topology, judge, markdown, run, work,
+};
 use lock_tests::dice::Dice;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -46,6 +48,8 @@ struct Options {
     broken: Broken,
     replication: Confirmed,
     report: Option<PathBuf>,
+    /// A folder with the logs of an earlier run.
+    logs: Option<PathBuf>,
 }
 
 impl Options {
@@ -58,6 +62,7 @@ impl Options {
             broken: Broken::Nothing,
             replication: Confirmed::ByNobodyElse,
             report: None,
+            logs: None,
         };
         // `--name value` and `--name=value` are the same.
         let mut args = args.iter().flat_map(|arg| match arg.split_once('=') {
@@ -70,7 +75,8 @@ impl Options {
                 "--minutes" => {
                     let text = value()?;
                     let minutes: f64 = text.parse().map_err(|_| format!("{arg} {text:?} is not a number"))?;
-                    let time = Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|time| !time.is_zero());
+                    let time =
+                        Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|time| !time.is_zero());
                     options.time = Some(time.ok_or_else(|| format!("{arg} {text:?} is no time to run for"))?);
                 }
                 "--once" => options.time = None,
@@ -90,11 +96,12 @@ impl Options {
                 }
                 "--break" => options.broken = value()?.parse()?,
                 "--replication" => options.replication = value()?.parse()?,
+                "--judge" => options.logs = Some(value()?.into()),
                 "--report" => options.report = Some(value()?.into()),
                 _ => {
                     return Err(format!(
                         "chaos knows no {arg:?}; it takes --minutes, --once, --seed, --topology, --only, --break, \
-                         --replication, --report"
+                         --replication, --report, --judge"
                     ));
                 }
             }
@@ -119,12 +126,17 @@ fn parent(options: &Options) -> Result<bool, String> {
             replication: options.replication,
             ..Plan::new(program.clone(), topology, options.seed)
         };
+        if let Some(logs) = &options.logs {
+            let outcome = judge(&plan, logs, &[]).map_err(said)?;
+            println!("{outcome}");
+            return Ok(outcome.is_clean());
+        }
         println!("{}, seed {}", topology.name(), plan.seed);
         // Kept, also when a panic ends the run, unless there is nothing to be read in them.
         let logs = tempfile::Builder::new().prefix("lock-chaos-").tempdir().map_err(said)?.keep();
-        let outcome =
-            run(&plan, &logs, &|| interrupted.load(Ordering::Relaxed), &|line| println!("{line}")).map_err(said);
-        if outcome.as_ref().is_ok_and(|outcome| outcome.is_clean()) {
+        let outcome = run(&plan, &logs, &|| interrupted.load(Ordering::Relaxed), &|line| println!("{line}"))
+            .map_err(said);
+        if outcome.as_ref().is_ok_and(Outcome::is_clean) {
             let _ = std::fs::remove_dir_all(&logs);
         } else {
             println!("the logs are in {}; the seed was {}", logs.display(), plan.seed);

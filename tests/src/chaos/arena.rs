@@ -72,14 +72,15 @@ enum Servers {
 struct Clock {
     clock: ServerClock,
     ahead_seconds: i64,
+    /// What `ahead_seconds` was at most.
+    most_ahead: i64,
 }
 
 impl Arena {
     /// Starts all. Every server of a loose set writes down what it does, so that one that is killed comes back with its data.
     pub(super) fn start(topology: Topology) -> io::Result<Self> {
         const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let count = match topology {
             Topology::Single => 1,
             Topology::Sentinel | Topology::Quorum => 3,
@@ -107,7 +108,8 @@ impl Arena {
             }
             Servers::Sentinels(_) | Servers::Cluster(_) => Vec::new(),
         };
-        let clocks = clocks.into_iter().map(|clock| Clock { clock, ahead_seconds: 0 }).collect();
+        let clocks =
+            clocks.into_iter().map(|clock| Clock { clock, ahead_seconds: 0, most_ahead: 0 }).collect();
         Ok(Self { topology, proxies, runtime, servers, clocks, resource: RedisServer::start() })
     }
 
@@ -177,8 +179,16 @@ impl Arena {
     pub(super) fn step(&mut self, at: usize, seconds: i64) -> io::Result<()> {
         let clock = &mut self.clocks[at];
         clock.ahead_seconds += seconds;
+        clock.most_ahead = clock.most_ahead.max(clock.ahead_seconds);
         let size = Duration::from_secs(clock.ahead_seconds.unsigned_abs());
         clock.clock.set(if clock.ahead_seconds < 0 { Offset::Behind(size) } else { Offset::Ahead(size) })
+    }
+
+    /// Whether another time was on this server's clock that is later than what it shows now: if the counter is lost
+    /// too, tokens come again.
+    pub(super) fn is_behind(&self, at: usize) -> bool {
+        let clock = &self.clocks[at];
+        clock.ahead_seconds < clock.most_ahead
     }
 
     /// Returns when all servers that belong together do so again.

@@ -105,7 +105,8 @@ const CLUSTER: &[Topology] = &[Topology::Cluster];
 const NONE: &[ErrorClass] = &[];
 const AWAY: &[ErrorClass] = &[ErrorClass::Unavailable, ErrorClass::Lost];
 const LOST: &[ErrorClass] = &[ErrorClass::Lost];
-const AWAY_OR_STRANGE: &[ErrorClass] = &[ErrorClass::Unavailable, ErrorClass::Lost, ErrorClass::Misconfigured];
+const AWAY_OR_STRANGE: &[ErrorClass] =
+    &[ErrorClass::Unavailable, ErrorClass::Lost, ErrorClass::Misconfigured];
 
 const fn entry(
     fault: Fault,

@@ -9,6 +9,7 @@ use super::run::Stage;
 use super::want::{WANTED, stored};
 use super::{CALL_TIMEOUT, LEASE};
 use crate::cluster::slot_of;
+use crate::history::Loses;
 use crate::proxy::{Fault as Trouble, Injection, Line, Proxy, Way};
 use crate::redis::Data;
 
@@ -20,11 +21,33 @@ const SHORT: Duration = Duration::from_millis(1500);
 const TRIES: Duration = Duration::from_secs(5);
 const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
 
+/// Where a fault hits.
+pub(super) struct Target {
+    key: String,
+    at: usize,
+}
+
 impl Stage<'_> {
-    /// Does it, and undoes it. Says whether it has really happened.
-    pub(super) fn inject(&mut self, fault: Fault) -> io::Result<bool> {
+    /// Where the next fault is to hit: a key that is held by one at a time, as the store names it, and a server that
+    /// serves it.
+    pub(super) fn aim(&mut self) -> Target {
         let key = stored(WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)]);
         let at = self.arena.serving(&key, &mut self.dice);
+        Target { key, at }
+    }
+
+    /// What a fault takes from the store when it hits there.
+    pub(super) fn loses(&self, fault: Fault, target: &Target) -> Loses {
+        match fault {
+            Fault::LostData | Fault::Flush | Fault::Eviction if self.arena.is_behind(target.at) => {
+                Loses::KeysAndTokens
+            }
+            _ => fault.loses(),
+        }
+    }
+
+    /// Does it, and undoes it. Says whether it has really happened.
+    pub(super) fn inject(&mut self, fault: Fault, Target { key, at }: Target) -> io::Result<bool> {
         match fault {
             Fault::Partition
             | Fault::PartitionToServer
@@ -59,7 +82,7 @@ impl Stage<'_> {
                 self.arena.server_mut(at).restart(Data::Lost);
                 Ok(true)
             }
-            Fault::Failover | Fault::LossyFailover | Fault::Promotion => self.fail_over(fault, &key),
+            Fault::Failover | Fault::LossyFailover | Fault::Promotion => self.fail_over(fault, at, &key),
             Fault::MovedSlot | Fault::HalfMovedSlot => self.move_slot(fault, &key),
             Fault::ClockAhead => {
                 self.arena.step(at, 60)?;
@@ -148,9 +171,7 @@ impl Stage<'_> {
                 let others = tell(&["CLIENT", "KILL", "TYPE", "normal"])?;
                 Ok((subscribers, others) != ("0".to_owned(), "0".to_owned()))
             }
-            Fault::CutSubscribers => {
-                self.until(|| Ok(tell(&["CLIENT", "KILL", "TYPE", "pubsub"])? != "0"))
-            }
+            Fault::CutSubscribers => self.until(|| Ok(tell(&["CLIENT", "KILL", "TYPE", "pubsub"])? != "0")),
             Fault::SubscriberOverflow => {
                 let before = tell(&["CLIENT", "LIST", "TYPE", "pubsub"])?;
                 set("client-output-buffer-limit", "pubsub 32768 0 0")?;
@@ -216,8 +237,7 @@ impl Stage<'_> {
         Ok(false)
     }
 
-    fn fail_over(&mut self, fault: Fault, key: &str) -> io::Result<bool> {
-        let before = self.arena.serving(key, &mut self.dice);
+    fn fail_over(&mut self, fault: Fault, before: usize, key: &str) -> io::Result<bool> {
         if fault == Fault::Promotion {
             if let Some(sentinels) = self.arena.sentinels() {
                 sentinels.failover();
@@ -278,5 +298,4 @@ impl Stage<'_> {
         cluster.end_move(moving);
         rest.map(|()| true)
     }
-
 }

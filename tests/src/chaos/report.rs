@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::want::WANTED;
 use crate::history::{self, Grant, History, Outcome as Out, Request, Violation};
 
-/// How much before and after a fault is looked at.
+/// How much of the calm before and after a fault is looked at, at most.
 const AROUND: u64 = 3_000_000_000;
 
 /// What a run was like.
@@ -36,7 +36,7 @@ pub struct Row {
     pub times: usize,
     /// How often it hit nothing.
     pub missed: usize,
-    /// Grants in a second, in the three seconds before it, while it went on, and in the three seconds after it.
+    /// Grants in a second, in the calm before it, while it went on, and in the calm after it.
     pub grants: [f64; 3],
     /// The longest time for which somebody waited for a key that nobody held any more.
     pub stall: Duration,
@@ -60,11 +60,16 @@ impl Outcome {
         let grants: Vec<(&Request, &Grant)> =
             history.requests.iter().filter_map(|request| Some((request, request.grant.as_ref()?))).collect();
         let mut times: BTreeMap<Fault, [u64; 3]> = BTreeMap::new();
+        // Not into the fault before.
+        let before = |at: usize, from: u64| {
+            let earlier = at.checked_sub(1).and_then(|at| history.faults.get(at)).map_or(0, |fault| fault.to);
+            (from.saturating_sub(AROUND).max(earlier), from)
+        };
         for (at, event) in history.faults.iter().enumerate() {
             let Ok(fault) = event.name.parse::<Fault>() else { continue };
             let to = event.to.min(history.end);
             let next = history.faults.get(at + 1).map_or(history.end, |next| next.from);
-            let spans = [(event.from.saturating_sub(AROUND), event.from), (event.from, to), (to, to + AROUND)];
+            let spans = [before(at, event.from), (event.from, to), (to, next.min(to + AROUND))];
             let row = rows.entry(fault).or_insert_with(|| Row::new(fault, topology));
             row.times += 1;
             for (place, (from, to)) in spans.into_iter().enumerate() {
@@ -92,7 +97,9 @@ impl Outcome {
             row.stall = row.stall.max(longest.unwrap_or_default());
             row.violations += violations
                 .iter()
-                .filter(|violation| time_in(&violation.what).is_some_and(|at| (event.from..next).contains(&at)))
+                .filter(|violation| {
+                    time_in(&violation.what).is_some_and(|at| (event.from..next).contains(&at))
+                })
                 .count();
         }
         for (fault, spans) in times {
@@ -175,7 +182,9 @@ pub fn markdown(rows: &[Row]) -> String {
          |---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
-        let Row { fault, topology, times, missed, grants: [before, during, after], stall, lost, refused, .. } = row;
+        let Row {
+            fault, topology, times, missed, grants: [before, during, after], stall, lost, refused, ..
+        } = row;
         let (name, class, topology) = (fault.name(), fault.class(), topology.name());
         let times = if *missed == 0 { times.to_string() } else { format!("{times} ({missed} hit nothing)") };
         // Writing to a text does not fail.

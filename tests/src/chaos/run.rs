@@ -149,16 +149,22 @@ pub fn run(
         if plan.time.is_some_and(|time| start.elapsed() >= time) {
             break;
         }
+        let target = stage.aim();
         log.say(&Event::Fault {
             name: fault.name().to_owned(),
-            loses: fault.loses(),
+            loses: stage.loses(fault, &target),
             errors: fault.errors().to_vec(),
         });
-        let happened = stage.inject(fault).map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", fault.name()))
-        })?;
+        let happened = stage
+            .inject(fault, target)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", fault.name())))?;
         log.say(&Event::FaultOver { name: fault.name().to_owned() });
-        say(&format!("{:7.1} s  {}{}", start.elapsed().as_secs_f64(), fault.name(), if happened { "" } else { " (hit nothing)" }));
+        say(&format!(
+            "{:7.1} s  {}{}",
+            start.elapsed().as_secs_f64(),
+            fault.name(),
+            if happened { "" } else { " (hit nothing)" }
+        ));
         if !happened {
             missed.push(fault);
         }
@@ -182,9 +188,18 @@ pub fn run(
     for worker in stage.workers.drain(..) {
         worker.helper.finish(STARTS);
     }
+    judge(plan, logs, &missed)
+}
+
+/// Runs the checkers over the logs of a run of this plan. Those of `missed` are said to have hit nothing.
+///
+/// # Errors
+///
+/// When they can't be read.
+pub fn judge(plan: &Plan, logs: &Path, missed: &[Fault]) -> io::Result<Outcome> {
     let history = History::read(logs)?;
     let violations = check(&history, &plan.limits());
-    Ok(Outcome::new(plan.topology, &history, violations, &missed))
+    Ok(Outcome::new(plan.topology, &history, violations, missed))
 }
 
 impl Stage<'_> {

@@ -15,7 +15,7 @@ const FAIR: &str = "chaos:f0";
 /// For readers and writers.
 const SHARED: &str = "chaos:rw0";
 /// Wanted together; of one slot in a cluster.
-const TOGETHER: [&str; 2] = ["chaos:{t}:a", "chaos:{t}:b"];
+pub(super) const TOGETHER: [&str; 2] = ["chaos:{t}:a", "chaos:{t}:b"];
 
 /// The keys that somebody always waits for with patience.
 pub(super) const WANTED: [&str; 4] = [MUTEXES[0], MUTEXES[1], FAIR, SHARED];

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::orders::{Broken, Orders};
-use super::want::{MUTEXES, Wish};
+use super::want::{MUTEXES, TOGETHER, Wish};
 use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
@@ -45,7 +45,9 @@ pub async fn work(orders: Orders) -> Result<(), String> {
     let locks = connect(&orders).await.map_err(|error| format!("can't connect: {error}"))?;
     let leaked = match orders.broken {
         // Nobody has it, and it is renewed.
-        Broken::Leak if orders.name == "0.0" => Some(locks.mutex(MUTEXES[1]).acquire().await.map_err(|error| error.to_string())?),
+        Broken::Leak if orders.name == "0.0" => {
+            Some(locks.mutex(TOGETHER[0]).acquire().await.map_err(|error| error.to_string())?)
+        }
         _ => None,
     };
     let dice = Dice::new(orders.seed);
@@ -222,11 +224,8 @@ impl Worker {
     /// One request, from its beginning to its end.
     async fn request(&self, dice: &mut Dice) {
         let doomed = self.doom.load(Ordering::SeqCst) != 0;
-        let wish = if doomed {
-            Wish::patient(MUTEXES[0], Kind::Mutex, PATIENCE)
-        } else {
-            Wish::any(dice, PATIENCE)
-        };
+        let wish =
+            if doomed { Wish::patient(MUTEXES[0], Kind::Mutex, PATIENCE) } else { Wish::any(dice, PATIENCE) };
         let mut ids = Vec::new();
         let call = self.numbers.fetch_add(wish.parts.len() as u64, Ordering::Relaxed);
         for (id, (key, kind)) in (call..).zip(&wish.parts) {
@@ -307,7 +306,7 @@ impl Worker {
         if let Some(key) = wish.sole()
             && dice.once_in(3)
         {
-            self.write(key, guard.fencing_token().get(), ids[0]).await;
+            self.write(key, guard.fencing_token().get(), ids[0]);
         }
         for &pause in pauses {
             if self.orders.broken == Broken::NoLostSignal {
@@ -320,14 +319,12 @@ impl Worker {
         }
     }
 
-    async fn write(&self, key: &str, token: u64, id: u64) {
+    fn write(&self, key: &str, token: u64, id: u64) {
         let element = format!("{}/{id}", self.orders.name);
-        let mut sets = {
-            // Blocks for a moment: the store of the sets is never in trouble.
-            self.set.lock().unwrap_or_else(PoisonError::into_inner)
-        };
-        let outcome = tokio::task::block_in_place(|| sets.add(key, token, &element));
-        drop(sets);
+        // Blocks for a moment: the store of the sets is never in trouble.
+        let outcome = tokio::task::block_in_place(|| {
+            self.set.lock().unwrap_or_else(PoisonError::into_inner).add(key, token, &element)
+        });
         self.log.say(&Event::Wrote { set: key.to_owned(), token, element, outcome });
     }
 
