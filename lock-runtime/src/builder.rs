@@ -326,6 +326,7 @@ impl LockManagerBuilder {
     }
 
     fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
+        use crate::store::redis::RedisStore;
         use crate::store::redis::url::{Servers, servers};
 
         match servers(url)? {
@@ -333,7 +334,7 @@ impl LockManagerBuilder {
             Servers::Sentinel(sentinels) => {
                 self.start_redis(|options| Ok(RedisStore::with_sentinels(&sentinels, options)))
             }
-            Servers::Cluster(_) => Err(ConnectError::misconfigured("Cluster is not in this version")),
+            Servers::Cluster(seeds) => self.start_redis(|options| RedisStore::cluster(&seeds, options)),
         }
     }
 

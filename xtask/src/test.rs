@@ -78,6 +78,9 @@ const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustl
 /// The tests that need the Java program, as cargo's `--test` takes them.
 const INTEROP: &str = "interop_*";
 
+/// What they run on, one after the other.
+const INTEROP_SERVERS: [&str; 2] = ["single", "sentinel"];
+
 /// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
@@ -228,11 +231,15 @@ fn run_interop(table: &mut Table) {
         }
         Err(why) => Outcome::Failed(why),
     });
-    if built {
-        table.step("interop", || {
-            // All features, as in the part `test`: nothing is compiled twice. Figures are worth seeing.
+    for servers in INTEROP_SERVERS.into_iter().filter(|_| built) {
+        table.step(&format!("interop: {servers}"), || {
+            // All features, as in the part `test`: nothing is compiled twice. Figures are worth seeing. The tests
+            // wait more than they compute.
             let start = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", INTEROP];
-            cargo(&[&start[..], &["--", "--show-output"]].concat())
+            let mut test = crate::cargo();
+            test.args(start).args(["--", "--show-output", "--test-threads=4"]);
+            test.env("LOCK_INTEROP_SERVERS", servers);
+            run_command(&mut test)
         });
     }
 }
@@ -326,7 +333,11 @@ fn cargo(args: &[&str]) -> Outcome {
 
 /// Runs `command` with its output on ours.
 fn run_command(command: &mut Command) -> Outcome {
-    let mut line = String::from("cargo");
+    let mut line = String::new();
+    for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+        line.push_str(&format!("{}={} ", name.display(), value.display()));
+    }
+    line.push_str("cargo");
     for arg in command.get_args() {
         line.push(' ');
         line.push_str(&arg.to_string_lossy());

@@ -160,20 +160,38 @@ impl Shared {
         }
     }
 
-    /// Starts what [`start`](Self::start) does, unless the environment names `topology`: there the test is left out, and
-    /// a line on stderr says so.
+    /// Starts Sentinel, for a test that is about it. On others it is left out: a line on stderr says so.
     ///
     /// # Panics
     ///
-    /// As `start`.
+    /// When it does not start.
     #[track_caller]
     #[must_use]
-    pub fn not_on(topology: &str, why: &str) -> Option<Self> {
-        if self::topology() == topology {
-            left_out(topology, why);
-            return None;
+    pub fn sentinel_only() -> Option<Sentinels> {
+        match topology().as_str() {
+            "sentinel" => Some(Sentinels::start()),
+            other => {
+                left_out(other, "it is about Sentinel");
+                None
+            }
         }
-        Some(Self::start())
+    }
+
+    /// Starts a cluster, for a test that is about it. On others it is left out: a line on stderr says so.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[track_caller]
+    #[must_use]
+    pub fn cluster_only() -> Option<Cluster> {
+        match topology().as_str() {
+            "cluster" => Some(Cluster::start()),
+            other => {
+                left_out(other, "it is about a cluster");
+                None
+            }
+        }
     }
 
     fn any(&self) -> &dyn Servers {

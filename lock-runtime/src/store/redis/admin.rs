@@ -2,7 +2,9 @@
 
 use redis::Value;
 
+use super::connection::Ready;
 use super::fault::Fault;
+use super::join::join;
 use super::names::Names;
 use super::node::{At, Node};
 use super::reply;
@@ -20,7 +22,7 @@ impl Node {
     pub(super) async fn status(&self, key: &LockKey, at: At) -> Result<LockStatus, Fault> {
         let names = [Names::new(&self.options.prefix, key)?];
         let ready = self.connector.ready(at).await?;
-        let answer = self.connector.run(&ready, &look_at(&names)).await;
+        let answer = self.connector.run(&ready, &look_at(self, &names)).await;
         let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
         let [names] = names;
         match reply::array(&value) {
@@ -54,7 +56,7 @@ impl Node {
     pub(super) async fn force_release(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
         let names = Names::new(&self.options.prefix, key)?;
         let ready = self.connector.ready(at).await?;
-        let mut invocation = Invocation::new(&script::FORCE_RELEASE, 1, 0);
+        let mut invocation = self.invocation(&script::FORCE_RELEASE, 1, 0);
         invocation.name(names.lock());
         let answer = self.connector.run(&ready, &invocation).await;
         let value = answer.map_err(|fault| fault.map(|error| about(error, std::slice::from_ref(&names))))?;
@@ -77,36 +79,66 @@ impl Node {
             .filter_map(|name| LockKey::new(name.strip_prefix(&self.options.prefix)?).ok())
             .filter(|key| Names::new(&self.options.prefix, key).is_ok())
             .collect();
+        // One after the other, so that others come in between; or, where each key may be in a slot of its own, all at once.
+        let batch = if self.has_peers { 1 } else { BATCH };
+        ready = self.connector.later(&ready);
+        let looks = keys.chunks(batch).map(|keys| self.look_at_some(&ready, keys));
+        let found = if self.has_peers {
+            join(looks).await
+        } else {
+            let mut found = Vec::new();
+            for look in looks {
+                found.push(look.await);
+            }
+            found
+        };
         let mut locks = Vec::new();
-        for keys in keys.chunks(BATCH) {
-            let names: Result<Vec<_>, _> =
-                keys.iter().map(|key| Names::new(&self.options.prefix, key)).collect();
-            let names = names?;
-            ready = self.connector.later(&ready);
-            let value = self.connector.run(&ready, &look_at(&names)).await?;
-            let answers = reply::array(&value)
-                .filter(|answers| answers.len() == names.len())
-                .ok_or_else(|| self.senseless(&value))?;
-            for ((answer, key), names) in answers.iter().zip(keys).zip(names) {
-                let status = match answer {
-                    Value::ServerError(error) => Err(self.connector.refused(&ready, error)),
-                    status => self.read_status(status, names),
-                };
-                match status {
-                    Ok(status) if status.is_locked() => locks.push((key.clone(), status)),
-                    Ok(_) => {}
-                    // Somebody's data, as most hashes are.
-                    Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
-                    Err(error) => return Err(error.into()),
-                }
+        for found in found {
+            match found {
+                Ok(found) => locks.extend(found),
+                // Its slot has gone since it was found.
+                Err(fault) if self.has_peers && fault.redirect.is_some() => {}
+                Err(fault) => return Err(fault),
             }
         }
         Ok(Scanned { locks, next: Some(next).filter(|&next| next != 0) })
     }
 }
 
-fn look_at(names: &[Names<'_>]) -> Invocation {
-    let mut invocation = Invocation::new(&script::STATUS, 2 * names.len(), 0);
+impl Node {
+    /// Those of these keys that are locked.
+    async fn look_at_some(
+        &self,
+        ready: &Ready,
+        keys: &[LockKey],
+    ) -> Result<Vec<(LockKey, LockStatus)>, Fault> {
+        let names: Result<Vec<_>, _> = keys.iter().map(|key| Names::new(&self.options.prefix, key)).collect();
+        let names = names?;
+        let ready = self.connector.later(ready);
+        let value = self.connector.run(&ready, &look_at(self, &names)).await?;
+        let answers = reply::array(&value)
+            .filter(|answers| answers.len() == names.len())
+            .ok_or_else(|| self.senseless(&value))?;
+        let mut locks = Vec::new();
+        for ((answer, key), names) in answers.iter().zip(keys).zip(names) {
+            let status = match answer {
+                Value::ServerError(error) => Err(self.connector.refused(&ready, error)),
+                status => self.read_status(status, names),
+            };
+            match status {
+                Ok(status) if status.is_locked() => locks.push((key.clone(), status)),
+                Ok(_) => {}
+                // Somebody's data, as most hashes are.
+                Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(locks)
+    }
+}
+
+fn look_at(node: &Node, names: &[Names<'_>]) -> Invocation {
+    let mut invocation = node.invocation(&script::STATUS, 2 * names.len(), 0);
     locks_and_counters(&mut invocation, names);
     invocation
 }

@@ -14,8 +14,22 @@ use crate::store::{StoreError, StoreErrorKind};
 /// The oldest version that works: HRANDFIELD came with it.
 const OLDEST: (u64, u64) = (6, 2);
 
+/// What the server is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// The only one.
+    Alone,
+    /// One of a cluster.
+    Cluster,
+}
+
 /// Connects and looks at the server; resolves within about `timeout`.
-pub(super) async fn check(connector: &Connector, strict: bool, timeout: Duration) -> Result<(), StoreError> {
+pub(super) async fn check(
+    connector: &Connector,
+    mode: Mode,
+    strict: bool,
+    timeout: Duration,
+) -> Result<(), StoreError> {
     let deadline = connector.dialer().clock.now() + timeout;
     let ready = match connector.ready(At::once(timeout)).await {
         Ok(ready) => ready,
@@ -48,6 +62,12 @@ pub(super) async fn check(connector: &Connector, strict: bool, timeout: Duration
         return Err(
             address.error(StoreErrorKind::NotReady, "LOADING: the server is reading its data from disk")
         );
+    }
+    let is_cluster = field(&info, "redis_mode").map(str::to_owned).or_else(|| entry(&hello, "mode"));
+    if mode == Mode::Alone && is_cluster.is_some_and(|mode| mode == "cluster") {
+        let what = "the server is a node of a Redis Cluster; write redis+cluster://host:port, or rediss+cluster:// \
+                    with TLS";
+        return Err(address.error(StoreErrorKind::Unsupported, what));
     }
     let role = field(&info, "role").map(str::to_owned).or_else(|| entry(&hello, "role"));
     if let Some(role) = role.filter(|role| role != "master") {

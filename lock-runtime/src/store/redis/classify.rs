@@ -94,7 +94,7 @@ impl Address {
             }
             (StoreErrorKind::ForeignData, _) => "; the fencing counter can't be counted on",
             (StoreErrorKind::Unsupported, "MOVED" | "ASK" | "CROSSSLOT") => {
-                "; this is a Redis Cluster, which this store does not speak to"
+                "; this is a Redis Cluster: write redis+cluster://host:port, or rediss+cluster:// with TLS"
             }
             (StoreErrorKind::Denied, "NOAUTH") => {
                 "; the server wants a password, which goes into the URL: redis://:password@host, or with a user \
@@ -187,6 +187,10 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
             StoreErrorKind::ForeignData
         }
         "MOVED" | "ASK" | "CROSSSLOT" | "NOPROTO" => StoreErrorKind::Unsupported,
+        // A slot is on its way to another server, or nobody has it: known only inside a script.
+        "ERR" if detail.contains("a non local key") || detail.contains("while the cluster is down") => {
+            StoreErrorKind::NotReady
+        }
         "ERR" if detail.contains("unknown command") || detail.contains("DB index") => {
             StoreErrorKind::Unsupported
         }
@@ -224,6 +228,8 @@ mod tests {
             ("ERR increment or decrement would overflow", ForeignData),
             ("MISCONF Redis is configured to save RDB snapshots", Refused),
             ("MOVED 3999 127.0.0.1:6381", Unsupported),
+            ("ERR Script attempted to access a non local key in a cluster node", NotReady),
+            ("ERR Script attempted to execute a command while the cluster is down", NotReady),
             ("ERR DB index is out of range", Unsupported),
             ("ERR something else", Refused),
         ] {

@@ -146,7 +146,7 @@ pub(super) async fn call<S: Step>(node: &Arc<Node>, request: S::Request) -> Resu
         Place::Alone(request) => {
             let _under_way = UnderWay::<S>::new(node);
             let timeout = S::timeout(&request);
-            Box::pin(alone::<S>(node, request, move |now| now + timeout)).await
+            Ok(Box::pin(alone::<S>(node, request, move |now| now + timeout, false)).await?)
         }
         Place::Member { answer, role } => {
             // Sent by tasks of their own: a caller that goes must not take the others with it.
@@ -163,15 +163,17 @@ pub(super) async fn call<S: Step>(node: &Arc<Node>, request: S::Request) -> Resu
     }
 }
 
-async fn alone<S: Step>(
+/// Sends a request by itself.
+pub(super) async fn alone<S: Step>(
     node: &Node,
     request: S::Request,
     deadline: impl FnOnce(Tick) -> Tick + Send,
-) -> Result<S::Answer, StoreError> {
-    let ready = node.connector.ready_by(deadline, false).await?;
+    asking: bool,
+) -> Result<S::Answer, Fault> {
+    let ready = node.connector.ready_by(deadline, asking).await?;
     let mut result = None;
     S::send(node, &[request], ready, |_, answer| result = Some(answer)).await?;
-    result.unwrap_or_else(|| Err(gone(node)))
+    Ok(result.unwrap_or_else(|| Err(gone(node)))?)
 }
 
 fn gone(node: &Node) -> StoreError {
@@ -260,7 +262,8 @@ fn send_group<S: Step>(node: &Arc<Node>, mut members: Vec<Member<S>>) -> impl Fu
                 let node = Arc::clone(node);
                 let runtime = node.options.runtime.clone();
                 drop(runtime.spawn(async move {
-                    let _ = answer.send(alone::<S>(&node, request, |_| deadline).await);
+                    let result = alone::<S>(&node, request, |_| deadline, false).await;
+                    let _ = answer.send(result.map_err(StoreError::from));
                 }));
             } else {
                 let _ = answer.send(Err(error.clone()));

@@ -1,5 +1,7 @@
 //! The steps for requests that are not for mutexes alone: items of any kinds, in one script.
 
+use std::time::Duration;
+
 use super::connection::Ready;
 use super::fault::Fault;
 use super::names::Names;
@@ -33,8 +35,8 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
 }
 
 /// A script that is told which locks, and who has each in which kind.
-fn plain(script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invocation {
-    let mut invocation = Invocation::new(script, names.len(), 2 * names.len());
+fn plain(node: &Node, script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invocation {
+    let mut invocation = node.invocation(script, names.len(), 2 * names.len());
     locks(&mut invocation, names);
     kinds_and_owners(&mut invocation, items);
     invocation
@@ -54,9 +56,9 @@ fn leanest(
     }
 }
 
-pub(super) fn withdrawal(items: &[Item], names: &[Names<'_>]) -> Invocation {
+pub(super) fn withdrawal(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
     let script = leanest(items, &script::WITHDRAW_RW, &script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS);
-    plain(script, items, names)
+    plain(node, script, items, names)
 }
 
 impl Node {
@@ -64,14 +66,15 @@ impl Node {
         &self,
         request: &AcquireRequest,
         items: &[Item],
+        wait: Option<Duration>,
         names: &[Names<'_>],
         latest: ServerTime,
     ) -> Invocation {
         let script = leanest(items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
-        let mut invocation = Invocation::new(script, 2 * names.len(), 6 + 2 * names.len());
+        let mut invocation = self.invocation(script, 2 * names.len(), 6 + 2 * names.len());
         locks_and_counters(&mut invocation, names);
         self.grant_arguments(&mut invocation, request, latest);
-        match request.wait {
+        match wait {
             Some(wait) => invocation.arg(millis(wait)),
             None => invocation.arg(-1),
         };
@@ -87,12 +90,12 @@ impl Node {
     ) -> Result<Released, Fault> {
         let items = &request.items;
         let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
-        let invocation = plain(script, items, names);
+        let invocation = plain(self, script, items, names);
         self.freed(request, names, ready, &invocation).await
     }
 
     pub(super) fn lingering(&self, request: &ReleaseRequest, names: &[Names<'_>]) -> Invocation {
-        let mut invocation = Invocation::new(&script::LINGER_KINDS, names.len(), 1 + 2 * names.len());
+        let mut invocation = self.invocation(&script::LINGER_KINDS, names.len(), 1 + 2 * names.len());
         locks(&mut invocation, names);
         invocation.arg(millis(request.linger));
         kinds_and_owners(&mut invocation, &request.items);
@@ -100,7 +103,7 @@ impl Node {
     }
 
     pub(super) fn keeping(&self, items: &[KeepItem], names: &[Names<'_>]) -> Invocation {
-        let mut invocation = Invocation::new(&script::KEEP_KINDS, names.len(), 4 * names.len());
+        let mut invocation = self.invocation(&script::KEEP_KINDS, names.len(), 4 * names.len());
         locks(&mut invocation, names);
         for keep in items {
             invocation
@@ -115,7 +118,7 @@ impl Node {
     pub(super) async fn downgrade(&self, items: &[KeepItem], at: At) -> Result<Vec<Kept>, Fault> {
         let names = self.names(items.iter().map(|keep| &keep.item))?;
         let ready = self.connector.ready(at).await?;
-        let mut invocation = Invocation::new(&script::DOWNGRADE, names.len(), 2 * names.len());
+        let mut invocation = self.invocation(&script::DOWNGRADE, names.len(), 2 * names.len());
         locks(&mut invocation, &names);
         for keep in items {
             invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease));

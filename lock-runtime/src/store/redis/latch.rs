@@ -20,13 +20,13 @@ use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErr
 const NOT_A_COUNT: &str = "its value is no count";
 
 /// What a latch is called at the server.
-struct LatchNames {
-    count: String,
-    channel: String,
+pub(super) struct LatchNames {
+    pub(super) count: String,
+    pub(super) channel: String,
 }
 
 impl LatchNames {
-    fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
+    pub(super) fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
         let count = Names::new(prefix, key)?.lock().to_string();
         if count.contains('{') {
             // Redisson puts braces around the whole name, whatever is in it, and so the channel into another slot.
@@ -58,7 +58,7 @@ impl Node {
         let names = self.latch(&request.key)?;
         let ask = |now| {
             let latest = request.stamp(now);
-            let mut invocation = Invocation::new(&script::LATCH_COUNT_DOWN, 2, 3);
+            let mut invocation = self.invocation(&script::LATCH_COUNT_DOWN, 2, 3);
             invocation.arg(&names.count).arg(names.done(&request.id));
             invocation.arg(latest.as_micros()).arg(&names.channel).arg(millis(request.remember));
             invocation
@@ -89,7 +89,7 @@ impl Node {
     ) -> Result<Value, Fault> {
         let names = self.latch(key)?;
         let ready = self.connector.ready(at).await?;
-        let mut invocation = Invocation::new(script, 1, 2);
+        let mut invocation = self.invocation(script, 1, 2);
         invocation.arg(&names.count);
         arguments(&mut invocation, &names);
         let answer = self.connector.run(&ready, &invocation).await;
@@ -158,26 +158,40 @@ impl LatchStore for RedisLatches {
         count: u32,
         timeout: Duration,
     ) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self.0, call, |node| Ok(node.set_count(&key, count, At::once(timeout)).await?))
+        step!(self.0, call, |node| Ok(node.set_count(&key, count, At::once(timeout)).await?), |cluster| {
+            cluster.set_count(&key, count, timeout)
+        })
     }
 
     fn count_down(&self, request: Arc<CountDownRequest>) -> BoxFuture<Result<u64, StoreError>> {
-        step!(self.0, call, |node| Ok(node.count_down(&request, At::once(request.timeout)).await?))
+        step!(
+            self.0,
+            call,
+            |node| Ok(node.count_down(&request, At::once(request.timeout)).await?),
+            |cluster| cluster.count_down(&request)
+        )
     }
 
     fn count(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<u64, StoreError>> {
-        step!(self.0, call, |node| Ok(node.count(&key, At::once(timeout)).await?))
+        step!(self.0, call, |node| Ok(node.count(&key, At::once(timeout)).await?), |cluster| cluster
+            .count(&key, timeout))
     }
 
     fn delete(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self.0, call, |node| Ok(node.delete_latch(&key, At::once(timeout)).await?))
+        step!(self.0, call, |node| Ok(node.delete_latch(&key, At::once(timeout)).await?), |cluster| cluster
+            .delete_latch(&key, timeout))
     }
 
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        step!(self.0, call, |node| {
-            let channel = node.latch(&key)?.channel;
-            Ok(node.watch_channel(channel, timeout).await)
-        })
+        step!(
+            self.0,
+            call,
+            |node| {
+                let channel = node.latch(&key)?.channel;
+                Ok(node.watch_channel(channel, timeout).await)
+            },
+            |cluster| cluster.watch_latch(&key, timeout)
+        )
     }
 }
 

@@ -1,10 +1,10 @@
-//! The Redis store: one server, keys as Redisson's locks of all kinds have them.
+//! The Redis store: one server or a cluster, keys as Redisson's locks of all kinds have them.
 //!
 //! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
 //!   `scripts/*.lua`. [`reply`]: what they answer.
 //! - [`steps`], [`release`], [`admin`]: the methods of the trait. [`singles`]: the steps for single mutexes, which travel in
 //!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
-//! - [`semaphore`], [`latch`]: the steps of those.
+//! - [`semaphore`], [`latch`]: the steps of those. [`cluster`]: all steps where there are several servers.
 //! - [`node`]: one server. [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`fault`], [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
@@ -27,10 +27,12 @@ use crate::store::{
 mod admin;
 mod check;
 mod classify;
+mod cluster;
 mod connection;
 mod fair;
 mod fault;
 mod group;
+mod join;
 mod kinds;
 mod latch;
 mod names;
@@ -51,6 +53,7 @@ pub(crate) mod url;
 #[cfg(test)]
 mod tests;
 
+use cluster::Cluster;
 use connection::Dialer;
 use node::{At, Node};
 
@@ -109,14 +112,18 @@ pub(crate) struct RedisStore {
 #[derive(Clone)]
 enum Topology {
     One(Arc<Node>),
+    Cluster(Arc<Cluster>),
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Topology::One(node) = &self.topology;
+        let (address, options) = match &self.topology {
+            Topology::One(node) => (&node.address, &node.options),
+            Topology::Cluster(cluster) => (&cluster.address, &cluster.options),
+        };
         f.debug_struct("RedisStore")
-            .field("address", &node.address)
-            .field("prefix", &node.options.prefix)
+            .field("address", address)
+            .field("prefix", &options.prefix)
             .finish_non_exhaustive()
     }
 }
@@ -142,11 +149,31 @@ impl RedisStore {
         Self { topology: Topology::One(Node::new(dialer, options)) }
     }
 
+    /// A store on the cluster that these servers belong to. All of it is spoken to with their credentials and TLS settings.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` when there is no seed, or one that is no TCP address.
+    pub(crate) fn cluster(seeds: &url::Seeds, options: RedisOptions) -> Result<Self, StoreError> {
+        Ok(Self { topology: Topology::Cluster(Cluster::new(seeds, options)?) })
+    }
+
+    /// All servers that it has spoken to.
+    #[cfg(test)]
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        match &self.topology {
+            Topology::One(node) => vec![Arc::clone(node)],
+            Topology::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
     /// The only server.
     #[cfg(test)]
     fn node(&self) -> &Arc<Node> {
-        let Topology::One(node) = &self.topology;
-        node
+        match &self.topology {
+            Topology::One(node) => node,
+            Topology::Cluster(_) => panic!("there are several"),
+        }
     }
 }
 
@@ -166,64 +193,100 @@ where
     if tokio::task::try_id().is_some() { Box::pin(future) } else { call(runtime, future) }
 }
 
-/// A method of a store: what it is at one server. The call is made as the second argument says.
+/// A method of a store: what it is at one server, and in a cluster. The call is made as the second argument says.
 macro_rules! step {
-    ($store:expr, $call:ident, |$node:ident| $one:expr) => {{
-        let Topology::One(node) = &$store.topology;
-        let $node = Arc::clone(node);
-        $call(&node.options.runtime, async move { $one })
-    }};
+    ($store:expr, $call:ident, |$node:ident| $one:expr, |$cluster:ident| $several:expr) => {
+        match &$store.topology {
+            Topology::One(node) => {
+                let $node = Arc::clone(node);
+                $call(&node.options.runtime, async move { $one })
+            }
+            Topology::Cluster(cluster) => {
+                let $cluster = Arc::clone(cluster);
+                $call(&cluster.options.runtime, async move { $several.await })
+            }
+        }
+    };
 }
 use step;
 
 impl LockStore for RedisStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        step!(self, call_in_task, |node| node.acquire(request).await)
+        step!(self, call_in_task, |node| node.acquire(request).await, |cluster| cluster.acquire(request))
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        step!(self, call_in_task, |node| node.release(request).await)
+        step!(self, call_in_task, |node| node.release(request).await, |cluster| cluster.release(request))
     }
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        step!(self, call_in_task, |node| Ok(node.keep(&request.items, At::once(request.timeout)).await?))
+        step!(
+            self,
+            call_in_task,
+            |node| Ok(node.keep(&request.items, At::once(request.timeout)).await?),
+            |cluster| cluster.keep(&request)
+        )
     }
 
     fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        step!(self, call_in_task, |node| Ok(node
-            .downgrade(&request.items, At::once(request.timeout))
-            .await?))
+        step!(
+            self,
+            call_in_task,
+            |node| Ok(node.downgrade(&request.items, At::once(request.timeout)).await?),
+            |cluster| cluster.downgrade(&request)
+        )
     }
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        step!(self, call, |node| Ok(node.scan(&request).await?))
+        step!(self, call, |node| Ok(node.scan(&request).await?), |cluster| cluster.scan(&request))
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        step!(self, call_in_task, |node| {
-            // Never stamped: never sent.
-            let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-            let now = node.withdraw(&request.items, At::once(request.timeout)).await?;
-            Ok(Withdrawn::by(latest, now))
-        })
+        step!(
+            self,
+            call_in_task,
+            |node| {
+                // Never stamped: never sent.
+                let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+                let now = node.withdraw(&request.items, At::once(request.timeout)).await?;
+                Ok(Withdrawn::by(latest, now))
+            },
+            |cluster| cluster.withdraw(&request)
+        )
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        step!(self, call_in_task, |node| node.watch(&request).await)
+        step!(self, call_in_task, |node| node.watch(&request).await, |cluster| cluster.watch(&request))
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        step!(self, call, |node| Ok(node.status(&key, At::once(node.options.call_timeout)).await?))
+        step!(
+            self,
+            call,
+            |node| Ok(node.status(&key, At::once(node.options.call_timeout)).await?),
+            |cluster| cluster.status(&key)
+        )
     }
 
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self, call, |node| Ok(node.force_release(&key, At::once(node.options.call_timeout)).await?))
+        step!(
+            self,
+            call,
+            |node| Ok(node.force_release(&key, At::once(node.options.call_timeout)).await?),
+            |cluster| cluster.force_release(&key)
+        )
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        step!(self, call, |node| {
-            check::check(&node.connector, node.options.strict, node.options.connect_timeout).await
-        })
+        step!(
+            self,
+            call,
+            |node| {
+                let RedisOptions { strict, connect_timeout, .. } = node.options;
+                check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await
+            },
+            |cluster| cluster.check()
+        )
     }
 
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {

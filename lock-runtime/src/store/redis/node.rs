@@ -8,6 +8,7 @@ use super::RedisOptions;
 use super::classify::Address;
 use super::connection::{Connector, Dialer};
 use super::group::Group;
+use super::script::{Dialect, Invocation, Script};
 use super::server_clock::ServerClock;
 use super::singles::{AcquireOne, ReleaseOne};
 use super::subscriber::{Subscriber, Timing};
@@ -18,6 +19,9 @@ use crate::sync::Apart;
 pub(super) struct Node {
     pub(super) options: RedisOptions,
     pub(super) address: Address,
+    pub(super) dialect: Dialect,
+    /// Others have other slots: no script may use keys of several.
+    pub(super) has_peers: bool,
     pub(super) connector: Arc<Connector>,
     pub(super) server_clock: Arc<ServerClock>,
     pub(super) subscriber: Subscriber,
@@ -27,8 +31,29 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The server that `dialer` leads to. Connects on first use.
+    /// The only server, to which `dialer` leads. Connects on first use.
     pub(super) fn new(dialer: Dialer, options: RedisOptions) -> Arc<Self> {
+        Self::made(dialer, options, Dialect::Classic, None)
+    }
+
+    /// One of several servers.
+    pub(super) fn of(
+        dialer: Dialer,
+        options: RedisOptions,
+        dialect: Dialect,
+        channels: Arc<dyn Channels>,
+    ) -> Arc<Self> {
+        Self::made(dialer, options, dialect, Some(channels))
+    }
+
+    fn made(
+        dialer: Dialer,
+        options: RedisOptions,
+        dialect: Dialect,
+        peers: Option<Arc<dyn Channels>>,
+    ) -> Arc<Self> {
+        let has_peers = peers.is_some();
+        let channels = peers.unwrap_or_else(|| Arc::new(Alone));
         let server_clock = Arc::new(ServerClock::default());
         let timing = Timing {
             linger: options.subscription_linger,
@@ -39,7 +64,9 @@ impl Node {
         Arc::new(Self {
             address: dialer.address.clone(),
             connector: Connector::new(dialer.clone(), runtime.clone(), Arc::clone(&server_clock)),
-            subscriber: Subscriber::new(dialer, timing, runtime),
+            subscriber: Subscriber::new(dialer, timing, runtime, dialect, channels),
+            dialect,
+            has_peers,
             options,
             server_clock,
             acquires: Apart::default(),
@@ -47,6 +74,35 @@ impl Node {
             warned_untold: AtomicBool::new(false),
         })
     }
+
+    /// Tells whoever listens to these channels to look again. Nothing is known of whether it was heard.
+    pub(super) async fn publish(&self, channels: &[Arc<str>], message: &str, at: At) {
+        let Ok(ready) = self.connector.ready(at).await else { return };
+        let command = if self.dialect == Dialect::Sharded { "SPUBLISH" } else { "PUBLISH" };
+        for channel in channels {
+            let mut publish = redis::cmd(command);
+            publish.arg(&**channel).arg(message);
+            drop(self.connector.call(&ready, &publish).await);
+        }
+    }
+
+    /// A call with so many keys, and about as many arguments.
+    pub(super) fn invocation(&self, script: &'static Script, keys: usize, arguments: usize) -> Invocation {
+        Invocation::new(script, self.dialect, keys, arguments)
+    }
+}
+
+/// Who is told what a subscriber hears of other servers.
+pub(super) trait Channels: Send + Sync {
+    /// The server says that the slot of a channel is at `to` now.
+    fn moved(&self, slot: u16, to: &str);
+}
+
+/// A server that is the only one has nothing to say of others.
+struct Alone;
+
+impl Channels for Alone {
+    fn moved(&self, _: u16, _: &str) {}
 }
 
 /// How a step is sent.

@@ -27,6 +27,8 @@ enum State {
     Leaving,
     /// The server refused until then, for want of rights.
     Refused { until: Tick },
+    /// Another server has the channel, and whoever watches is about to watch there.
+    Elsewhere,
 }
 
 struct Watcher {
@@ -131,13 +133,15 @@ impl Registry {
                 left_again: false,
             }
         });
-        if matches!(channel.state, State::Refused { until } if until <= now) {
+        if matches!(channel.state, State::Refused { until } if until <= now)
+            || channel.state == State::Elsewhere
+        {
             channel.state = State::Wanted;
             new = true;
         }
         let (ready, readiness) = match channel.state {
             State::Confirmed => (None, Readiness::Known(true)),
-            State::Refused { .. } => (None, Readiness::Known(false)),
+            State::Refused { .. } | State::Elsewhere => (None, Readiness::Known(false)),
             _ if down => (None, Readiness::Known(false)),
             State::Wanted | State::Joining | State::Leaving => {
                 let (sender, receiver) = oneshot::channel();
@@ -301,6 +305,13 @@ impl Registry {
     pub(super) fn refused(&mut self, name: &str, now: Tick) {
         let Some(channel) = self.channels.get_mut(name) else { return };
         channel.state = State::Refused { until: now + REFUSAL_STANDS };
+        self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
+    }
+
+    /// Another server has the channel.
+    pub(super) fn elsewhere(&mut self, name: &str) {
+        let Some(channel) = self.channels.get_mut(name) else { return };
+        channel.state = State::Elsewhere;
         self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
     }
 

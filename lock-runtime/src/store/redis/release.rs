@@ -49,7 +49,7 @@ impl Node {
         match (&request.then, successors) {
             (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &ready).await,
             _ => {
-                let mut invocation = Invocation::new(&script::RELEASE, names.len(), 2 * names.len());
+                let mut invocation = self.invocation(&script::RELEASE, names.len(), 2 * names.len());
                 locks(&mut invocation, &names);
                 owners_and_channels(&mut invocation, &request.items, &names);
                 self.freed(request, &names, &ready, &invocation).await
@@ -86,7 +86,7 @@ impl Node {
         ready: &Ready,
     ) -> Result<Released, Fault> {
         let invocation = if are_mutexes(&request.items) {
-            let mut invocation = Invocation::new(&script::LINGER, names.len(), 1 + 2 * names.len());
+            let mut invocation = self.invocation(&script::LINGER, names.len(), 1 + 2 * names.len());
             locks(&mut invocation, names);
             invocation.arg(millis(request.linger));
             owners_and_channels(&mut invocation, &request.items, names);
@@ -108,7 +108,7 @@ impl Node {
         ready: &Ready,
     ) -> Result<Released, Fault> {
         let latest = self.stamp([&then.request], ready.now)?;
-        let mut invocation = Invocation::new(&script::TAKEOVER, 2 * names.len(), 7 + 4 * names.len());
+        let mut invocation = self.invocation(&script::TAKEOVER, 2 * names.len(), 7 + 4 * names.len());
         locks_and_counters(&mut invocation, names);
         invocation.arg(2 + 3 * names.len()).arg(u8::from(then.listeners == ListenerPolicy::Respect));
         for (item, names) in request.items.iter().zip(names) {

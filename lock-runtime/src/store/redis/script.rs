@@ -1,22 +1,56 @@
 //! The Lua scripts and how they are called: EVALSHA, and EVAL on the same connection when the server does not know the
 //! script. Never SCRIPT LOAD: it costs a round trip more, and in a cluster it waits for every node.
 
-use std::sync::LazyLock;
+use std::borrow::Cow;
+use std::sync::{LazyLock, OnceLock};
 
 use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use super::names::Name;
+
+/// How waiters are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// PUBLISH, which in a cluster goes to every node.
+    #[default]
+    Classic,
+    /// SPUBLISH, which stays where the channel's slot is.
+    Sharded,
+}
 
 /// A script and its name at the server.
 pub(super) struct Script {
     pub(super) name: &'static str,
     pub(super) source: &'static str,
     sha1: String,
+    sharded: OnceLock<String>,
 }
 
 impl Script {
     fn new(name: &'static str, source: &'static str) -> Self {
-        Self { name, source, sha1: sha1_smol::Sha1::from(source).hexdigest() }
+        let sha1 = sha1_smol::Sha1::from(source).hexdigest();
+        Self { name, source, sha1, sharded: OnceLock::new() }
+    }
+
+    /// The text in this dialect.
+    pub(super) fn text(&self, dialect: Dialect) -> Cow<'static, str> {
+        match dialect {
+            Dialect::Classic => Cow::Borrowed(self.source),
+            Dialect::Sharded => {
+                let text = self.source.replace("'PUBLISH'", "'SPUBLISH'");
+                Cow::Owned(text.replace("'NUMSUB'", "'SHARDNUMSUB'"))
+            }
+        }
+    }
+
+    fn sha1(&self, dialect: Dialect) -> &str {
+        match dialect {
+            Dialect::Classic => &self.sha1,
+            Dialect::Sharded => {
+                let hash = || sha1_smol::Sha1::from(self.text(dialect).as_bytes()).hexdigest();
+                self.sharded.get_or_init(hash)
+            }
+        }
     }
 }
 
@@ -37,6 +71,7 @@ scripts! {
     ACQUIRE = "acquire": "acquire" "tokens" "grant" "acquire_rest";
     ACQUIRE_ALL = "acquire_all": "tokens" "grant" "grant_all" "acquire_all";
     RELEASE = "release": "free" "release";
+    ACQUIRE_ONE_KEY = "acquire_one_key": "acquire_one_key";
     TAKEOVER = "takeover": "free" "tokens" "grant" "grant_all" "takeover";
     LINGER = "linger": "linger";
     KEEP = "keep": "keep";
@@ -80,6 +115,7 @@ scripts! {
 /// One call of a script.
 pub(super) struct Invocation {
     script: &'static Script,
+    dialect: Dialect,
     command: Cmd,
 }
 
@@ -88,11 +124,11 @@ const USUAL: usize = 48;
 
 impl Invocation {
     /// A call with so many keys. They follow, and then the arguments, about as many as said.
-    pub(super) fn new(script: &'static Script, keys: usize, arguments: usize) -> Self {
+    pub(super) fn new(script: &'static Script, dialect: Dialect, keys: usize, arguments: usize) -> Self {
         let count = 3 + keys + arguments;
         let mut command = Cmd::with_capacity(count, count * USUAL);
-        command.arg("EVALSHA").arg(&script.sha1).arg(keys);
-        Self { script, command }
+        command.arg("EVALSHA").arg(script.sha1(dialect)).arg(keys);
+        Self { script, dialect, command }
     }
 
     /// A key, or a channel.
@@ -118,7 +154,7 @@ impl Invocation {
     /// For a server that answered NOSCRIPT.
     pub(super) fn by_source(&self) -> Cmd {
         let mut command = Cmd::new();
-        command.arg("EVAL").arg(self.script.source);
+        command.arg("EVAL").arg(&*self.script.text(self.dialect));
         for argument in self.command.args_iter().skip(2) {
             if let redis::Arg::Simple(bytes) = argument {
                 command.arg(bytes);

@@ -22,14 +22,14 @@ use crate::store::{
 };
 
 /// What a semaphore is called at the server.
-struct SemaphoreNames {
-    permits: String,
+pub(super) struct SemaphoreNames {
+    pub(super) permits: String,
     timeouts: String,
-    channel: String,
+    pub(super) channel: String,
 }
 
 impl SemaphoreNames {
-    fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
+    pub(super) fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
         let permits = Names::new(prefix, key)?.lock().to_string();
         let tag = if permits.contains('{') { permits.clone() } else { format!("{{{permits}}}") };
         Ok(Self { timeouts: format!("{tag}:timeout"), channel: format!("redisson_sc:{tag}"), permits })
@@ -100,7 +100,7 @@ impl Node {
         let names = self.semaphore(&request.key)?;
         let ask = |now| {
             let latest = request.stamp(now);
-            let mut invocation = Invocation::new(&script::SEMAPHORE_ACQUIRE, 2, 3 + request.ids.len());
+            let mut invocation = self.invocation(&script::SEMAPHORE_ACQUIRE, 2, 3 + request.ids.len());
             invocation.arg(&names.permits).arg(&names.timeouts);
             invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(&names.channel);
             ids(&mut invocation, &request.ids);
@@ -133,7 +133,7 @@ impl Node {
     ) -> Result<(ServerTime, Vec<bool>), Fault> {
         let names = self.semaphore(key)?;
         let ready = self.connector.ready(at).await?;
-        let mut invocation = Invocation::new(&script::SEMAPHORE_RELEASE, 2, 1 + permits.len());
+        let mut invocation = self.invocation(&script::SEMAPHORE_RELEASE, 2, 1 + permits.len());
         invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel);
         ids(&mut invocation, permits);
         let answer = self.connector.run(&ready, &invocation).await;
@@ -148,11 +148,7 @@ impl Node {
 
     /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
     /// meanwhile.
-    pub(super) async fn keep_permits(
-        &self,
-        holds: &[PermitsHold],
-        at: At,
-    ) -> Result<Vec<Option<Vec<bool>>>, Fault> {
+    pub(super) async fn keep_permits(&self, holds: &[PermitsHold], at: At) -> Result<Vec<Vec<bool>>, Fault> {
         let mut ready = self.connector.ready(at).await?;
         let mut kept = Vec::with_capacity(holds.len());
         let mut rest = holds;
@@ -163,7 +159,7 @@ impl Node {
                 permits <= MAX_PERMITS as usize
             });
             let (now, later) = rest.split_at(fits.count().max(1));
-            kept.extend(self.keep_some_permits(&ready, now).await?.into_iter().map(Some));
+            kept.extend(self.keep_some_permits(&ready, now).await?);
             rest = later;
             ready = self.connector.later(&ready);
         }
@@ -172,7 +168,7 @@ impl Node {
 
     async fn keep_some_permits(&self, ready: &Ready, holds: &[PermitsHold]) -> Result<Vec<Vec<bool>>, Fault> {
         let arguments = holds.iter().map(|hold| 3 + hold.ids.len()).sum();
-        let mut invocation = Invocation::new(&script::SEMAPHORE_KEEP, 2 * holds.len(), arguments);
+        let mut invocation = self.invocation(&script::SEMAPHORE_KEEP, 2 * holds.len(), arguments);
         let names: Result<Vec<_>, _> = holds.iter().map(|hold| self.semaphore(&hold.key)).collect();
         let names = names?;
         for names in &names {
@@ -203,7 +199,7 @@ impl Node {
         };
         let names = self.semaphore(key)?;
         let ready = self.connector.ready(at).await?;
-        let mut invocation = Invocation::new(&script::SEMAPHORE_CHANGE, 2, 3);
+        let mut invocation = self.invocation(&script::SEMAPHORE_CHANGE, 2, 3);
         invocation.arg(&names.permits).arg(&names.timeouts).arg(&names.channel).arg(how).arg(number);
         let answer = self.connector.run(&ready, &invocation).await;
         self.read_semaphore(answer, &names, |code, _, numbers| match (code, numbers) {
@@ -251,49 +247,85 @@ impl fmt::Debug for RedisSemaphores {
 
 impl SemaphoreStore for RedisSemaphores {
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
-        step!(self.0, call, |node| Ok(node.acquire_permits(&request, At::once(request.timeout)).await?))
+        step!(
+            self.0,
+            call,
+            |node| Ok(node.acquire_permits(&request, At::once(request.timeout)).await?),
+            |cluster| cluster.acquire_permits(&request)
+        )
     }
 
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
-        step!(self.0, call, |node| {
-            let at = At::once(request.timeout);
-            Ok(node.release_permits(&request.key, &request.ids, at).await?.1)
-        })
+        step!(
+            self.0,
+            call,
+            |node| {
+                let at = At::once(request.timeout);
+                Ok(node.release_permits(&request.key, &request.ids, at).await?.1)
+            },
+            |cluster| cluster.release_permits(&request)
+        )
     }
 
     fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
-        step!(self.0, call, |node| Ok(node.keep_permits(&request.holds, At::once(request.timeout)).await?))
+        step!(
+            self.0,
+            call,
+            |node| {
+                let kept = node.keep_permits(&request.holds, At::once(request.timeout)).await?;
+                Ok(kept.into_iter().map(Some).collect())
+            },
+            |cluster| cluster.keep_permits(&request)
+        )
     }
 
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        step!(self.0, call, |node| {
-            // Never stamped: never sent.
-            let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-            let at = At::once(request.timeout);
-            let (now, _) = node.release_permits(&request.key, &request.ids, at).await?;
-            Ok(Withdrawn::by(latest, now))
-        })
+        step!(
+            self.0,
+            call,
+            |node| {
+                // Never stamped: never sent.
+                let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+                let at = At::once(request.timeout);
+                let (now, _) = node.release_permits(&request.key, &request.ids, at).await?;
+                Ok(Withdrawn::by(latest, now))
+            },
+            |cluster| cluster.withdraw_permits(&request)
+        )
     }
 
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        step!(self.0, call, |node| {
-            let channel = node.semaphore(&key)?.channel;
-            Ok(node.watch_channel(channel, timeout).await)
-        })
+        step!(
+            self.0,
+            call,
+            |node| {
+                let channel = node.semaphore(&key)?.channel;
+                Ok(node.watch_channel(channel, timeout).await)
+            },
+            |cluster| cluster.watch_semaphore(&key, timeout)
+        )
     }
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self.0, call, |node| {
-            let at = At::once(request.timeout);
-            Ok(node.change_permits(&request.key, request.permits, at).await?.0)
-        })
+        step!(
+            self.0,
+            call,
+            |node| {
+                let at = At::once(request.timeout);
+                Ok(node.change_permits(&request.key, request.permits, at).await?.0)
+            },
+            |cluster| cluster.change_permits(&request)
+        )
     }
 
     fn counts(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
-        step!(self.0, call, |node| {
+        step!(
+            self.0,
+            call,
             // Nothing is changed by none more.
-            Ok(node.change_permits(&key, Permits::Add(0), At::once(timeout)).await?.1)
-        })
+            |node| Ok(node.change_permits(&key, Permits::Add(0), At::once(timeout)).await?.1),
+            |cluster| cluster.count_permits(&key, timeout)
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::group::{Group, Step};
 use super::node::Node;
 use super::reply;
-use super::script::{self, Invocation};
+use super::script;
 use super::steps::{about, millis};
 use crate::store::{AcquireRequest, Acquired, ReleaseRequest, Released, ServerTime, StoreError};
 
@@ -47,7 +47,7 @@ impl Step for AcquireOne {
             }
             let count = requests.len();
             let mut invocation =
-                Invocation::new(&script::ACQUIRE, 2 * count, if alike { 4 + count } else { 2 + 3 * count });
+                node.invocation(&script::ACQUIRE, 2 * count, if alike { 4 + count } else { 2 + 3 * count });
             for item in items() {
                 let names = node.name(item)?;
                 invocation.name(names.lock()).name(names.counter());
@@ -111,7 +111,7 @@ impl Step for ReleaseOne {
         mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
     ) -> Result<(), Fault> {
         let items = || requests.iter().flat_map(|request| &request.items);
-        let mut invocation = Invocation::new(&script::RELEASE, requests.len(), 2 * requests.len());
+        let mut invocation = node.invocation(&script::RELEASE, requests.len(), 2 * requests.len());
         for item in items() {
             invocation.name(node.name(item)?.lock());
         }

@@ -117,7 +117,7 @@ impl Node {
             return group::call::<AcquireOne>(self, request).await;
         }
         let at = At::once(request.timeout);
-        Ok(Box::pin(self.acquire_all(&request, &request.items, at)).await?)
+        Ok(Box::pin(self.acquire_all(&request, &request.items, request.wait, at)).await?)
     }
 
     /// Every one of these items of the request, or none.
@@ -125,6 +125,7 @@ impl Node {
         &self,
         request: &AcquireRequest,
         items: &[Item],
+        wait: Option<Duration>,
         at: At,
     ) -> Result<Acquired, Fault> {
         let names = self.names(items)?;
@@ -132,9 +133,9 @@ impl Node {
         let ask = |now| {
             let latest = request.stamp(now);
             if !mutexes {
-                return self.acquisition(request, items, &names, latest);
+                return self.acquisition(request, items, wait, &names, latest);
             }
-            let mut invocation = Invocation::new(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+            let mut invocation = self.invocation(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
             locks_and_counters(&mut invocation, &names);
             self.grant_arguments(&mut invocation, request, latest);
             owners(&mut invocation, items);
@@ -143,6 +144,37 @@ impl Node {
         let read = |ready: &Ready, answer: Result<Value, Fault>| {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, request.tokens)?)
+        };
+        self.in_time(at, ask, read).await
+    }
+
+    /// The one mutex of the request, not together with others.
+    pub(super) async fn acquire_alone(
+        &self,
+        request: &Arc<AcquireRequest>,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        group::alone::<AcquireOne>(self, Arc::clone(request), move |now| now + at.timeout, at.asking).await
+    }
+
+    /// One mutex of the request, without its counter, which is at another server.
+    pub(super) async fn acquire_one_key(
+        &self,
+        request: &AcquireRequest,
+        item: &Item,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        let names = [self.name(item)?];
+        let ask = |now| {
+            let latest = request.stamp(now);
+            let mut invocation = self.invocation(&script::ACQUIRE_ONE_KEY, 1, 3);
+            locks(&mut invocation, &names);
+            invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(item.owner.as_str());
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
+            Ok(self.read_grant(ready, &value, &names, 1)?)
         };
         self.in_time(at, ask, read).await
     }
@@ -202,7 +234,7 @@ impl Node {
         let ready = self.connector.ready(at).await?;
         let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
         let invocation = if items.iter().all(held_mutex) {
-            let mut invocation = Invocation::new(&script::KEEP, names.len(), 2 * names.len());
+            let mut invocation = self.invocation(&script::KEEP, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
             for keep in items {
                 invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
@@ -220,12 +252,12 @@ impl Node {
         let names = self.names(items)?;
         let ready = self.connector.ready(at).await?;
         let invocation = if are_mutexes(items) {
-            let mut invocation = Invocation::new(&script::WITHDRAW, names.len(), 2 * names.len());
+            let mut invocation = self.invocation(&script::WITHDRAW, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
             owners_and_channels(&mut invocation, items, &names);
             invocation
         } else {
-            kinds::withdrawal(items, &names)
+            kinds::withdrawal(self, items, &names)
         };
         let value = self.connector.run(&ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;

@@ -17,15 +17,18 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use super::connection::Dialer;
+use super::fault::Redirect;
+use super::node::Channels;
 use super::registry::{Own, Readiness, Registry, Ring};
+use super::script::Dialect;
 use super::{fair, reply};
 use crate::backoff::Backoff;
-use crate::clock::Tick;
-use crate::store::Watch;
+use crate::clock::{Clock, Tick};
+use crate::store::{Notice, StoreErrorKind, Watch};
 use crate::sync::lock;
 
 /// Notices that may wait in a watch.
-const NOTICES: usize = 8;
+pub(super) const NOTICES: usize = 8;
 /// Channels in one command.
 const BATCH: usize = 256;
 /// A connection that lasted longer than this begins the pauses between attempts again.
@@ -49,6 +52,8 @@ pub(super) struct Subscriber {
 
 struct Shared {
     dialer: Dialer,
+    dialect: Dialect,
+    channels: Arc<dyn Channels>,
     timing: Timing,
     inner: Mutex<Inner>,
     wake: Notify,
@@ -83,19 +88,35 @@ impl Drop for Subscriber {
 }
 
 impl Subscriber {
-    pub(super) fn new(dialer: Dialer, timing: Timing, runtime: Handle) -> Self {
+    pub(super) fn new(
+        dialer: Dialer,
+        timing: Timing,
+        runtime: Handle,
+        dialect: Dialect,
+        channels: Arc<dyn Channels>,
+    ) -> Self {
         let inner = Mutex::new(Inner { registry: Registry::default(), task: None });
         let (watches, warned) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self {
-            shared: Arc::new(Shared { dialer, timing, inner, wake: Notify::new(), watches, warned }),
-            runtime,
-        }
+        let wake = Notify::new();
+        let shared = Shared { dialer, dialect, channels, timing, inner, wake, watches, warned };
+        Self { shared: Arc::new(shared), runtime }
     }
 
     /// Watches `channels`. Resolves when each is subscribed or will not be for now, at `deadline` at the latest.
     pub(super) async fn watch(&self, channels: Vec<Arc<str>>, deadline: Tick) -> Watch {
-        let clock = self.shared.dialer.clock;
         let (sender, notices) = mpsc::channel(NOTICES);
+        let (registration, pending) = self.register(channels, &sender);
+        let confirmed = confirmed(pending, self.shared.dialer.clock, deadline).await;
+        Watch::new(notices, confirmed, Box::new(registration))
+    }
+
+    /// Sends what is heard of `channels` to `sender`, until the registration is dropped.
+    pub(super) fn register(
+        &self,
+        channels: Vec<Arc<str>>,
+        sender: &mpsc::Sender<Notice>,
+    ) -> (Registration, Vec<Readiness>) {
+        let clock = self.shared.dialer.clock;
         let mut registration = Registration { shared: Arc::downgrade(&self.shared), entries: Vec::new() };
         let mut pending = Vec::with_capacity(channels.len());
         self.shared.watches.fetch_add(1, Ordering::Relaxed);
@@ -115,17 +136,7 @@ impl Subscriber {
                 self.shared.wake.notify_one();
             }
         }
-        let mut confirmed = true;
-        for readiness in pending {
-            confirmed &= match readiness {
-                Readiness::Known(confirmed) => confirmed,
-                Readiness::Awaited(ready) => {
-                    let left = deadline.since(clock.now());
-                    matches!(tokio::time::timeout(left, ready).await, Ok(Ok(true)))
-                }
-            };
-        }
-        Watch::new(notices, confirmed, Box::new(registration))
+        (registration, pending)
     }
 
     /// What of the subscribers of `channel` is us.
@@ -137,6 +148,21 @@ impl Subscriber {
     pub(super) fn is_watched(&self) -> bool {
         self.shared.watches.load(Ordering::Relaxed) > 0
     }
+}
+
+/// Whether all of these are confirmed, at `deadline` at the latest.
+pub(super) async fn confirmed(pending: Vec<Readiness>, clock: Clock, deadline: Tick) -> bool {
+    let mut confirmed = true;
+    for readiness in pending {
+        confirmed &= match readiness {
+            Readiness::Known(confirmed) => confirmed,
+            Readiness::Awaited(ready) => {
+                let left = deadline.since(clock.now());
+                matches!(tokio::time::timeout(left, ready).await, Ok(Ok(true)))
+            }
+        };
+    }
+    confirmed
 }
 
 /// The mutex of a subscriber. What there is to tell watchers is told after it has been given back.
@@ -176,7 +202,7 @@ impl Drop for Locked<'_> {
 }
 
 /// The places of a watch; leaves them when dropped.
-struct Registration {
+pub(super) struct Registration {
     shared: Weak<Shared>,
     entries: Vec<(Arc<str>, u64)>,
 }
@@ -213,6 +239,17 @@ impl Shared {
         done
     }
 
+    /// The server does not let us have the channel.
+    fn refused(&self, channel: &Arc<str>, answer: &dyn fmt::Display) {
+        let store = &self.dialer.address;
+        if self.warned.swap(true, Ordering::Relaxed) {
+            tracing::debug!(?store, %channel, %answer, "SUBSCRIBE was refused");
+        } else {
+            tracing::warn!(?store, %channel, %answer, "SUBSCRIBE was refused, waiters poll instead");
+        }
+        self.inner().registry.refused(channel, self.dialer.clock.now());
+    }
+
     /// What the server pushes. Runs on the connection's task and must not block.
     fn push(&self, generation: u64, push: &PushInfo) {
         let channel = match push.data.first() {
@@ -223,16 +260,16 @@ impl Shared {
         let mut inner = self.inner();
         let registry = &mut inner.registry;
         let wake = match push.kind {
-            PushKind::Message => {
+            PushKind::Message | PushKind::SMessage => {
                 let message = push.data.get(1).and_then(reply::text).unwrap_or_default();
                 registry.message(generation, channel, fair::notice(message));
                 false
             }
-            PushKind::Subscribe => {
+            PushKind::Subscribe | PushKind::SSubscribe => {
                 registry.subscribed(generation, channel);
                 false
             }
-            PushKind::Unsubscribe => registry.unsubscribed(generation, channel),
+            PushKind::Unsubscribe | PushKind::SUnsubscribe => registry.unsubscribed(generation, channel),
             PushKind::Disconnection => {
                 registry.disconnected(generation);
                 true
@@ -308,8 +345,8 @@ async fn attend(shared: &Shared, mut connection: MultiplexedConnection, generati
         }
         let batch = shared.inner().registry.take_idle(clock.now(), linger, BATCH);
         if !batch.is_empty() {
-            let left = tokio::time::timeout(timeout, connection.unsubscribe(texts(&batch))).await;
-            if !matches!(left, Ok(Ok(()))) {
+            let left = tokio::time::timeout(timeout, unsubscribe(shared, &mut connection, &batch)).await;
+            if !matches!(left, Ok(true)) {
                 return End::Lost("UNSUBSCRIBE failed");
             }
             continue;
@@ -330,7 +367,8 @@ async fn attend(shared: &Shared, mut connection: MultiplexedConnection, generati
         if clock.now() >= ping_at {
             let ping = redis::cmd("PING");
             let pong = tokio::time::timeout(timeout, connection.send_packed_command(&ping)).await;
-            if !matches!(pong, Ok(Ok(_))) {
+            // A push may come in its place, see `sharded`.
+            if !matches!(pong, Ok(Ok(ref pong)) if !matches!(pong, Value::Push { .. })) {
                 return End::Lost("PING was not answered");
             }
             ping_at = clock.now() + ping_every;
@@ -343,19 +381,87 @@ async fn subscribe(
     connection: &mut MultiplexedConnection,
     batch: Vec<Arc<str>>,
 ) -> Result<(), End> {
+    if shared.dialect == Dialect::Sharded {
+        return subscribe_sharded(shared, connection, batch).await;
+    }
     if try_subscribe(shared, connection, &batch).await?.is_ok() {
         return Ok(());
     }
     // One forbidden channel spoils the whole command, so each is asked for by itself.
     for channel in batch {
         if let Err(refusal) = try_subscribe(shared, connection, std::slice::from_ref(&channel)).await? {
-            let store = &shared.dialer.address;
-            if shared.warned.swap(true, Ordering::Relaxed) {
-                tracing::debug!(?store, %channel, answer = %refusal, "SUBSCRIBE was refused");
-            } else {
-                tracing::warn!(?store, %channel, answer = %refusal, "SUBSCRIBE was refused, waiters poll instead");
+            shared.refused(&channel, &refusal);
+        }
+    }
+    Ok(())
+}
+
+async fn unsubscribe(shared: &Shared, connection: &mut MultiplexedConnection, batch: &[Arc<str>]) -> bool {
+    if shared.dialect == Dialect::Classic {
+        return connection.unsubscribe(texts(batch)).await.is_ok();
+    }
+    match sharded(connection, "SUNSUBSCRIBE", batch).await {
+        Ok(answers) => answers.iter().zip(batch).all(|(answer, channel)| {
+            // A server that has the slot no more says so; and that is what was wanted.
+            confirms(answer, channel, &PushKind::SUnsubscribe) || matches!(answer, Value::ServerError(_))
+        }),
+        Err(_) => false,
+    }
+}
+
+/// Sends one command for each channel, all at once.
+///
+/// The client library takes a push about a subscription for the answer to the oldest command under way, also when the
+/// server pushed it by itself because the slot has gone. All answers behind it are for other commands then; so nothing is
+/// believed but what says of itself whose it is, and after anything else the connection is given up.
+async fn sharded(
+    connection: &mut MultiplexedConnection,
+    command: &str,
+    batch: &[Arc<str>],
+) -> redis::RedisResult<Vec<Value>> {
+    let mut pipeline = redis::Pipeline::with_capacity(batch.len());
+    for channel in batch {
+        pipeline.cmd(command).arg(&**channel);
+    }
+    connection.send_packed_commands(&pipeline, 0, batch.len()).await
+}
+
+fn confirms(answer: &Value, channel: &str, expected: &PushKind) -> bool {
+    match answer {
+        Value::Push { kind, data } => {
+            kind == expected && data.first().and_then(reply::text).is_some_and(|name| name == channel)
+        }
+        _ => false,
+    }
+}
+
+async fn subscribe_sharded(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: Vec<Arc<str>>,
+) -> Result<(), End> {
+    let sent = sharded(connection, "SSUBSCRIBE", &batch);
+    let answers = match tokio::time::timeout(shared.timing.timeout, sent).await {
+        Ok(Ok(answers)) if answers.len() == batch.len() => answers,
+        Ok(_) => return Err(End::Lost("SSUBSCRIBE failed")),
+        Err(_) => return Err(End::Lost("SSUBSCRIBE was not answered")),
+    };
+    for (answer, channel) in answers.iter().zip(&batch) {
+        let error = match answer {
+            Value::ServerError(error) => error,
+            answer if confirms(answer, channel, &PushKind::SSubscribe) => continue,
+            _ => return Err(End::Lost("the answers to SSUBSCRIBE are out of step")),
+        };
+        let address = &shared.dialer.address;
+        match Redirect::read(error).as_deref() {
+            Some(Redirect::Moved { slot, to }) => {
+                shared.inner().registry.elsewhere(channel);
+                shared.channels.moved(*slot, to);
             }
-            shared.inner().registry.refused(&channel, shared.dialer.clock.now());
+            _ if address.refused(error).kind() == StoreErrorKind::Denied => {
+                shared.refused(channel, &error.details().unwrap_or_default());
+            }
+            _ => return Err(End::Lost("SSUBSCRIBE can't be served now")),
         }
     }
     Ok(())

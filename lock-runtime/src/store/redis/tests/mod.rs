@@ -18,6 +18,8 @@ use crate::token::OwnerId;
 
 mod admin;
 mod check;
+mod cluster;
+mod cluster_conformance;
 mod conformance;
 mod fair;
 mod fair_java;
@@ -148,13 +150,17 @@ async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreEr
 /// Sends a request that the server finds too late, both times: its stamp is far in the past.
 async fn acquire_late(store: &RedisStore, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
     store.check().await?;
-    let clock = &store.node().server_clock;
     let now = Clock::Boot.now();
-    let truth = clock.estimate(now).unwrap();
-    // The time in the refusal is ignored, since this seems to be newer.
-    clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    let nodes = store.nodes();
+    let truths: Vec<_> = nodes.iter().map(|node| node.server_clock.estimate(now).unwrap()).collect();
+    for node in &nodes {
+        // The time in the refusal is ignored, since this seems to be newer.
+        node.server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
+    }
     let acquired = store.acquire(request).await;
-    clock.pretend(truth, now);
+    for (node, truth) in nodes.iter().zip(truths) {
+        node.server_clock.pretend(truth, now);
+    }
     acquired
 }
 

@@ -1,0 +1,189 @@
+//! Semaphores and latches of a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::fault::Fault;
+use super::super::join::join;
+use super::super::latch::LatchNames;
+use super::super::node::{At, Node};
+use super::super::semaphore::SemaphoreNames;
+use super::Cluster;
+use super::moving::Hint;
+use super::slots::slot;
+use super::steps::{in_order, parts};
+use crate::key::LockKey;
+use crate::store::{
+    CountDownRequest, PermitCounts, Permits, PermitsAcquired, PermitsChange, PermitsKeep, PermitsRelease,
+    PermitsRequest, StoreError, Watch, Withdrawn,
+};
+
+impl Cluster {
+    fn semaphore(&self, key: &LockKey) -> Result<SemaphoreNames, StoreError> {
+        SemaphoreNames::new(&self.options.prefix, key)
+    }
+
+    fn latch(&self, key: &LockKey) -> Result<LatchNames, StoreError> {
+        LatchNames::new(&self.options.prefix, key)
+    }
+
+    /// A step at the server of a semaphore.
+    async fn at_semaphore<T, F>(
+        &self,
+        key: &LockKey,
+        timeout: Duration,
+        step: impl Fn(Arc<Node>, At) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let names = self.semaphore(key)?;
+        let channels = [Arc::from(names.channel)];
+        Ok(self.telling(slot(&names.permits), self.deadline(timeout), Hint::new(&channels), step).await?)
+    }
+
+    /// A step at the server of a latch.
+    async fn at_latch<T, F>(
+        &self,
+        key: &LockKey,
+        timeout: Duration,
+        step: impl Fn(Arc<Node>, At) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let names = self.latch(key)?;
+        let channels = [Arc::from(names.channel)];
+        // Other messages mean to Redisson that there is something to wait for.
+        let hint = Hint { channels: &channels, message: "0" };
+        Ok(self.telling(slot(&names.count), self.deadline(timeout), hint, step).await?)
+    }
+
+    pub(in super::super) async fn acquire_permits(
+        &self,
+        request: &PermitsRequest,
+    ) -> Result<PermitsAcquired, StoreError> {
+        let step = |node: Arc<Node>, at| async move { node.acquire_permits(request, at).await };
+        self.at_semaphore(&request.key, request.timeout, step).await
+    }
+
+    pub(in super::super) async fn release_permits(
+        &self,
+        request: &PermitsRelease,
+    ) -> Result<Vec<bool>, StoreError> {
+        let step =
+            |node: Arc<Node>, at| async move { node.release_permits(&request.key, &request.ids, at).await };
+        Ok(self.at_semaphore(&request.key, request.timeout, step).await?.1)
+    }
+
+    pub(in super::super) async fn withdraw_permits(
+        &self,
+        request: &PermitsRequest,
+    ) -> Result<Withdrawn, StoreError> {
+        // Never stamped: never sent.
+        let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+        let step =
+            |node: Arc<Node>, at| async move { node.release_permits(&request.key, &request.ids, at).await };
+        let (now, _) = self.at_semaphore(&request.key, request.timeout, step).await?;
+        Ok(Withdrawn::by(latest, now))
+    }
+
+    /// Each slot by itself.
+    pub(in super::super) async fn keep_permits(
+        &self,
+        request: &PermitsKeep,
+    ) -> Result<Vec<Option<Vec<bool>>>, StoreError> {
+        let deadline = self.deadline(request.timeout);
+        let holds: Result<Vec<_>, StoreError> = request
+            .holds
+            .iter()
+            .map(|hold| Ok((slot(&self.semaphore(&hold.key)?.permits), hold.clone())))
+            .collect();
+        let parts = parts(holds?);
+        let kept = join(parts.iter().map(|part| {
+            let holds = &*part.items;
+            let keep = move |node: Arc<Node>, at| async move { node.keep_permits(holds, at).await };
+            self.at_slot(part.slot, deadline, keep)
+        }))
+        .await;
+        let (mut failure, mut kept_any, mut answers) = (None, parts.is_empty(), Vec::new());
+        for (part, kept) in parts.into_iter().zip(kept) {
+            let kept = match kept {
+                Ok(kept) => {
+                    kept_any = true;
+                    kept.into_iter().map(Some).collect()
+                }
+                Err(fault) => {
+                    failure = Some(fault.error);
+                    Vec::new()
+                }
+            };
+            answers.push((part.places, kept));
+        }
+        match failure {
+            Some(error) if !kept_any => Err(error),
+            _ => Ok(in_order(answers, None)),
+        }
+    }
+
+    pub(in super::super) async fn change_permits(&self, request: &PermitsChange) -> Result<bool, StoreError> {
+        let step =
+            |node: Arc<Node>, at| async move { node.change_permits(&request.key, request.permits, at).await };
+        Ok(self.at_semaphore(&request.key, request.timeout, step).await?.0)
+    }
+
+    pub(in super::super) async fn count_permits(
+        &self,
+        key: &LockKey,
+        timeout: Duration,
+    ) -> Result<PermitCounts, StoreError> {
+        // Nothing is changed by none more.
+        let step = |node: Arc<Node>, at| async move { node.change_permits(key, Permits::Add(0), at).await };
+        Ok(self.at_semaphore(key, timeout, step).await?.1)
+    }
+
+    pub(in super::super) async fn watch_semaphore(
+        &self,
+        key: &LockKey,
+        timeout: Duration,
+    ) -> Result<Watch, StoreError> {
+        self.watch_channels(vec![Arc::from(self.semaphore(key)?.channel)], timeout).await
+    }
+
+    pub(in super::super) async fn set_count(
+        &self,
+        key: &LockKey,
+        count: u32,
+        timeout: Duration,
+    ) -> Result<bool, StoreError> {
+        let step = |node: Arc<Node>, at| async move { node.set_count(key, count, at).await };
+        self.at_latch(key, timeout, step).await
+    }
+
+    pub(in super::super) async fn count_down(&self, request: &CountDownRequest) -> Result<u64, StoreError> {
+        let step = |node: Arc<Node>, at| async move { node.count_down(request, at).await };
+        self.at_latch(&request.key, request.timeout, step).await
+    }
+
+    pub(in super::super) async fn count(&self, key: &LockKey, timeout: Duration) -> Result<u64, StoreError> {
+        let step = |node: Arc<Node>, at| async move { node.count(key, at).await };
+        self.at_latch(key, timeout, step).await
+    }
+
+    pub(in super::super) async fn delete_latch(
+        &self,
+        key: &LockKey,
+        timeout: Duration,
+    ) -> Result<bool, StoreError> {
+        let step = |node: Arc<Node>, at| async move { node.delete_latch(key, at).await };
+        self.at_latch(key, timeout, step).await
+    }
+
+    pub(in super::super) async fn watch_latch(
+        &self,
+        key: &LockKey,
+        timeout: Duration,
+    ) -> Result<Watch, StoreError> {
+        self.watch_channels(vec![Arc::from(self.latch(key)?.channel)], timeout).await
+    }
+}

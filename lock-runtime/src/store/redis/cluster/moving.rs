@@ -1,0 +1,127 @@
+//! Locks of slots that are on their way from one server to another.
+//!
+//! While a slot moves, each of its keys is at one of two servers, and a script may use keys of one only. A free mutex is
+//! no key at all, so the server never finds it with its counter: after a while of that it is taken without.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::super::fault::Fault;
+use super::super::kinds::are_mutexes;
+use super::super::node::{At, Node};
+use super::super::script::Dialect;
+use super::steps::Part;
+use super::{Cluster, is_split};
+use crate::backoff::jitter;
+use crate::clock::Tick;
+use crate::store::{AcquireRequest, Acquired, Item, Kind, StoreError};
+use crate::sync::lock;
+
+/// Between two tries while keys are at two servers.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What to publish for those who may have missed a message.
+pub(super) struct Hint<'a> {
+    pub(super) channels: &'a [Arc<str>],
+    pub(super) message: &'static str,
+}
+
+impl<'a> Hint<'a> {
+    /// A message after which everybody looks again, whatever the channel is of.
+    pub(super) fn new(channels: &'a [Arc<str>]) -> Self {
+        Self { channels, message: "1" }
+    }
+}
+
+impl Cluster {
+    /// Takes the items of the request that are in one slot, all or none.
+    pub(super) async fn acquire_part(
+        &self,
+        request: &Arc<AcquireRequest>,
+        part: &Part<Item>,
+        wait: Option<Duration>,
+        deadline: Tick,
+    ) -> Result<Acquired, StoreError> {
+        let floor = request.token_floor;
+        let single = matches!((&*request.items, floor), ([Item { kind: Kind::Mutex, .. }], 0));
+        loop {
+            let acquired = self
+                .at_slot(part.slot, deadline, |node, at| async move {
+                    if single {
+                        node.acquire_alone(request, at).await
+                    } else {
+                        node.acquire_all(request, &part.items, wait, at).await
+                    }
+                })
+                .await;
+            let fault = match acquired {
+                Err(fault) if is_split(&fault) => fault,
+                acquired => return Ok(acquired?),
+            };
+            self.in_between(part.slot);
+            let patient = !lock(&self.moving).split(part.slot, self.now());
+            // What other kinds need is at both servers, whichever is asked.
+            if floor > 0 || !are_mutexes(&part.items) {
+                return Err(fault.error);
+            }
+            if !patient {
+                return self.acquire_without_counter(request, part, deadline).await;
+            }
+            let pause = PAUSE.mul_f64(0.5 + jitter());
+            if deadline.since(self.now()) <= pause * 2 {
+                return Err(fault.error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn acquire_without_counter(
+        &self,
+        request: &Arc<AcquireRequest>,
+        part: &Part<Item>,
+        deadline: Tick,
+    ) -> Result<Acquired, StoreError> {
+        if let [item] = &*part.items {
+            let acquire = |node: Arc<Node>, at| async move { node.acquire_one_key(request, item, at).await };
+            return Ok(self.at_slot(part.slot, deadline, acquire).await?);
+        }
+        let each = part.places.iter().zip(&part.items).map(|(place, item)| Part {
+            slot: part.slot,
+            places: vec![*place],
+            items: vec![item.clone()],
+        });
+        let each: Vec<_> = each.collect();
+        Box::pin(self.acquire_several(request, &each, deadline)).await
+    }
+
+    /// Runs a step that may free something, and sees to it that those who wait hear of it: while a slot moves, what is
+    /// free may be at one server, and whoever listens at the other.
+    pub(super) async fn telling<T, F>(
+        &self,
+        slot: u16,
+        deadline: Tick,
+        hint: Hint<'_>,
+        step: impl Fn(Arc<Node>, At) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let asked = AtomicBool::new(false);
+        let done = self
+            .at_slot(slot, deadline, |node, at| {
+                asked.store(at.asking, Ordering::Relaxed);
+                step(node, at)
+            })
+            .await?;
+        if asked.load(Ordering::Relaxed) && self.dialect.get() == Some(&Dialect::Sharded) {
+            // A hint: whoever misses it looks by itself.
+            if let Ok(place) = self.owner(slot, deadline).await
+                && let Ok(node) = self.node(&place)
+            {
+                node.publish(hint.channels, hint.message, At::once(deadline.since(self.now()))).await;
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,115 @@
+//! Requests for keys in several slots, all or nothing: one slot after the other, and back when one refuses.
+//!
+//! Nobody waits while it holds something, so no order can make two of them block each other; and none takes a place in a
+//! queue, or keeps readers out, for keys that it may be the first to get and then can't use.
+//!
+//! To give back what was taken tells those who wait for it, and so also whoever asked for all. It must not try, take, and
+//! give back again for ever: the next try begins where the last one was refused, and ends there if nothing has changed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::super::join::join;
+use super::Cluster;
+use super::steps::{Part, in_order};
+use crate::clock::Tick;
+use crate::store::{
+    AcquireRequest, Acquired, Busy, Granted, Item, ServerTime, StoreError, StoreErrorKind, TokenRange,
+};
+use crate::sync::lock;
+use crate::token::OwnerId;
+
+/// Refusals that are remembered.
+const MOST: usize = 4096;
+/// Two who have got in each other's way go on at different times.
+const APART: Duration = Duration::from_millis(10);
+
+/// Where requests were refused last, by the owner of their first item.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<HashMap<OwnerId, u16>>);
+
+impl Refusals {
+    fn of(&self, request: &AcquireRequest) -> Option<u16> {
+        let refusals = lock(&self.0);
+        request.items.first().and_then(|item| refusals.get(&item.owner)).copied()
+    }
+
+    fn note(&self, request: &AcquireRequest, slot: u16) {
+        let mut refusals = lock(&self.0);
+        if refusals.len() >= MOST {
+            // Nothing is wrong without them, but slower.
+            refusals.clear();
+        }
+        if let Some(item) = request.items.first() {
+            refusals.insert(item.owner.clone(), slot);
+        }
+    }
+
+    fn forget(&self, request: &AcquireRequest) {
+        if let Some(item) = request.items.first() {
+            lock(&self.0).remove(&item.owner);
+        }
+    }
+}
+
+impl Cluster {
+    /// The request does not ask any more.
+    pub(super) fn begin_anywhere(&self, request: &AcquireRequest) {
+        self.refusals.forget(request);
+    }
+
+    pub(super) async fn acquire_several(
+        &self,
+        request: &Arc<AcquireRequest>,
+        parts: &[Part<Item>],
+        deadline: Tick,
+    ) -> Result<Acquired, StoreError> {
+        let refused = self.refusals.of(request);
+        let mut order: Vec<_> = parts.iter().collect();
+        order.sort_by_key(|part| Some(part.slot) != refused);
+        let mut taken: Vec<(&Part<Item>, Vec<TokenRange>)> = Vec::new();
+        let mut at = ServerTime::from_micros(0);
+        for part in order {
+            let answer = Box::pin(self.acquire_part(request, part, None, deadline)).await;
+            let granted = match answer {
+                Ok(Acquired::Granted(granted)) => granted,
+                Ok(Acquired::Busy(busy)) => {
+                    self.refusals.note(request, part.slot);
+                    self.undo(&taken, deadline).await?;
+                    if refused.is_some() && !taken.is_empty() {
+                        tokio::time::sleep(APART.mul_f64(rand::random())).await;
+                    }
+                    let item = part.places.get(busy.item).copied().unwrap_or_default();
+                    return Ok(Acquired::Busy(Busy { item, ..busy }));
+                }
+                // All of it is withdrawn then.
+                Err(error) if error.outcome_unknown() => return Err(error),
+                Err(error) => {
+                    self.undo(&taken, deadline).await?;
+                    return Err(error);
+                }
+            };
+            at = at.max(granted.server_time);
+            taken.push((part, granted.tokens));
+        }
+        self.refusals.forget(request);
+        let none = TokenRange { first: 1, last: 0 };
+        let tokens = taken.into_iter().map(|(part, tokens)| (part.places.clone(), tokens));
+        Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none), server_time: at }))
+    }
+
+    /// Gives the parts that were taken back. The error is one after which all of them are withdrawn.
+    async fn undo(&self, taken: &[(&Part<Item>, Vec<TokenRange>)], deadline: Tick) -> Result<(), StoreError> {
+        // Also when there is hardly any time left.
+        let deadline = deadline.max(self.now() + self.options.call_timeout / 4);
+        let undone = join(taken.iter().map(|(part, _)| self.withdraw_part(part, deadline))).await;
+        for undone in undone {
+            if let Err(error) = undone {
+                let what = format!("taken in part, and not given back yet: {error}");
+                return Err(StoreError::new(StoreErrorKind::Unanswered, what));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,329 @@
+//! The steps of a cluster: requests for keys in one slot as they are, others in a part for each slot.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::super::HIGHEST_FLOOR;
+use super::super::fault::Fault;
+use super::super::join::join;
+use super::super::names::Names;
+use super::super::node::Node;
+use super::super::script::Dialect;
+use super::super::steps::channel;
+use super::moving::Hint;
+use super::slots::slot;
+use super::{Cluster, is_split};
+use crate::clock::Tick;
+use crate::store::{
+    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, ListenerPolicy, ReleaseRequest, Released,
+    ServerTime, StoreError, StoreErrorKind, Withdrawn,
+};
+
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What of a request is in one slot.
+pub(super) struct Part<T> {
+    pub(super) slot: u16,
+    /// Where each stands in the request.
+    pub(super) places: Vec<usize>,
+    pub(super) items: Vec<T>,
+}
+
+/// The parts of a request, in the order of their slots.
+pub(super) fn parts<T>(items: impl IntoIterator<Item = (u16, T)>) -> Vec<Part<T>> {
+    let mut parts = BTreeMap::new();
+    for (place, (slot, item)) in items.into_iter().enumerate() {
+        let part = parts.entry(slot).or_insert_with(|| Part { slot, places: Vec::new(), items: Vec::new() });
+        part.places.push(place);
+        part.items.push(item);
+    }
+    parts.into_values().collect()
+}
+
+/// Answers in the order of the request, from those of its parts. What no part has an answer for is `missing`.
+pub(super) fn in_order<T: Clone>(
+    answers: impl IntoIterator<Item = (Vec<usize>, Vec<T>)>,
+    missing: T,
+) -> Vec<T> {
+    let answers: Vec<_> = answers.into_iter().collect();
+    let count = answers.iter().flat_map(|(places, _)| places).max().map_or(0, |last| last + 1);
+    let mut all = vec![missing; count];
+    for (places, answers) in answers {
+        for (place, answer) in places.into_iter().zip(answers) {
+            if let Some(one) = all.get_mut(place) {
+                *one = answer;
+            }
+        }
+    }
+    all
+}
+
+impl Cluster {
+    fn names<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
+        Names::new(&self.options.prefix, &item.key)
+    }
+
+    pub(super) fn slot(&self, item: &Item) -> Result<u16, StoreError> {
+        Ok(slot(&self.names(item)?.lock().to_string()))
+    }
+
+    /// Where a waiter for this item listens.
+    pub(super) fn channel(&self, item: &Item) -> Result<Arc<str>, StoreError> {
+        Ok(channel(&self.names(item)?, item))
+    }
+
+    pub(super) fn parts(&self, items: &[Item]) -> Result<Vec<Part<Item>>, StoreError> {
+        let items: Result<Vec<_>, _> =
+            items.iter().map(|item| Ok::<_, StoreError>((self.slot(item)?, item.clone()))).collect();
+        Ok(parts(items?))
+    }
+
+    fn keep_parts(&self, items: &[KeepItem]) -> Result<Vec<Part<KeepItem>>, StoreError> {
+        let items: Result<Vec<_>, _> =
+            items.iter().map(|keep| Ok::<_, StoreError>((self.slot(&keep.item)?, keep.clone()))).collect();
+        Ok(parts(items?))
+    }
+
+    pub(in super::super) async fn acquire(
+        &self,
+        request: Arc<AcquireRequest>,
+    ) -> Result<Acquired, StoreError> {
+        request.refuse_replication()?;
+        if request.token_floor > HIGHEST_FLOOR {
+            return Err(self.error(StoreErrorKind::Unsupported, "the token floor is too high"));
+        }
+        let deadline = self.deadline(request.timeout);
+        let parts = self.parts(&request.items)?;
+        match &*parts {
+            [part] => Box::pin(self.acquire_part(&request, part, request.wait, deadline)).await,
+            _ => Box::pin(self.acquire_several(&request, &parts, deadline)).await,
+        }
+    }
+
+    pub(in super::super) async fn keep(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
+        self.keep_each(request, Keeping::Renew).await
+    }
+
+    pub(in super::super) async fn downgrade(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
+        self.keep_each(request, Keeping::Downgrade).await
+    }
+
+    /// Each part by itself: what a server that is away has is not known, and the others are kept.
+    async fn keep_each(&self, request: &KeepRequest, how: Keeping) -> Result<Vec<Kept>, StoreError> {
+        let deadline = self.deadline(request.timeout);
+        let parts = self.keep_parts(&request.items)?;
+        let kept = join(parts.iter().map(|part| self.keep_part(part, how, deadline))).await;
+        let (mut failure, mut kept_any, mut answers) = (None, parts.is_empty(), Vec::new());
+        for (part, kept) in parts.into_iter().zip(kept) {
+            match kept {
+                Ok(kept) => {
+                    kept_any = true;
+                    answers.push((part.places, kept));
+                }
+                Err(fault) => {
+                    failure = Some(fault.error);
+                    answers.push((part.places, Vec::new()));
+                }
+            }
+        }
+        match failure {
+            Some(error) if !kept_any => Err(error),
+            _ => Ok(in_order(answers, Kept::Unknown)),
+        }
+    }
+
+    async fn keep_part(
+        &self,
+        part: &Part<KeepItem>,
+        how: Keeping,
+        deadline: Tick,
+    ) -> Result<Vec<Kept>, Fault> {
+        let keep = |items| {
+            self.at_slot(part.slot, deadline, move |node, at| async move {
+                match how {
+                    Keeping::Renew => node.keep(items, at).await,
+                    Keeping::Downgrade => node.downgrade(items, at).await,
+                }
+            })
+        };
+        match keep(&*part.items).await {
+            Err(fault) if is_split(&fault) && part.items.len() > 1 => {
+                self.in_between(part.slot);
+                let each = join(part.items.iter().map(|item| keep(std::slice::from_ref(item)))).await;
+                let kept = each.into_iter().map(|kept| match kept.as_deref() {
+                    Ok([kept]) => *kept,
+                    _ => Kept::Unknown,
+                });
+                Ok(kept.collect())
+            }
+            kept => kept,
+        }
+    }
+
+    pub(in super::super) async fn withdraw(&self, request: &AcquireRequest) -> Result<Withdrawn, StoreError> {
+        self.begin_anywhere(request);
+        // Never stamped: never sent.
+        let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+        let parts = self.parts(&request.items)?;
+        let deadline = self.deadline(request.timeout);
+        let now = join(parts.iter().map(|part| self.withdraw_part(part, deadline))).await;
+        // Each server goes by its own clock, and the stamp is for the one that is most ahead.
+        let mut settled = Withdrawn::Settled;
+        for now in now {
+            match (Withdrawn::by(latest, now?), settled) {
+                (Withdrawn::Pending(left), Withdrawn::Pending(most)) => {
+                    settled = Withdrawn::Pending(left.max(most));
+                }
+                (Withdrawn::Pending(left), Withdrawn::Settled) => settled = Withdrawn::Pending(left),
+                (Withdrawn::Settled, _) => {}
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Gives back what the owners of a part have. Says the earliest time of the servers that were asked.
+    pub(super) async fn withdraw_part(
+        &self,
+        part: &Part<Item>,
+        deadline: Tick,
+    ) -> Result<ServerTime, StoreError> {
+        let withdraw = |items: &[Item]| {
+            let items = items.to_vec();
+            async move {
+                let channels = self.channels(&items)?;
+                let items = &*items;
+                let step = move |node: Arc<Node>, at| async move { node.withdraw(items, at).await };
+                self.telling(part.slot, deadline, Hint::new(&channels), step).await
+            }
+        };
+        match withdraw(&part.items).await {
+            Err(fault) if is_split(&fault) && part.items.len() > 1 => {
+                self.in_between(part.slot);
+                let each = join(part.items.iter().map(|item| withdraw(std::slice::from_ref(item)))).await;
+                let mut earliest = None;
+                for now in each {
+                    let now = now?;
+                    earliest = Some(earliest.map_or(now, |known: ServerTime| known.min(now)));
+                }
+                earliest.ok_or(fault.error)
+            }
+            now => Ok(now?),
+        }
+    }
+
+    fn channels(&self, items: &[Item]) -> Result<Vec<Arc<str>>, StoreError> {
+        items.iter().map(|item| self.channel(item)).collect()
+    }
+
+    pub(in super::super) async fn release(
+        &self,
+        request: Arc<ReleaseRequest>,
+    ) -> Result<Released, StoreError> {
+        let deadline = self.deadline(request.timeout);
+        let parts = self.parts(&request.items)?;
+        let mut released = match &*parts {
+            [part] => self.release_part(part, &request, deadline).await?,
+            _ => self.release_several(&parts, &request, deadline).await?,
+        };
+        if self.dialect.get() == Some(&Dialect::Classic) && released.then.is_none() {
+            // The answer to PUBLISH counts the listeners at one server only.
+            released.other_listeners = released.other_listeners.max(1);
+        }
+        Ok(released)
+    }
+
+    /// Releases each part by itself.
+    fn release_several<'a>(
+        &'a self,
+        parts: &'a [Part<Item>],
+        request: &'a ReleaseRequest,
+        deadline: Tick,
+    ) -> BoxFuture<'a, Result<Released, StoreError>> {
+        Box::pin(async move {
+            let of_parts: Vec<_> = parts
+                .iter()
+                .map(|part| ReleaseRequest { items: part.items.clone(), then: None, ..request.clone() })
+                .collect();
+            let each =
+                parts.iter().zip(&of_parts).map(|(part, request)| self.release_part(part, request, deadline));
+            let each = join(each).await;
+            let done = each.iter().any(Result::is_ok);
+            let mut all = Released { held: Vec::new(), other_listeners: 0, echo: false, then: None };
+            let mut held = Vec::new();
+            for (part, released) in parts.iter().zip(each) {
+                let released = match released {
+                    Ok(released) => released,
+                    // Sent again, it finds some of them released.
+                    Err(error) if done => {
+                        let what = format!("released in part: {error}");
+                        return Err(StoreError::new(StoreErrorKind::Unanswered, what));
+                    }
+                    Err(error) => return Err(error),
+                };
+                all.other_listeners = all.other_listeners.saturating_add(released.other_listeners);
+                all.echo |= released.echo;
+                held.push((part.places.clone(), released.held));
+            }
+            all.held = in_order(held, false);
+            Ok(all)
+        })
+    }
+
+    async fn release_part(
+        &self,
+        part: &Part<Item>,
+        request: &ReleaseRequest,
+        deadline: Tick,
+    ) -> Result<Released, StoreError> {
+        let alone = ReleaseRequest { then: None, ..request.clone() };
+        let classic = self.dialect.get() != Some(&Dialect::Sharded);
+        let respects = |listeners| listeners == ListenerPolicy::Respect;
+        // Others may listen at servers that don't say so.
+        let declined = classic && request.then.as_ref().is_some_and(|then| respects(then.listeners));
+        let request = if declined { &alone } else { request };
+        let channels = self.channels(&part.items)?;
+        let step = |node: Arc<Node>, at| async move { node.release_all(request, at).await };
+        match self.telling(part.slot, deadline, Hint::new(&channels), step).await {
+            // A takeover needs the counter, which may be at the other server.
+            Err(fault) if is_split(&fault) && (part.items.len() > 1 || request.then.is_some()) => {
+                self.in_between(part.slot);
+                let each = part.items.iter().enumerate().map(|(place, item)| Part {
+                    slot: part.slot,
+                    places: vec![place],
+                    items: vec![item.clone()],
+                });
+                let each: Vec<_> = each.collect();
+                if let [part] = &*each {
+                    return Box::pin(self.release_part(part, &alone, deadline)).await;
+                }
+                self.release_several(&each, &alone, deadline).await
+            }
+            released => Ok(released?),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Keeping {
+    Renew,
+    Downgrade,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_in_the_order_of_slots_and_answers_in_that_of_the_request() {
+        let parts = parts([(9, 'a'), (3, 'b'), (9, 'c'), (4, 'd')]);
+        let slots: Vec<_> = parts.iter().map(|part| (part.slot, part.items.clone())).collect();
+        assert_eq!(slots, [(3, vec!['b']), (4, vec!['d']), (9, vec!['a', 'c'])]);
+        let answers = parts.into_iter().map(|part| {
+            // The server of slot 4 is away.
+            let answers = if part.slot == 4 { Vec::new() } else { part.items };
+            (part.places, answers)
+        });
+        assert_eq!(in_order(answers, '?'), ['a', 'b', 'c', '?']);
+    }
+}
