@@ -55,7 +55,7 @@ pub(super) struct Arena {
     pub(super) topology: Topology,
     // Before the servers: connections end first.
     proxies: Vec<Proxy>,
-    runtime: Runtime,
+    _runtime: Runtime,
     servers: Servers,
     clocks: Vec<Clock>,
     /// Where the sets are that are written under the locks.
@@ -89,7 +89,7 @@ impl Arena {
         let clocks: Vec<ServerClock> =
             (0..count).map(|_| ServerClock::new(Offset::NONE)).collect::<io::Result<_>>()?;
         let failed = |error: crate::redis::StartError| io::Error::other(error.to_string());
-        let servers = match topology {
+        let mut servers = match topology {
             Topology::Single | Topology::Quorum => Servers::Loose(
                 clocks.iter().map(|clock| RedisServer::start_with_clock(&WRITTEN_DOWN, clock)).collect(),
             ),
@@ -102,15 +102,26 @@ impl Arena {
                 Servers::Cluster(Box::new(Cluster::try_start_with(options).map_err(failed)?))
             }
         };
-        let proxies = match &servers {
-            Servers::Loose(servers) => {
-                servers.iter().map(|server| runtime.block_on(Proxy::start(server.addr()))).collect()
+        let before = |servers: &[RedisServer]| -> Vec<Proxy> {
+            servers.iter().map(|server| runtime.block_on(Proxy::start(server.addr()))).collect()
+        };
+        let ports = |proxies: &[Proxy]| proxies.iter().map(|proxy| proxy.addr().port()).collect::<Vec<_>>();
+        let proxies = match &mut servers {
+            Servers::Loose(servers) => before(servers),
+            Servers::Sentinels(sentinels) => {
+                let proxies = before(sentinels.servers());
+                sentinels.stand_behind(&ports(&proxies));
+                proxies
             }
-            Servers::Sentinels(_) | Servers::Cluster(_) => Vec::new(),
+            Servers::Cluster(cluster) => {
+                let proxies = before(cluster.nodes());
+                cluster.stand_behind(&ports(&proxies));
+                proxies
+            }
         };
         let clocks =
             clocks.into_iter().map(|clock| Clock { clock, ahead_seconds: 0, most_ahead: 0 }).collect();
-        Ok(Self { topology, proxies, runtime, servers, clocks, resource: RedisServer::start() })
+        Ok(Self { topology, proxies, _runtime: runtime, servers, clocks, resource: RedisServer::start() })
     }
 
     /// What workers connect to.
@@ -142,14 +153,9 @@ impl Arena {
         }
     }
 
-    /// What stands between the clients and this server.
-    pub(super) fn proxy(&self, at: usize) -> Option<&Proxy> {
-        self.proxies.get(at)
-    }
-
-    /// A proxy to this server for something else.
-    pub(super) fn another_proxy(&self, at: usize) -> Proxy {
-        self.runtime.block_on(Proxy::start(self.servers()[at].addr()))
+    /// What stands between this server and its clients, its replicas and its sentinels.
+    pub(super) fn proxy(&self, at: usize) -> &Proxy {
+        &self.proxies[at]
     }
 
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
@@ -189,6 +195,12 @@ impl Arena {
     pub(super) fn is_behind(&self, at: usize) -> bool {
         let clock = &self.clocks[at];
         clock.ahead_seconds < clock.most_ahead
+    }
+
+    /// Whether a time was on one of the clocks that is later than what another shows now.
+    pub(super) fn clocks_differ(&self) -> bool {
+        let latest = self.clocks.iter().map(|clock| clock.most_ahead).max();
+        self.clocks.iter().any(|clock| Some(clock.ahead_seconds) < latest)
     }
 
     /// Returns when all servers that belong together do so again.

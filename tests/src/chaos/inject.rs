@@ -10,7 +10,7 @@ use super::want::{WANTED, stored};
 use super::{CALL_TIMEOUT, LEASE};
 use crate::cluster::slot_of;
 use crate::history::Loses;
-use crate::proxy::{Fault as Trouble, Injection, Line, Proxy, Way};
+use crate::proxy::{Fault as Trouble, Injection, Line, Way};
 use crate::redis::Data;
 
 /// Longer than leases.
@@ -40,6 +40,10 @@ impl Stage<'_> {
     pub(super) fn loses(&self, fault: Fault, target: &Target) -> Loses {
         match fault {
             Fault::LostData | Fault::Flush | Fault::Eviction if self.arena.is_behind(target.at) => {
+                Loses::KeysAndTokens
+            }
+            // The one that takes over may not have heard of the last tokens, and show an earlier time.
+            Fault::Failover | Fault::LossyFailover | Fault::Promotion if self.arena.clocks_differ() => {
                 Loses::KeysAndTokens
             }
             _ => fault.loses(),
@@ -111,7 +115,7 @@ impl Stage<'_> {
     /// What the proxy before the server can do.
     fn network(&mut self, fault: Fault, at: usize) -> io::Result<bool> {
         const LINES: [Line; 3] = [Line::Connecting, Line::Commands, Line::PubSub];
-        let Some(proxy) = self.arena.proxy(at) else { return Ok(false) };
+        let proxy = self.arena.proxy(at);
         let whole = |ways: &[Way]| -> Vec<Injection> {
             let each = |way: &Way| LINES.map(|line| proxy.from_now(line, *way, Trouble::BlackHole));
             ways.iter().flat_map(each).collect()
@@ -247,9 +251,11 @@ impl Stage<'_> {
             self.arena.heal();
             return Ok(true);
         }
-        let lossy = fault == Fault::LossyFailover;
-        let _proxies = if lossy { self.cut_replicas(before)? } else { Vec::new() };
-        if lossy {
+        // From now on the replicas hear nothing of it: what it sends them vanishes, and is not delivered later either.
+        let proxy = self.arena.proxy(before);
+        let hole = (fault == Fault::LossyFailover)
+            .then(|| proxy.from_now(Line::Replication, Way::ToClient, Trouble::BlackHole));
+        if hole.is_some() {
             self.rest(SHORT / 3)?;
         }
         self.arena.server_mut(before).stop();
@@ -261,21 +267,7 @@ impl Stage<'_> {
         self.rest(SHORT)?;
         self.arena.server_mut(before).cont();
         self.arena.heal();
-        Ok(true)
-    }
-
-    /// From now on the replicas hear nothing of their primary: what it sends them vanishes on the way, and is not
-    /// delivered later either.
-    fn cut_replicas(&self, primary: usize) -> io::Result<Vec<(Proxy, Injection)>> {
-        let Some(sentinels) = self.arena.sentinels() else { return Ok(Vec::new()) };
-        let mut proxies = Vec::new();
-        for replica in (0..self.arena.servers().len()).filter(|replica| *replica != primary) {
-            let proxy = self.arena.another_proxy(primary);
-            sentinels.follow_through(replica, proxy.addr());
-            let hole = proxy.from_now(Line::Replication, Way::ToClient, Trouble::BlackHole);
-            proxies.push((proxy, hole));
-        }
-        Ok(proxies)
+        Ok(hole.is_none_or(|hole| hole.hits() > 0))
     }
 
     fn move_slot(&mut self, fault: Fault, key: &str) -> io::Result<bool> {

@@ -184,8 +184,24 @@ impl Cluster {
     #[must_use]
     pub fn url(&self) -> String {
         let password = self.options.password.as_ref().map_or_else(String::new, |text| format!(":{text}@"));
-        let nodes: Vec<String> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
+        let nodes: Vec<String> =
+            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.announced_port())).collect();
         format!("redis+cluster://{password}{}", nodes.join(","))
+    }
+
+    /// Has clients and replicas reach the nodes through these ports, one for each, which are those of
+    /// [proxies](crate::Proxy). Returns when all nodes have heard of it.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn stand_behind(&mut self, ports: &[u16]) {
+        for (node, port) in self.nodes.iter_mut().zip(ports) {
+            if let Err(why) = node.announce(*port) {
+                panic!("{why}");
+            }
+        }
+        self.wait_until_ready();
     }
 
     /// The nodes, whatever they are at present. At the start the primaries came first, then their first replicas in the

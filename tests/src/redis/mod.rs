@@ -48,6 +48,8 @@ pub struct RedisServer {
     process: Process,
     dir: TempDir,
     port: u16,
+    /// Another one, at which others find it.
+    announced: Option<u16>,
     setup: Setup,
 }
 
@@ -110,7 +112,7 @@ impl RedisServer {
         let dir = tempfile::Builder::new().prefix("lock-redis-").tempdir()?;
         setup.write(&dir)?;
         let process = setup.launch(port, &dir)?;
-        Ok(Self { process, dir, port, setup })
+        Ok(Self { process, dir, port, announced: None, setup })
     }
 
     /// `redis://127.0.0.1:<port>`.
@@ -123,6 +125,26 @@ impl RedisServer {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port at which others are told to find it: its own, or that of a [proxy](crate::Proxy).
+    pub(crate) fn announced_port(&self) -> u16 {
+        self.announced.unwrap_or(self.port)
+    }
+
+    /// From now on others are told to find it at this port of the loopback interface. Whoever starts it again has to tell it
+    /// again.
+    pub(crate) fn announce(&mut self, port: u16) -> Result<(), String> {
+        let (text_port, bus) = (port.to_string(), (self.port.saturating_add(10_000)).to_string());
+        if self.setup.role == Role::Node {
+            // The nodes go on speaking to each other directly.
+            text(self, &["CONFIG", "SET", "cluster-announce-bus-port", &bus])?;
+            text(self, &["CONFIG", "SET", "cluster-announce-port", &text_port])?;
+        } else {
+            text(self, &["CONFIG", "SET", "replica-announce-port", &text_port])?;
+        }
+        self.announced = Some(port);
+        Ok(())
     }
 
     /// The address.

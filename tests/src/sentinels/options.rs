@@ -100,20 +100,29 @@ impl Options {
         Setup { role: Role::Data, args, file: Some(file), clock: self.clocks.get(place).cloned() }
     }
 
+    /// What the sentinels are told of the primary, which has so many servers with its replicas.
+    pub(super) fn settings(&self, servers: usize) -> Vec<(&'static str, String)> {
+        let mut settings = vec![
+            ("down-after-milliseconds", self.down_after.as_millis().to_string()),
+            ("failover-timeout", self.failover_timeout.as_millis().to_string()),
+            ("parallel-syncs", servers.to_string()),
+        ];
+        settings.extend(self.password.clone().map(|password| ("auth-pass", password)));
+        settings
+    }
+
     /// How the sentinel at `port` is launched, one of those at `ports`; the first of the `servers` is the primary.
     pub(super) fn sentinel(&self, servers: &[RedisServer], port: u16, ports: &[u16]) -> Setup {
         let primary = servers[0].port();
         let quorum = ports.len() / 2 + 1;
-        let (down, timeout) = (self.down_after.as_millis(), self.failover_timeout.as_millis());
         let mut file = format!(
             "sentinel myid {}\n\
-             sentinel monitor {MASTER} 127.0.0.1 {primary} {quorum}\n\
-             sentinel down-after-milliseconds {MASTER} {down}\n\
-             sentinel failover-timeout {MASTER} {timeout}\n\
-             sentinel parallel-syncs {MASTER} {}\n",
+             sentinel monitor {MASTER} 127.0.0.1 {primary} {quorum}\n",
             sentinel_id(port),
-            servers.len(),
         );
+        for (name, value) in self.settings(servers.len()) {
+            file.push_str(&format!("sentinel {name} {MASTER} {value}\n"));
+        }
         for replica in servers.iter().skip(1) {
             file.push_str(&format!("sentinel known-replica {MASTER} 127.0.0.1 {}\n", replica.port()));
         }
@@ -124,9 +133,6 @@ impl Options {
             ));
         }
         let mut args = Vec::new();
-        if let Some(password) = &self.password {
-            file.push_str(&format!("sentinel auth-pass {MASTER} {password}\n"));
-        }
         if let Some(password) = &self.sentinel_password {
             file.push_str(&format!("sentinel sentinel-pass {password}\n"));
             args.extend(["--requirepass", password].map(str::to_owned));
