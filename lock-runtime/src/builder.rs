@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::address::{ACCEPTED, Address};
 use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
 use crate::engine::{Engine, LONGEST, out_of_range};
@@ -13,16 +14,9 @@ use crate::key::LockKey;
 use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
-use crate::store::memory::MemoryStore;
 #[cfg(feature = "redis")]
-use crate::store::{
-    StoreError,
-    redis::{RedisOptions, RedisStore},
-};
+use crate::store::redis::url::Servers;
 use crate::time;
-
-/// The URLs that [`LockManager::connect`] understands, for error texts.
-const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]` or `rediss://…`";
 
 #[derive(Clone, Debug, Default)]
 enum Runtime {
@@ -169,27 +163,9 @@ impl LockManagerBuilder {
     /// [`ConnectError::Misconfigured`] for a bad URL or settings that contradict each other.
     pub fn connect_lazy(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        let url = url.as_ref();
-        if let Some(name) = url.strip_prefix("memory:") {
-            return self.start(Clock::tokio(), |config, _| {
-                let (prefix, retention) = (config.prefix.as_str(), config.token_retention);
-                Ok(match name {
-                    "" => MemoryStore::new(prefix, retention),
-                    name => MemoryStore::named(name, prefix, retention),
-                })
-            });
-        }
-        if url.split_once("://").is_some_and(|(scheme, _)| scheme.starts_with("redis")) {
-            return self.redis(url);
-        }
-        // Only the scheme is repeated: the rest may have a password.
-        if url.starts_with("redis:") || url.starts_with("rediss:") {
-            let reason = format!("`//` is missing in the lock URL behind the first `:`; use {ACCEPTED}");
-            return Err(ConnectError::misconfigured(reason));
-        }
-        let begins =
-            url.split_once("://").map_or_else(String::new, |(scheme, _)| format!(", not with {scheme:?}"));
-        Err(ConnectError::misconfigured(format!("a lock URL begins with {ACCEPTED}{begins}")))
+        let address = Address::parse(url.as_ref())?;
+        let clock = address.clock();
+        self.start(clock, |config, runtime| address.open(config, clock, runtime))
     }
 
     /// As [`LockManager::from_env`], with these settings.
@@ -322,38 +298,7 @@ impl LockManagerBuilder {
     /// As [`connect`](Self::connect).
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        self.start_redis(|options| RedisStore::new(&client, options))?.checked().await
-    }
-
-    fn redis(self, url: &str) -> Result<LockManager, ConnectError> {
-        use crate::store::redis::RedisStore;
-        use crate::store::redis::url::{Servers, servers};
-
-        match servers(url)? {
-            Servers::One(client) => self.start_redis(|options| RedisStore::new(&client, options)),
-            Servers::Sentinel(sentinels) => {
-                self.start_redis(|options| Ok(RedisStore::with_sentinels(&sentinels, options)))
-            }
-            Servers::Cluster(seeds) => self.start_redis(|options| RedisStore::cluster(&seeds, options)),
-        }
-    }
-
-    fn start_redis(
-        self,
-        store: impl FnOnce(RedisOptions) -> Result<RedisStore, StoreError>,
-    ) -> Result<LockManager, ConnectError> {
-        self.start(Clock::Boot, |config, runtime| {
-            let options = RedisOptions::new(config, Clock::Boot, runtime.clone());
-            Ok(Arc::new(store(options)?))
-        })
-    }
-}
-
-#[cfg(not(feature = "redis"))]
-impl LockManagerBuilder {
-    // The twin of the function that is there with the feature.
-    #[allow(clippy::needless_pass_by_value, clippy::unused_self)]
-    fn redis(self, _: &str) -> Result<LockManager, ConnectError> {
-        Err(ConnectError::misconfigured("this build has no Redis store; switch on the feature `redis`"))
+        let address = Address::Redis(Servers::One(client));
+        self.start(Clock::Boot, |config, runtime| address.open(config, Clock::Boot, runtime))?.checked().await
     }
 }

@@ -101,6 +101,7 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod address;
 mod backoff;
 mod begun;
 mod body;

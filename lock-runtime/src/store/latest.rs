@@ -35,4 +35,9 @@ impl Latest {
     pub(super) fn get(&self) -> Option<ServerTime> {
         Some(self.0.load(Ordering::Acquire)).filter(|&latest| latest > 0 && latest != SEALED).map(ServerTime)
     }
+
+    /// Whether it can't be sent any more.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.0.load(Ordering::Acquire) == SEALED
+    }
 }

@@ -36,7 +36,10 @@ use crate::token::{FencingToken, OwnerId};
 mod error;
 mod latch;
 mod latest;
+mod mark;
 pub(crate) mod memory;
+#[allow(dead_code, reason = "the builder makes it")]
+pub(crate) mod quorum;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod semaphore;
@@ -47,6 +50,7 @@ use latest::Latest;
 
 pub use error::{StoreError, StoreErrorKind};
 pub use latch::{CountDownRequest, LatchStore};
+pub use mark::{Mark, MarkRequest, Marked};
 pub use semaphore::{
     MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
     PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore,
@@ -134,6 +138,7 @@ pub struct AcquireRequest {
     /// [`StoreErrorKind::Unsupported`]. Never of a [`Takeover`].
     pub replication: Replication,
     latest: Latest,
+    parts: quorum::Parts,
 }
 
 /// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
@@ -161,6 +166,7 @@ impl AcquireRequest {
             wait: None,
             replication: Replication::NONE,
             latest: Latest::default(),
+            parts: quorum::Parts::default(),
         }
     }
 
@@ -222,6 +228,11 @@ impl AcquireRequest {
         }
         let message = "no replica can confirm a grant here: this store has none; leave out `replication`";
         Err(StoreError::new(StoreErrorKind::Unsupported, message))
+    }
+
+    /// Whether it was withdrawn before it was sent, and so can't be any more.
+    fn is_sealed(&self) -> bool {
+        self.latest.is_sealed()
     }
 
     /// The largest server time at which any copy of this request may still be executed; `None` before the first
@@ -451,6 +462,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// The next page of the locks whose keys begin with a prefix. Touches nothing, and holds nobody up for long.
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>>;
+
+    /// Looks at the store's marker, or makes it: see [`MarkRequest`]. A store without one can't be part of a quorum.
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        let _ = request;
+        let message = format!("{self:?} keeps no marker, so it can't be part of a quorum");
+        Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, message)) })
+    }
 
     /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;

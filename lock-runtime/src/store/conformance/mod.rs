@@ -5,6 +5,7 @@
 //! ```ignore
 //! crate::store::conformance::conformance!(subject);                       // async fn subject() -> Subject
 //! crate::store::conformance::conformance!(subject, start_paused = true);  // what tokio::test should be given
+//! crate::store::conformance::conformance!(required: subject);             // without what a store may leave out
 //! ```
 //!
 //! Every test gets a subject whose keys nobody else uses, so tests run side by side on one server. Time passes by

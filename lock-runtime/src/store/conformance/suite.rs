@@ -3,6 +3,67 @@
 /// One `#[tokio::test]` per behaviour. See the [module](super).
 macro_rules! conformance {
     ($make:ident $(, $attribute:ident = $value:expr)*) => {
+        $crate::store::conformance::conformance! { required: $make $(, $attribute = $value)* }
+        /// What a store may leave out: takeovers, grants by a release, semaphores and latches.
+        mod optional {
+            use super::$make;
+            $crate::store::conformance::conformance! { @all [$make] [$($attribute = $value),*]
+                fair_turns {
+                    waiters_are_served_in_the_order_they_came
+                    a_release_grants_the_key_to_the_first_waiter
+                    a_direct_grant_is_no_longer_than_the_lease
+                    a_withdrawal_of_the_holder_grants_the_key
+                    a_forced_release_grants_the_key_and_keeps_the_queue
+                    a_waiter_that_missed_its_grant_learns_of_it
+                    the_dead_are_passed_over
+                    a_waiter_that_vanished_with_its_grant_loses_it
+                    tokens_grow_across_direct_grants
+                }
+                takeover {
+                    takeover_follows_a_release
+                    takeover_happens_only_when_nobody_else_listens
+                    takeover_is_not_stopped_by_our_own_watch
+                    takeover_is_stopped_by_another_watch_of_ours
+                    takeover_ignores_phantoms_when_told
+                    takeover_of_two_items
+                    takeover_needs_a_release_that_freed_something
+                    takeover_needs_a_release_that_freed_every_item
+                    takeover_does_not_follow_a_lingering_release
+                    takeover_is_stamped_like_any_acquire
+                    takeover_can_be_withdrawn
+                }
+                semaphore {
+                    a_semaphore_without_permits_has_none
+                    permits_are_taken_until_none_are_left
+                    acquire_of_many_permits_is_all_or_nothing
+                    resent_acquire_of_permits_takes_no_more_and_never_shortens
+                    expired_permits_come_back_whoever_looks_first
+                    waiting_as_long_as_a_busy_semaphore_says_is_enough
+                    release_tells_which_permits_were_held_and_loses_none
+                    keep_renews_each_permit_on_its_own
+                    many_permits_are_kept_together
+                    keep_of_permits_never_shortens
+                    withdraw_gives_permits_back_and_settles_after_latest
+                    permits_that_were_withdrawn_before_they_were_asked_for_are_not_taken
+                    permits_are_set_once_and_changed_at_will
+                    more_permits_than_java_can_count_are_refused
+                    a_watch_hears_whenever_permits_come_back
+                    a_watch_hears_nothing_of_permits_that_nobody_can_take
+                    permits_are_never_more_than_there_are
+                }
+                latch {
+                    a_latch_is_set_once_until_it_is_at_zero
+                    a_count_down_that_is_sent_again_counts_once
+                    counting_below_zero_leaves_nothing
+                    an_id_is_forgotten_after_its_time
+                    a_deleted_latch_is_gone
+                    a_watch_hears_zero_and_deletion_and_a_new_count
+                    a_latch_with_a_hash_tag_is_refused
+                }
+            }
+        }
+    };
+    (required: $make:ident $(, $attribute:ident = $value:expr)*) => {
         $crate::store::conformance::conformance! { @all [$make] [$($attribute = $value),*]
             acquire {
                 a_free_key_is_granted_and_a_held_one_is_busy
@@ -47,19 +108,6 @@ macro_rules! conformance {
                 linger_by_a_stranger_touches_nothing
                 a_lingering_key_can_be_freed_at_once
             }
-            takeover {
-                takeover_follows_a_release
-                takeover_happens_only_when_nobody_else_listens
-                takeover_is_not_stopped_by_our_own_watch
-                takeover_is_stopped_by_another_watch_of_ours
-                takeover_ignores_phantoms_when_told
-                takeover_of_two_items
-                takeover_needs_a_release_that_freed_something
-                takeover_needs_a_release_that_freed_every_item
-                takeover_does_not_follow_a_lingering_release
-                takeover_is_stamped_like_any_acquire
-                takeover_can_be_withdrawn
-            }
             keep {
                 keep_lengthens
                 keep_never_shortens
@@ -91,19 +139,10 @@ macro_rules! conformance {
                 takeover_is_declined
             }
             fair_turns {
-                waiters_are_served_in_the_order_they_came
-                a_release_grants_the_key_to_the_first_waiter
-                a_direct_grant_is_no_longer_than_the_lease
-                a_withdrawal_of_the_holder_grants_the_key
-                a_forced_release_grants_the_key_and_keeps_the_queue
-                a_waiter_that_missed_its_grant_learns_of_it
                 a_waiter_that_does_not_listen_gets_its_turn
                 an_expired_hold_leaves_the_key_to_the_first_waiter
                 the_next_hears_when_the_first_of_a_free_key_withdraws
                 the_next_hears_when_the_first_of_a_free_key_is_found_dead
-                the_dead_are_passed_over
-                a_waiter_that_vanished_with_its_grant_loses_it
-                tokens_grow_across_direct_grants
             }
             read_write {
                 readers_share_a_key
@@ -195,34 +234,6 @@ macro_rules! conformance {
                 scan_takes_its_prefix_literally
                 scan_goes_through_many_locks
                 a_lock_that_stays_is_found_while_others_come_and_go
-            }
-            semaphore {
-                a_semaphore_without_permits_has_none
-                permits_are_taken_until_none_are_left
-                acquire_of_many_permits_is_all_or_nothing
-                resent_acquire_of_permits_takes_no_more_and_never_shortens
-                expired_permits_come_back_whoever_looks_first
-                waiting_as_long_as_a_busy_semaphore_says_is_enough
-                release_tells_which_permits_were_held_and_loses_none
-                keep_renews_each_permit_on_its_own
-                many_permits_are_kept_together
-                keep_of_permits_never_shortens
-                withdraw_gives_permits_back_and_settles_after_latest
-                permits_that_were_withdrawn_before_they_were_asked_for_are_not_taken
-                permits_are_set_once_and_changed_at_will
-                more_permits_than_java_can_count_are_refused
-                a_watch_hears_whenever_permits_come_back
-                a_watch_hears_nothing_of_permits_that_nobody_can_take
-                permits_are_never_more_than_there_are
-            }
-            latch {
-                a_latch_is_set_once_until_it_is_at_zero
-                a_count_down_that_is_sent_again_counts_once
-                counting_below_zero_leaves_nothing
-                an_id_is_forgotten_after_its_time
-                a_deleted_latch_is_gone
-                a_watch_hears_zero_and_deletion_and_a_new_count
-                a_latch_with_a_hash_tag_is_refused
             }
         }
     };

@@ -34,9 +34,9 @@ use self::semaphore::{MemorySemaphores, Semaphores};
 use self::step::{Moment, Step};
 use self::table::{Table, Watched};
 use super::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore,
-    ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, ServerTime, StoreError, StoreErrorKind,
-    Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, Mark,
+    MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, ServerTime,
+    StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use crate::clock::{Clock, Tick};
 use crate::config::TokenRetention;
@@ -69,19 +69,26 @@ struct Shared {
     table: Mutex<Table>,
     semaphores: Semaphores,
     latches: Latches,
+    /// Since when the store remembers everything, if that was asked; by prefix, as the locks are.
+    markers: Mutex<BTreeMap<Arc<str>, ServerTime>>,
 }
 
 impl Shared {
     fn new() -> Arc<Self> {
+        Arc::new(Self::empty())
+    }
+
+    fn empty() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Arc::new(Self {
+        Self {
             clock: Clock::tokio(),
             epoch: u64::try_from(since_epoch.as_micros()).unwrap_or(0),
             handles: AtomicU64::new(0),
             table: Mutex::default(),
             semaphores: Semaphores::default(),
             latches: Latches::default(),
-        })
+            markers: Mutex::default(),
+        }
     }
 
     fn server_time(&self, tick: Tick) -> ServerTime {
@@ -115,6 +122,22 @@ impl MemoryStore {
         };
         drop(named);
         Self::on(shared, prefix, retention)
+    }
+
+    /// Another handle on the same store.
+    #[cfg(test)]
+    pub(crate) fn another(&self) -> Arc<Self> {
+        let Handle { shared, prefix, retention, .. } = &self.handle;
+        Self::on(Arc::clone(shared), prefix, *retention)
+    }
+
+    /// A server that was started again without its data, and whose clock has been set by `ahead`.
+    #[cfg(test)]
+    pub(crate) fn started_again(&self, ahead: std::time::Duration) -> Arc<Self> {
+        let Handle { shared, prefix, retention, .. } = &self.handle;
+        let ahead = u64::try_from(ahead.as_micros()).unwrap();
+        let empty = Shared { clock: shared.clock, epoch: shared.epoch + ahead, ..Shared::empty() };
+        Self::on(Arc::new(empty), prefix, *retention)
     }
 
     fn on(shared: Arc<Shared>, prefix: &str, retention: TokenRetention) -> Arc<Self> {
@@ -175,6 +198,18 @@ impl Handle {
         let latest = request.then.as_ref().map(|takeover| self.stamp(&takeover.request));
         let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
         Released { echo, ..released }
+    }
+
+    fn mark(&self, mark: Mark) -> Marked {
+        let server_time = self.server_time();
+        let mut markers = lock(&self.shared.markers);
+        match mark {
+            Mark::Look => {}
+            Mark::Make => drop(markers.entry(Arc::clone(&self.prefix)).or_insert(server_time)),
+            Mark::First { latest } if server_time > latest => {}
+            Mark::First { .. } => drop(markers.insert(Arc::clone(&self.prefix), ServerTime::from_micros(0))),
+        }
+        Marked { since: markers.get(&self.prefix).copied(), server_time }
     }
 
     fn watch(&self, request: &AcquireRequest) -> Watch {
@@ -249,6 +284,10 @@ impl LockStore for MemoryStore {
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
         self.handle.call(move |handle| Ok(handle.step(1, |step| step.scan(&request)).0))
+    }
+
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        self.handle.call(move |handle| Ok(handle.mark(request.mark)))
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

@@ -104,6 +104,10 @@ impl Address {
             (StoreErrorKind::Unsupported, "ERR") if detail.contains("DB index") => {
                 "; the URL ends in the number of a database that the server does not have"
             }
+            (StoreErrorKind::Unsupported, "ERR") if detail.contains("unknown command") => {
+                "; it is too old, or forbids this to all, or is a sentinel, whose address is \
+                 redis+sentinel://host:26379/master"
+            }
             (StoreErrorKind::Refused, "MISCONF") => "; its last save to disk failed, so it refuses writes",
             _ => "",
         };

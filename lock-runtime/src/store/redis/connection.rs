@@ -168,6 +168,18 @@ pub(super) struct Ready {
     asking: bool,
 }
 
+impl Ready {
+    /// How much time the call has.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.since(self.now)
+    }
+
+    /// Whether the connection is not to be used any more: it broke, or another server took over.
+    pub(super) fn is_over(&self) -> bool {
+        self.link.dead.load(Ordering::Acquire)
+    }
+}
+
 type Outcome = Result<Arc<Link>, StoreError>;
 
 enum Phase {
@@ -341,7 +353,7 @@ impl Connector {
     /// Sends one command and waits for its answer, which is never an error answer.
     pub(super) async fn call(&self, ready: &Ready, command: &Cmd) -> Result<Value, CallError> {
         let link = &ready.link;
-        let left = ready.deadline.since(ready.now);
+        let left = ready.left();
         if left.is_zero() {
             return Err(CallError::Other(
                 self.error(StoreErrorKind::Unreachable, "no time was left to send the request").into(),

@@ -6,6 +6,7 @@
 //!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
 //! - [`semaphore`], [`latch`]: the steps of those. [`cluster`]: all steps where there are several servers.
 //! - [`node`]: one server. [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
+//!   [`synced`]: one for each grant that replicas confirm. [`sentinel`]: finds the primary.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`fault`], [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
 
@@ -48,6 +49,7 @@ mod server_clock;
 mod singles;
 mod steps;
 mod subscriber;
+mod synced;
 pub(crate) mod url;
 
 #[cfg(test)]
@@ -78,6 +80,8 @@ pub(crate) struct RedisOptions {
     pub(crate) subscription_linger: Duration,
     /// How often a subscriber connection is asked whether it lives.
     pub(crate) ping_every: Duration,
+    /// How many replicas a single primary has.
+    pub(crate) replicas: Option<u32>,
     /// Doubtful server settings are errors.
     pub(crate) strict: bool,
     /// Our time; one that counts suspend.
@@ -96,6 +100,7 @@ impl RedisOptions {
             token_retention: config.token_retention,
             subscription_linger: config.subscription_linger,
             ping_every: Duration::from_secs(5),
+            replicas: config.replicas,
             strict: config.strict,
             clock,
             runtime,

@@ -12,6 +12,7 @@ use super::script::{Dialect, Invocation, Script};
 use super::server_clock::ServerClock;
 use super::singles::{AcquireOne, ReleaseOne};
 use super::subscriber::{Subscriber, Timing};
+use super::synced::Pool;
 use crate::sync::Apart;
 
 /// Aligned, so that its count is not beside what all threads read.
@@ -25,6 +26,7 @@ pub(super) struct Node {
     pub(super) connector: Arc<Connector>,
     pub(super) server_clock: Arc<ServerClock>,
     pub(super) subscriber: Subscriber,
+    pub(super) synced: Arc<Pool>,
     pub(super) acquires: Apart<Group<AcquireOne>>,
     pub(super) releases: Apart<Group<ReleaseOne>>,
     pub(super) warned_untold: AtomicBool,
@@ -64,7 +66,8 @@ impl Node {
         Arc::new(Self {
             address: dialer.address.clone(),
             connector: Connector::new(dialer.clone(), runtime.clone(), Arc::clone(&server_clock)),
-            subscriber: Subscriber::new(dialer, timing, runtime, dialect, channels),
+            subscriber: Subscriber::new(dialer.clone(), timing, runtime.clone(), dialect, channels),
+            synced: Pool::new(dialer, runtime, Arc::clone(&server_clock)),
             dialect,
             has_peers,
             options,

@@ -182,7 +182,12 @@ impl Node {
 
 /// For each released item the index of the takeover's item with the same key; `None` when they don't match.
 fn successors(items: &[Item], then: &Takeover) -> Option<Vec<usize>> {
-    if items.len() != then.request.items.len() || then.request.token_floor > HIGHEST_FLOOR {
+    let request = &then.request;
+    if items.len() != request.items.len()
+        || request.token_floor > HIGHEST_FLOOR
+        // The connection of releases is no place to wait for replicas.
+        || !request.replication.is_none()
+    {
         return None;
     }
     items.iter().map(|item| then.request.items.iter().position(|next| next.key == item.key)).collect()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Ready;
+use super::connection::{Connector, Ready};
 use super::fair;
 use super::fault::Fault;
 use super::group;
@@ -100,18 +100,23 @@ impl Node {
             .arg(request.tokens)
             .arg(self.retention(request.lease))
             .arg(latest.as_micros())
-            .arg(request.token_floor);
+            .arg(match request.replication.is_none() {
+                true => request.token_floor,
+                // Whoever releases must not grant it directly: nobody would wait for the replicas.
+                false => request.token_floor.max(1),
+            });
     }
 
     pub(super) async fn acquire(
         self: &Arc<Self>,
         request: Arc<AcquireRequest>,
     ) -> Result<Acquired, StoreError> {
-        request.refuse_replication()?;
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
-        if let ([item @ Item { kind: Kind::Mutex, .. }], 0) = (&*request.items, request.token_floor) {
+        if let ([item @ Item { kind: Kind::Mutex, .. }], 0, true) =
+            (&*request.items, request.token_floor, request.replication.is_none())
+        {
             // Before it joins others: what is wrong with its name is no matter of theirs.
             self.name(item)?;
             return group::call::<AcquireOne>(self, request).await;
@@ -127,6 +132,22 @@ impl Node {
         items: &[Item],
         wait: Option<Duration>,
         at: At,
+    ) -> Result<Acquired, Fault> {
+        if !request.replication.is_none() {
+            return Box::pin(self.acquire_synced(request, items, wait, at)).await;
+        }
+        let ready = self.connector.ready(at).await?;
+        self.acquire_over(&self.connector, ready, request, items, wait).await
+    }
+
+    /// The same over a connection of this connector.
+    pub(super) async fn acquire_over(
+        &self,
+        connector: &Connector,
+        ready: Ready,
+        request: &AcquireRequest,
+        items: &[Item],
+        wait: Option<Duration>,
     ) -> Result<Acquired, Fault> {
         let names = self.names(items)?;
         let mutexes = are_mutexes(items);
@@ -145,7 +166,7 @@ impl Node {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, request.tokens)?)
         };
-        self.in_time(at, ask, read).await
+        self.in_time_over(connector, ready, ask, read).await
     }
 
     /// The one mutex of the request, not together with others.
@@ -187,17 +208,28 @@ impl Node {
         ask: impl Fn(ServerTime) -> Invocation,
         read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
     ) -> Result<T, Fault> {
-        let mut ready = self.connector.ready(at).await?;
+        let ready = self.connector.ready(at).await?;
+        self.in_time_over(&self.connector, ready, ask, read).await
+    }
+
+    /// The same over a connection of this connector.
+    async fn in_time_over<T>(
+        &self,
+        connector: &Connector,
+        mut ready: Ready,
+        ask: impl Fn(ServerTime) -> Invocation,
+        read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
+    ) -> Result<T, Fault> {
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
             let invocation = ask(self.server_time(ready.now)?);
-            let answer = self.connector.run(&ready, &invocation).await;
+            let answer = connector.run(&ready, &invocation).await;
             match read(&ready, answer)? {
                 Ok(done) => return Ok(done),
                 Err(now) => refused = Some(now),
             }
-            ready = self.connector.later(&ready);
+            ready = connector.later(&ready);
         }
         Err(self.too_late(refused).into())
     }

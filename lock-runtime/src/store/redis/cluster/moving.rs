@@ -44,7 +44,8 @@ impl Cluster {
         deadline: Tick,
     ) -> Result<Acquired, StoreError> {
         let floor = request.token_floor;
-        let single = matches!((&*request.items, floor), ([Item { kind: Kind::Mutex, .. }], 0));
+        let replicated = !request.replication.is_none();
+        let single = !replicated && matches!((&*request.items, floor), ([Item { kind: Kind::Mutex, .. }], 0));
         loop {
             let acquired = self
                 .at_slot(part.slot, deadline, |node, at| async move {
@@ -61,8 +62,8 @@ impl Cluster {
             };
             self.in_between(part.slot);
             let patient = !lock(&self.moving).split(part.slot, self.now());
-            // What other kinds need is at both servers, whichever is asked.
-            if floor > 0 || !are_mutexes(&part.items) {
+            // What other kinds need is at both servers, whichever is asked; and a slot that moves has other replicas soon.
+            if floor > 0 || replicated || !are_mutexes(&part.items) {
                 return Err(fault.error);
             }
             if !patient {

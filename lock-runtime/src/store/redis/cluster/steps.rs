@@ -89,7 +89,6 @@ impl Cluster {
         &self,
         request: Arc<AcquireRequest>,
     ) -> Result<Acquired, StoreError> {
-        request.refuse_replication()?;
         if request.token_floor > HIGHEST_FLOOR {
             return Err(self.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, PushInfo, Value};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, PushInfo, ServerError, Value};
 
 use super::super::check::entry;
 use super::super::classify::Address;
@@ -118,6 +118,10 @@ fn refused(error: StoreError) -> StoreError {
     StoreError::new(error.kind(), format!("{error} ({what})"))
 }
 
+fn is_unknown(error: &ServerError) -> bool {
+    error.details().is_some_and(|details| details.contains("unknown command"))
+}
+
 /// Asks on a connection to a sentinel.
 pub(super) async fn view(
     connection: &MultiplexedConnection,
@@ -130,6 +134,10 @@ pub(super) async fn view(
         let mut connection = connection.clone();
         async move {
             match connection.send_packed_command(&command).await {
+                Ok(Value::ServerError(error)) if is_unknown(&error) => {
+                    let what = "this is no sentinel: it does not know SENTINEL. Their port is mostly 26379";
+                    Err(address.error(StoreErrorKind::Unsupported, what))
+                }
                 Ok(Value::ServerError(error)) => Err(refused(address.refused(&error))),
                 Ok(value) => Ok(value),
                 Err(error) => Err(address.connect_error(&error)),
@@ -165,4 +173,28 @@ pub(super) async fn view(
         replicas: number("num-slaves").and_then(|count| u32::try_from(count).ok()),
         sentinels: others.iter().filter_map(Place::of_entry).collect(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+
+    #[test]
+    fn what_they_name_is_reached_as_the_url_says() {
+        let place = Place { host: "redis-2.example".to_owned(), port: 6380 };
+        let plain = "redis://ann:hunter2@10.0.0.1:1/3".into_connection_info().unwrap();
+        let reached = place.reached_like(&plain);
+        assert_eq!(*reached.addr(), ConnectionAddr::Tcp("redis-2.example".to_owned(), 6380));
+        assert_eq!(reached.redis_settings().password(), Some("hunter2"));
+        assert_eq!(reached.redis_settings().db(), 3);
+
+        let addr =
+            ConnectionAddr::TcpTls { host: "10.0.0.1".to_owned(), port: 1, insecure: true, tls_params: None };
+        let reached = place.reached_like(&plain.set_addr(addr));
+        assert!(
+            matches!(reached.addr(), ConnectionAddr::TcpTls { host, port: 6380, insecure: true, .. } if *host == place.host)
+        );
+    }
 }

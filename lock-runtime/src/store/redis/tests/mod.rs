@@ -41,6 +41,7 @@ mod sentinel;
 mod sentinel_rig;
 mod server;
 mod states;
+mod synced;
 mod takeover;
 mod watch;
 mod wire;

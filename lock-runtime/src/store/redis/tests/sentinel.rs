@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sentinel_rig::{MASTER, Passwords, Sentinel, SentinelSet, store_at};
-use super::server::{Fake, free_port};
+use super::server::{Fake, Server, free_port};
 use super::{LEASE, RedisStore, acquire, busy, granted, item, keep, options, release, request, until};
+use crate::LockManager;
 use crate::store::{Acquired, Item, Kept, LockStore, Notice, StoreError, StoreErrorKind};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Asks until there is a grant, as the engine does: errors that pass are waited out, others are not.
 async fn granted_soon(store: &RedisStore, name: &str) -> Vec<Item> {
@@ -23,12 +26,12 @@ async fn granted_soon(store: &RedisStore, name: &str) -> Vec<Item> {
     }
 }
 
-async fn has(server: &super::Server, name: &str) -> bool {
+async fn has(server: &Server, name: &str) -> bool {
     server.command::<bool>(&["EXISTS", &format!("lock:{name}")]).await
 }
 
 /// Whether a grant is given by this server.
-async fn arrives_at(store: &RedisStore, server: &super::Server) -> bool {
+async fn arrives_at(store: &RedisStore, server: &Server) -> bool {
     let mine = granted_soon(store, "probe").await;
     let there = has(server, "probe").await;
     release(store, &mine).await.is_ok() && there
@@ -70,7 +73,17 @@ async fn errors_say_what_was_asked() {
     }
     assert!(!format!("{error}").contains("hunter2"), "{error}");
 
+    let server = Server::start();
+    let no_sentinel = format!("redis+sentinel://127.0.0.1:{}/m", server.port());
+    let error = store_at(&no_sentinel, options()).check().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("this is no sentinel"), "{error}");
+
     let set = SentinelSet::start().await;
+    let sentinel = format!("redis://127.0.0.1:{}", set.sentinels[0].port);
+    let error = store_at(&sentinel, options()).check().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("redis+sentinel://"), "{error}");
     let error = store_at(&set.url().replace(MASTER, "stock"), options()).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("\"stock\"; they know orders"), "{error}");
@@ -199,6 +212,19 @@ async fn a_primary_that_became_a_replica_is_waited_for() {
     granted_soon(&store, "a").await;
 }
 
+/// Names `host:port` as the primary, and may be asked for no more.
+async fn fake_sentinel(host: &'static str, port: u16) -> Fake {
+    Fake::start(move |words| match words[0].as_str() {
+        "HELLO" => "%1\r\n$4\r\nmode\r\n$8\r\nsentinel\r\n".to_owned(),
+        "SENTINEL" if words[1] == "GET-MASTER-ADDR-BY-NAME" => {
+            format!("*2\r\n${}\r\n{host}\r\n${}\r\n{port}\r\n", host.len(), port.to_string().len())
+        }
+        "SENTINEL" => "-NOPERM this user has no permissions\r\n".to_owned(),
+        _ => "+OK\r\n".to_owned(),
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_server_that_is_no_primary_is_not_used() {
     let replica = Fake::start(|words| match words[0].as_str() {
@@ -207,25 +233,26 @@ async fn a_server_that_is_no_primary_is_not_used() {
     })
     .await;
     let port = replica.port;
-    let sentinel = Fake::start(move |words| match words[0].as_str() {
-        "HELLO" => "%1\r\n$4\r\nmode\r\n$8\r\nsentinel\r\n".to_owned(),
-        "SENTINEL" if words[1] == "GET-MASTER-ADDR-BY-NAME" => {
-            format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.to_string().len())
-        }
-        // Its user may ask for no more.
-        "SENTINEL" => "-NOPERM this user has no permissions\r\n".to_owned(),
-        _ => "+OK\r\n".to_owned(),
-    })
-    .await;
+    let sentinel = fake_sentinel("127.0.0.1", port).await;
     let mut options = options();
-    options.connect_timeout = Duration::from_millis(400);
+    options.connect_timeout = SECOND;
     let store = store_at(&format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port), options);
     let error = store.check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}, whose role is replica")), "{error}");
 }
 
-/// The sentinels see no primary that we see.
+#[tokio::test]
+async fn a_host_name_is_used_as_it_is_named() {
+    let mut server = Server::start();
+    let sentinel = fake_sentinel("localhost", server.port()).await;
+    let store = store_at(&format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port), options());
+    granted(&store, &[item("a")]).await;
+    server.kill();
+    let place = format!("localhost:{}", server.port());
+    until("the error names it", async || store.check().await.unwrap_err().to_string().contains(&place)).await;
+}
+
 #[tokio::test]
 async fn a_sentinel_that_is_behind_does_not_bring_the_old_primary_back() {
     let set = SentinelSet::start().await;
@@ -262,4 +289,25 @@ async fn the_watcher_ends_with_the_store() {
     until("a sentinel is listened to", &anyone).await;
     drop(store);
     until("nobody listens any more", async || !anyone().await).await;
+}
+
+/// From the outside.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_outlive_a_failover() {
+    let set = SentinelSet::start().await;
+    let connect = async || LockManager::builder().lease(SECOND * 10).connect(&set.url()).await.unwrap();
+    let (here, there) = (connect().await, connect().await);
+    let guard = here.mutex("a").acquire().await.unwrap();
+    let _: i64 = set.servers[0].command(&["WAIT", "2", "5000"]).await;
+    let waiting = tokio::spawn(there.mutex("a").wait(SECOND * 60).acquire());
+    let new = set.fail_over().await;
+    set.first_is_demoted().await;
+    // The former primary knew it for 8 s more, and the new one would have forgotten it.
+    tokio::time::sleep(SECOND * 3).await;
+    assert!(has(new, "a").await);
+    assert!(!guard.is_lost());
+    assert!(!waiting.is_finished());
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    assert!(!has(new, "a").await);
 }

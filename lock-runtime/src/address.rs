@@ -1,0 +1,121 @@
+//! [`Address`]: from a lock URL to a store.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::error::ConnectError;
+use crate::store::LockStore;
+use crate::store::memory::MemoryStore;
+use crate::store::quorum::{QuorumOptions, QuorumStore};
+#[cfg(feature = "redis")]
+use crate::store::redis::{RedisOptions, RedisStore, url::Servers};
+
+/// The URLs that are understood, for error texts.
+pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]`, \
+                                   `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `rediss` for TLS, \
+                                   or `quorum:url1|url2|url3`";
+
+/// Where locks are kept.
+pub(crate) enum Address {
+    /// A fresh store, or the one of this name.
+    Memory(Option<String>),
+    #[cfg(feature = "redis")]
+    Redis(Servers),
+    Quorum(Vec<Address>),
+}
+
+impl Address {
+    /// Reads a URL. Of one that is not understood only the scheme is repeated: the rest may have a password.
+    pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
+        if let Some(urls) = url.strip_prefix("quorum:") {
+            return Self::quorum(urls);
+        }
+        if let Some(name) = url.strip_prefix("memory:") {
+            return Ok(Self::Memory(Some(name.to_owned()).filter(|name| !name.is_empty())));
+        }
+        match url.split_once("://") {
+            Some((scheme, _)) if scheme.starts_with("redis") => Self::redis(url),
+            Some((scheme, _)) => {
+                Err(refused(&format!("a lock URL begins with {ACCEPTED}, not with {scheme:?}")))
+            }
+            None if url.starts_with("redis") && url.contains(':') => {
+                Err(refused(&format!("`//` is missing in the lock URL behind the first `:`; use {ACCEPTED}")))
+            }
+            None => Err(refused(&format!("a lock URL begins with {ACCEPTED}"))),
+        }
+    }
+
+    fn quorum(urls: &str) -> Result<Self, ConnectError> {
+        let each = urls.split('|').map(|url| match Self::parse(url.trim()) {
+            Ok(Self::Quorum(_)) => Err(refused("a quorum is of plain stores, not of quorums")),
+            address => address,
+        });
+        let each = each.collect::<Result<Vec<_>, _>>()?;
+        let in_memory = each.iter().filter(|address| matches!(address, Self::Memory(_))).count();
+        if in_memory > 0 && in_memory < each.len() {
+            let what =
+                "a quorum is of stores in memory, for tests, or of servers; not of both: their clocks differ";
+            return Err(refused(what));
+        }
+        Ok(Self::Quorum(each))
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::Redis(crate::store::redis::url::servers(url)?))
+    }
+
+    #[cfg(not(feature = "redis"))]
+    fn redis(_: &str) -> Result<Self, ConnectError> {
+        Err(refused("this build has no Redis store; switch on the feature `redis`"))
+    }
+
+    /// The clock of whoever uses the store.
+    pub(crate) fn clock(&self) -> Clock {
+        match self {
+            Self::Memory(_) => Clock::tokio(),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => Clock::Boot,
+            Self::Quorum(each) => each.first().map_or(Clock::Boot, Self::clock),
+        }
+    }
+
+    /// The store. Connects on first use.
+    pub(crate) fn open(
+        self,
+        config: &Config,
+        clock: Clock,
+        runtime: &Handle,
+    ) -> Result<Arc<dyn LockStore>, ConnectError> {
+        Ok(match self {
+            Self::Memory(name) => {
+                let (prefix, retention) = (config.prefix.as_str(), config.token_retention);
+                match name {
+                    None => MemoryStore::new(prefix, retention),
+                    Some(name) => MemoryStore::named(&name, prefix, retention),
+                }
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(servers) => {
+                let options = RedisOptions::new(config, clock, runtime.clone());
+                Arc::new(match servers {
+                    Servers::One(client) => RedisStore::new(&client, options)?,
+                    Servers::Sentinel(sentinels) => RedisStore::with_sentinels(&sentinels, options),
+                    Servers::Cluster(seeds) => RedisStore::cluster(&seeds, options)?,
+                })
+            }
+            Self::Quorum(each) => {
+                let each = each.into_iter().map(|address| address.open(config, clock, runtime));
+                let options = QuorumOptions::new(config, clock, runtime.clone());
+                Arc::new(QuorumStore::new(each.collect::<Result<_, _>>()?, options)?)
+            }
+        })
+    }
+}
+
+fn refused(what: &str) -> ConnectError {
+    ConnectError::misconfigured(what)
+}

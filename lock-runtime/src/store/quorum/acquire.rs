@@ -1,0 +1,323 @@
+//! Acquire: the gate first, then the others at once, then the counters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::{Answers, Quorum, unanswered};
+use super::first;
+use super::parts::{Attempt, Role};
+use super::strays::Stray;
+use super::tokens::{Behind, Counters};
+use super::undo;
+use super::votes::{Tally, Verdict, Vote};
+use crate::clock::Tick;
+use crate::store::{
+    AcquireRequest, Acquired, BoxFuture, Busy, Granted, Kind, LockStore, ServerTime, StoreError,
+    StoreErrorKind,
+};
+
+/// How often those that were busy are asked while the gate is held.
+const ROUNDS: usize = 3;
+
+/// Refuses what a store that was started again could not be waited for.
+pub(super) fn refuse_lease(quorum: &Quorum, lease: Duration) -> Result<(), StoreError> {
+    let longest = quorum.options.max_lease;
+    if lease <= longest {
+        return Ok(());
+    }
+    let message = format!(
+        "a lease of {lease:?} is longer than the longest of this quorum, {longest:?}: for so long a store that lost its \
+         data is not believed. Use a shorter lease or `min_hold`; locks that are renewed may be held for any time"
+    );
+    Err(StoreError::new(StoreErrorKind::Unsupported, message))
+}
+
+pub(super) async fn acquire(
+    quorum: Arc<Quorum>,
+    request: Arc<AcquireRequest>,
+) -> Result<Acquired, StoreError> {
+    request.refuse_replication()?;
+    refuse_lease(&quorum, request.lease)?;
+    // It is sent now, whatever the clocks of the stores say: who withdraws it has to ask them.
+    if request.stamp(ServerTime::from_micros(1)) == ServerTime::from_micros(0) {
+        return Err(withdrawn());
+    }
+    // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth each.
+    let step = (request.timeout / 8).max(Duration::from_millis(1));
+    first::first_use(&quorum, step).await;
+    let ballot = Ballot {
+        attempt: request.parts.begin(),
+        tally: Tally::new(quorum.len()),
+        began: quorum.now(),
+        step,
+        quorum,
+        request,
+    };
+    ballot.hold().await
+}
+
+fn withdrawn() -> StoreError {
+    StoreError::new(StoreErrorKind::TooLate, "the request was withdrawn before it was sent")
+}
+
+/// One attempt.
+struct Ballot {
+    quorum: Arc<Quorum>,
+    request: Arc<AcquireRequest>,
+    attempt: Attempt,
+    tally: Tally,
+    began: Tick,
+    /// Time-out of one call.
+    step: Duration,
+}
+
+/// What the gate says.
+enum Gate {
+    Passed(usize, Granted),
+    Busy(Busy),
+    /// No store answers.
+    None,
+}
+
+impl Ballot {
+    async fn hold(mut self) -> Result<Acquired, StoreError> {
+        let granted = match self.gate().await? {
+            Gate::None => None,
+            Gate::Busy(busy) => {
+                // It has spoken for all.
+                self.undo().await?;
+                return Ok(Acquired::Busy(busy));
+            }
+            Gate::Passed(gate, granted) => self.vote(gate, granted).await?,
+        };
+        if let Some(granted) = granted {
+            return Ok(Acquired::Granted(granted));
+        }
+        let held = !self.tally.remnants().is_empty();
+        self.undo().await?;
+        let busy = self.tally.refusal()?;
+        if held {
+            // So that rivals who have split the votes don't meet again.
+            tokio::time::sleep(self.quorum.pause(1.0, 4.0)).await;
+        }
+        Ok(Acquired::Busy(busy))
+    }
+
+    /// Asks the first store in order that answers.
+    async fn gate(&mut self) -> Result<Gate, StoreError> {
+        let quorum = Arc::clone(&self.quorum);
+        // When so many are away there is no majority.
+        let most = quorum.len() - quorum.majority() + 1;
+        let limit = self.request.timeout * 3 / 8 / u32::try_from(most).unwrap_or(u32::MAX);
+        for node in quorum.gates().into_iter().take(most) {
+            let part = self.part(node, Role::Gate)?;
+            let asked = quorum.now();
+            let answer = quorum.ask([node], limit, |_, store| store.acquire(Arc::clone(&part))).next().await;
+            self.note_latest(&part);
+            match answer.map_or_else(|| Err(unanswered("no answer")), |(_, answer)| answer) {
+                Ok(Acquired::Granted(granted)) => {
+                    quorum.round_trip_was(quorum.now().since(asked));
+                    // Until it is known whether it counts.
+                    self.tally.put(node, Vote::Void(unanswered("its marker was not asked for")));
+                    return Ok(Gate::Passed(node, granted));
+                }
+                Ok(Acquired::Busy(busy)) => {
+                    quorum.round_trip_was(quorum.now().since(asked));
+                    return Ok(Gate::Busy(busy));
+                }
+                Err(error) => self.tally.put(node, Vote::from_error(error)),
+            }
+        }
+        Ok(Gate::None)
+    }
+
+    /// Asks the others, while `gate` is held.
+    async fn vote(&mut self, gate: usize, granted: Granted) -> Result<Option<Granted>, StoreError> {
+        let quorum = Arc::clone(&self.quorum);
+        // Who has just failed is left alone, unless every vote is needed.
+        let failed = self.tally.unknown();
+        let up = quorum.up();
+        let enough = up.len() >= quorum.majority() && up.contains(&gate);
+        let mut nodes = if enough { up } else { quorum.all() };
+        nodes.retain(|node| !failed.contains(node));
+        let mut gate_granted = Some(granted);
+        for round in 1..=ROUNDS {
+            let mut answers = self.ask_for_votes(&nodes, gate, &mut gate_granted)?;
+            let verdict = self.count(&mut answers).await;
+            if verdict == Verdict::Won {
+                return self.won(answers).await;
+            }
+            // Nobody else gets past the gate meanwhile, so it is worth it to wait for the end of a release, or of rivals who
+            // came through another gate.
+            nodes = self.tally.worth_asking_again();
+            let late = quorum.now().since(self.began) >= self.request.timeout * 3 / 8;
+            if nodes.is_empty() || late || round == ROUNDS {
+                break;
+            }
+            tokio::time::sleep(quorum.pause(1.0, 4.0)).await;
+        }
+        Ok(None)
+    }
+
+    fn ask_for_votes(
+        &self,
+        nodes: &[usize],
+        gate: usize,
+        granted: &mut Option<Granted>,
+    ) -> Result<Answers<Vote>, StoreError> {
+        let max_lease = self.quorum.options.max_lease;
+        let step = self.step;
+        let mut calls = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            let part = if node == gate { None } else { Some(self.part(node, Role::Vote)?) };
+            calls.push((node, part));
+        }
+        let mut parts = calls.into_iter();
+        Ok(self.quorum.ask(nodes.iter().copied(), step * 2, |_, store| {
+            let (store, part) = (Arc::clone(store), parts.next().and_then(|(_, part)| part));
+            let granted = granted.take_if(|_| part.is_none());
+            Box::pin(vote_of(store, part, granted, max_lease, step))
+        }))
+    }
+
+    /// Counts until it is won, or everybody has answered.
+    async fn count(&mut self, answers: &mut Answers<Vote>) -> Verdict {
+        while self.tally.verdict(answers.open()) != Verdict::Won {
+            let Some((node, answer)) = answers.next().await else { break };
+            self.tally.put(node, answer.unwrap_or_else(|error| self.tally.failed(node, error)));
+            self.request.parts.of(node).iter().for_each(|part| self.note_latest(part));
+        }
+        self.tally.verdict(0)
+    }
+
+    /// Lifts the counters. Where nobody has answered yet, it may be held too, or will be.
+    async fn won(&mut self, mut late: Answers<Vote>) -> Result<Option<Granted>, StoreError> {
+        let quorum = Arc::clone(&self.quorum);
+        for &node in late.silent() {
+            self.tally.put(node, Vote::Unknown(unanswered("not waited for")));
+        }
+        let grants = self.tally.grants();
+        let server_time = grants.iter().map(|(_, granted)| granted.server_time).max();
+        let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
+        let mut counters = Counters::new(quorum.majority(), self.request.items.len(), &grants);
+        let mut unlifted = Vec::new();
+        if !counters.is_settled() {
+            unlifted = self.lift(&mut counters).await?;
+            if !counters.is_settled() {
+                for stray in unlifted {
+                    self.tally.put(
+                        stray.node,
+                        Vote::Unknown(unanswered("its fencing counter could not be lifted")),
+                    );
+                }
+                return Ok(None);
+            }
+        }
+        let now = quorum.now();
+        for node in self.tally.unknown() {
+            unlifted.extend(self.request.parts.of(node).into_iter().map(|part| Stray::new(node, part, now)));
+        }
+        quorum.strays.add(&self.request.items, &unlifted, now);
+        if late.open() > 0 {
+            let (strays, request) = (Arc::clone(&quorum.strays), Arc::clone(&self.request));
+            quorum.options.runtime.spawn(async move {
+                while let Some((node, answer)) = late.next().await {
+                    if !answer.is_err_and(|error| error.outcome_unknown()) {
+                        strays.answered(&request.items, node);
+                    }
+                }
+            });
+        }
+        Ok(Some(Granted { tokens: counters.tokens(), server_time }))
+    }
+
+    /// Lifts counters by acquiring once more, each key on its own. Returns what was not answered.
+    async fn lift(&self, counters: &mut Counters) -> Result<Vec<Stray>, StoreError> {
+        let mut parts = Vec::new();
+        for behind in counters.behind() {
+            let Some(item) = self.request.items.get(behind.item) else { continue };
+            let make = || {
+                let items = vec![item.clone()];
+                AcquireRequest::new(items, self.request.lease, self.step)
+                    .token_floor(behind.to.saturating_sub(1))
+            };
+            let now = self.quorum.now();
+            let part = self.request.parts.part(self.attempt, behind.node, Role::Lift, now, make);
+            parts.push((behind, part.ok_or_else(withdrawn)?, now));
+        }
+        // A node may have several counters: each is a call of its own.
+        let mut calls: Vec<(Behind, Answers<Acquired>)> = Vec::with_capacity(parts.len());
+        for (behind, part, _) in &parts {
+            let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(part));
+            calls.push((*behind, self.quorum.ask([behind.node], self.step, ask)));
+        }
+        let mut unanswered = Vec::new();
+        for ((behind, mut answer), (_, part, sent)) in calls.into_iter().zip(parts) {
+            match answer.next().await {
+                Some((_, Ok(Acquired::Granted(granted)))) => {
+                    let last = granted.tokens.first().map_or(0, |range| range.last);
+                    counters.lifted(behind.node, behind.item, last);
+                }
+                Some((_, Ok(Acquired::Busy(_)))) => {}
+                Some((_, Err(error))) if !error.outcome_unknown() => {}
+                _ => unanswered.push(Stray::new(behind.node, Arc::clone(&part), sent)),
+            }
+            self.note_latest(&part);
+        }
+        Ok(unanswered)
+    }
+
+    /// Gives back what the attempt has got.
+    async fn undo(&self) -> Result<(), StoreError> {
+        undo::undo(&self.quorum, &self.request, &self.tally, self.step).await
+    }
+
+    /// The request to send to a node.
+    fn part(&self, node: usize, role: Role) -> Result<Arc<AcquireRequest>, StoreError> {
+        let request = &self.request;
+        // Whoever wants tokens above a floor is not granted a key by a release, which is one store's.
+        let fair = request.items.iter().any(|item| item.kind == Kind::Fair);
+        let make = || {
+            let part = AcquireRequest::new(request.items.clone(), request.lease, self.step);
+            let part = part.tokens(request.tokens).token_floor(request.token_floor.max(u64::from(fair)));
+            match request.wait {
+                Some(wait) if role == Role::Gate => part.queued(wait),
+                _ => part,
+            }
+        };
+        let part = request.parts.part(self.attempt, node, role, self.quorum.now(), make);
+        part.ok_or_else(withdrawn)
+    }
+
+    /// What says until when the request may be executed somewhere.
+    fn note_latest(&self, part: &AcquireRequest) {
+        if let Some(latest) = part.latest() {
+            self.request.raise_latest(latest);
+        }
+    }
+}
+
+/// What a store says, and whether it counts. Without a part it has granted it already.
+fn vote_of(
+    store: Arc<dyn LockStore>,
+    part: Option<Arc<AcquireRequest>>,
+    granted: Option<Granted>,
+    max_lease: Duration,
+    timeout: Duration,
+) -> BoxFuture<Result<Vote, StoreError>> {
+    Box::pin(async move {
+        let granted = match (part, granted) {
+            (Some(part), _) => match store.acquire(part).await? {
+                Acquired::Granted(granted) => granted,
+                Acquired::Busy(busy) => return Ok(Vote::No(busy)),
+            },
+            (None, Some(granted)) => granted,
+            (None, None) => return Err(unanswered("asked twice")),
+        };
+        // After the grant: an empty store would have granted it to anybody.
+        Ok(match first::is_believed(&store, max_lease, timeout).await {
+            Ok(()) => Vote::Yes(granted),
+            Err(error) => Vote::Void(error),
+        })
+    })
+}

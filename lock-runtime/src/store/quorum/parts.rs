@@ -1,0 +1,114 @@
+//! [`Parts`]: the requests that a quorum has made of one, for its stores.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::clock::Tick;
+use crate::store::AcquireRequest;
+
+/// What a part is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It waits at the store when it is refused.
+    Gate,
+    /// It asks for a vote, and leaves nothing behind when it is refused.
+    Vote,
+    /// It lifts the counter of one key.
+    Lift,
+}
+
+/// Which attempt makes parts: an earlier one makes no more after the request was withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attempt(u64);
+
+/// Everything that was sent for a request. Each store has parts of its own, since each has its own clock.
+#[derive(Default)]
+pub(crate) struct Parts(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    attempt: u64,
+    made: Vec<Part>,
+}
+
+struct Part {
+    node: usize,
+    role: Role,
+    request: Arc<AcquireRequest>,
+    sent: Tick,
+}
+
+/// What was sent to one store.
+#[derive(Debug)]
+pub(super) struct SentTo {
+    pub(super) node: usize,
+    pub(super) requests: Vec<Arc<AcquireRequest>>,
+    /// When any of them was sent last.
+    pub(super) sent: Tick,
+}
+
+impl Parts {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn begin(&self) -> Attempt {
+        Attempt(self.inner().attempt)
+    }
+
+    /// The part to send to `node` now, the same as before if there is one. `None` when the request was withdrawn.
+    pub(super) fn part(
+        &self,
+        attempt: Attempt,
+        node: usize,
+        role: Role,
+        now: Tick,
+        make: impl FnOnce() -> AcquireRequest,
+    ) -> Option<Arc<AcquireRequest>> {
+        let mut inner = self.inner();
+        if inner.attempt != attempt.0 {
+            return None;
+        }
+        let part = inner.made.iter_mut().find(|part| part.node == node && part.role == role);
+        // One that was withdrawn before it was sent can't be sent any more.
+        if let Some(part) = part.filter(|part| part.role != Role::Lift && !part.request.is_sealed()) {
+            part.sent = now;
+            return Some(Arc::clone(&part.request));
+        }
+        let request = Arc::new(make());
+        inner.made.push(Part { node, role, request: Arc::clone(&request), sent: now });
+        Some(request)
+    }
+
+    /// What was sent to a node.
+    pub(super) fn of(&self, node: usize) -> Vec<Arc<AcquireRequest>> {
+        let inner = self.inner();
+        let parts = inner.made.iter().filter(|part| part.node == node);
+        parts.map(|part| Arc::clone(&part.request)).collect()
+    }
+
+    /// What was sent to all nodes. The attempts under way send no more.
+    pub(super) fn withdraw(&self) -> Vec<SentTo> {
+        let mut inner = self.inner();
+        inner.attempt += 1;
+        let mut sent: Vec<SentTo> = Vec::new();
+        for part in &inner.made {
+            let request = Arc::clone(&part.request);
+            match sent.iter_mut().find(|sent| sent.node == part.node) {
+                Some(sent) => {
+                    sent.requests.push(request);
+                    sent.sent = sent.sent.max(part.sent);
+                }
+                None => sent.push(SentTo { node: part.node, requests: vec![request], sent: part.sent }),
+            }
+        }
+        sent
+    }
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<usize> = self.inner().made.iter().map(|part| part.node).collect();
+        f.debug_tuple("Parts").field(&nodes).finish()
+    }
+}

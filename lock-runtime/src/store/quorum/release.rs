@@ -1,0 +1,117 @@
+//! Release: at all stores at once; answered when a majority has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::{Answers, Quorum};
+use super::{merge, undo};
+use crate::backoff::Backoff;
+use crate::clock::Tick;
+use crate::store::{ReleaseRequest, Released, StoreError};
+
+/// What the stores have said.
+struct Count {
+    /// By item, then by node.
+    held: Vec<Vec<Option<bool>>>,
+    answered: usize,
+    released: Released,
+    errors: Vec<(usize, StoreError)>,
+}
+
+impl Count {
+    fn put(&mut self, node: usize, answer: Result<Released, StoreError>) {
+        match answer {
+            Ok(released) => {
+                self.answered += 1;
+                for (held, at_node) in self.held.iter_mut().zip(released.held) {
+                    if let Some(place) = held.get_mut(node) {
+                        *place = Some(at_node);
+                    }
+                }
+                let others = &mut self.released.other_listeners;
+                *others = released.other_listeners.max(*others);
+                self.released.echo |= released.echo;
+            }
+            Err(error) => self.errors.push((node, error)),
+        }
+    }
+}
+
+pub(super) async fn release(
+    quorum: Arc<Quorum>,
+    request: Arc<ReleaseRequest>,
+) -> Result<Released, StoreError> {
+    let strays = quorum.strays.end(&request.items);
+    let until = quorum.now() + request.timeout;
+    let timeout = request.timeout * 3 / 4;
+    // Nobody could take it on all stores in the same step.
+    let part = Arc::new(ReleaseRequest { then: None, timeout, ..(*request).clone() });
+    let mut answers = quorum.ask(quorum.all(), timeout, |_, store| store.release(Arc::clone(&part)));
+    let mut count = Count {
+        held: vec![vec![None; quorum.len()]; request.items.len()],
+        answered: 0,
+        released: Released { held: Vec::new(), other_listeners: 0, echo: false, then: None },
+        errors: Vec::new(),
+    };
+    loop {
+        let open = answers.open();
+        let held: Option<Vec<bool>> = count.held.iter().map(|held| merge::held(held, open)).collect();
+        let enough = count.answered >= quorum.majority();
+        if let Some(held) = held.filter(|_| enough || open == 0) {
+            count.released.held = held;
+            break;
+        }
+        match answers.next().await {
+            Some((node, answer)) => count.put(node, answer),
+            None => break,
+        }
+    }
+    undo::settle(&quorum, strays);
+    let Count { answered, released, errors, .. } = count;
+    let outcome = if answered >= quorum.majority() { Ok(released) } else { Err(too_few(&quorum, &errors)) };
+    let failed: Vec<usize> =
+        errors.into_iter().filter(|(_, error)| error.is_transient()).map(|(node, _)| node).collect();
+    if answers.open() > 0 || !failed.is_empty() {
+        quorum.options.runtime.clone().spawn(go_on(quorum, part, answers, failed, until));
+    }
+    outcome
+}
+
+/// Whoever waits is not held up by a store that could not be asked for a moment.
+async fn go_on(
+    quorum: Arc<Quorum>,
+    part: Arc<ReleaseRequest>,
+    mut answers: Answers<Released>,
+    mut failed: Vec<usize>,
+    until: Tick,
+) {
+    let mut backoff = Backoff::new();
+    loop {
+        while let Some((node, answer)) = answers.next().await {
+            if answer.is_err_and(|error| error.is_transient()) {
+                failed.push(node);
+            }
+        }
+        let pause = backoff.next();
+        let left = until.since(quorum.now() + pause);
+        if failed.is_empty() || left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        let timeout = left.max(Duration::from_millis(1));
+        let nodes = std::mem::take(&mut failed);
+        answers = quorum.ask(nodes, timeout, |_, store| store.release(Arc::clone(&part)));
+    }
+}
+
+/// Fewer than a majority have answered: the engine says it again, for which it need not know what these have done.
+pub(super) fn too_few(quorum: &Quorum, errors: &[(usize, StoreError)]) -> StoreError {
+    let mut message = format!("fewer than a majority of {} stores have answered", quorum.len());
+    for (node, error) in errors {
+        message.push_str(&format!("; {}: {error}", node + 1));
+    }
+    // One of unknown outcome is worse than one that was not executed.
+    let error = errors.iter().find(|(_, error)| error.outcome_unknown()).or(errors.first());
+    let kind = error.map_or(crate::store::StoreErrorKind::Unanswered, |(_, error)| error.kind());
+    StoreError::new(kind, message)
+}

@@ -1,0 +1,148 @@
+//! [`Strays`]: requests that may still be executed for an owner that holds its keys without them.
+//!
+//! A request that was won without the answer of some store, and one that takes a lost store again, may be executed after
+//! the owner has released its keys, and take them for nobody. So they are noted here, for the short time in which that
+//! can happen, and withdrawn after the release.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::store::{AcquireRequest, Item};
+use crate::sync::{Mutex, lock};
+use crate::token::OwnerId;
+
+/// A request to one store without an answer.
+#[derive(Clone, Debug)]
+pub(super) struct Stray {
+    pub(super) node: usize,
+    pub(super) request: Arc<AcquireRequest>,
+    /// After this the store refuses it.
+    pub(super) until: Tick,
+}
+
+impl Stray {
+    pub(super) fn new(node: usize, request: Arc<AcquireRequest>, sent: Tick) -> Self {
+        // A store that connects first sends it later, and its clock may be a little slower.
+        let until = sent + request.timeout * 3 + Duration::from_secs(1);
+        Self { node, request, until }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Strays(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    owners: HashMap<OwnerId, Owner>,
+    /// When strays that are over are looked for.
+    sweep: Tick,
+}
+
+#[derive(Debug, Default)]
+struct Owner {
+    /// Renewals under way.
+    renewals: u32,
+    /// It was released while they were.
+    ended: bool,
+    strays: Vec<Stray>,
+}
+
+const SWEEP: Duration = Duration::from_secs(1);
+
+impl Strays {
+    /// Notes strays of one request.
+    pub(super) fn add(&self, items: &[Item], strays: &[Stray], now: Tick) {
+        if strays.is_empty() {
+            return;
+        }
+        let mut inner = lock(&self.0);
+        if now >= inner.sweep {
+            inner.sweep = now + SWEEP;
+            inner.owners.retain(|_, owner| {
+                owner.strays.retain(|stray| now < stray.until);
+                owner.renewals > 0 || !owner.strays.is_empty()
+            });
+        }
+        // Items of one request that are released together have the same strays: one of them is enough.
+        if let Some(item) = items.first() {
+            inner.owners.entry(item.owner.clone()).or_default().strays.extend_from_slice(strays);
+        }
+    }
+
+    /// A node has answered the request for these.
+    pub(super) fn answered(&self, items: &[Item], node: usize) {
+        let mut inner = lock(&self.0);
+        let Some(item) = items.first() else { return };
+        let Some(owner) = inner.owners.get_mut(&item.owner) else { return };
+        owner.strays.retain(|stray| stray.node != node);
+        if owner.strays.is_empty() && owner.renewals == 0 {
+            inner.owners.remove(&item.owner);
+        }
+    }
+
+    /// The owners release their keys: what is to be withdrawn after that.
+    pub(super) fn end<'a>(&self, items: impl IntoIterator<Item = &'a Item>) -> Vec<Stray> {
+        let mut inner = lock(&self.0);
+        let mut strays = Vec::new();
+        for item in items {
+            let Some(owner) = inner.owners.get_mut(&item.owner) else { continue };
+            owner.ended = true;
+            strays.append(&mut owner.strays);
+            if owner.renewals == 0 {
+                inner.owners.remove(&item.owner);
+            }
+        }
+        strays
+    }
+
+    /// Renewals of these are under way until what is returned is dropped.
+    pub(super) fn renewing(self: &Arc<Self>, items: Vec<Item>) -> Renewing {
+        let mut inner = lock(&self.0);
+        for item in &items {
+            inner.owners.entry(item.owner.clone()).or_default().renewals += 1;
+        }
+        drop(inner);
+        Renewing { strays: Arc::clone(self), items }
+    }
+}
+
+/// See [`Strays::renewing`].
+#[derive(Debug)]
+pub(super) struct Renewing {
+    strays: Arc<Strays>,
+    items: Vec<Item>,
+}
+
+impl Renewing {
+    /// Notes a request that is about to be sent; `false` when it must not be, since the owner has released its key.
+    pub(super) fn retakes(&self, owner: &OwnerId, stray: Stray) -> bool {
+        let mut inner = lock(&self.strays.0);
+        match inner.owners.get_mut(owner) {
+            Some(owner) if !owner.ended => {
+                owner.strays.push(stray);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// It was answered.
+    pub(super) fn answered(&self, item: &Item, node: usize) {
+        self.strays.answered(std::slice::from_ref(item), node);
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.strays.0);
+        for item in &self.items {
+            let Some(owner) = inner.owners.get_mut(&item.owner) else { continue };
+            owner.renewals -= 1;
+            if owner.renewals == 0 && owner.strays.is_empty() {
+                inner.owners.remove(&item.owner);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Renewal.
+
+use std::sync::Arc;
+
+use super::rig::*;
+use crate::store::{Acquired, Kept, LockStore, StoreErrorKind};
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_renewed_by_a_majority() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    for fault in [Fault::Refuses, Fault::Swallows, Fault::Mute] {
+        rig.fail(&[0], fault);
+        tokio::time::sleep(LEASE / 2).await;
+        assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    }
+    rig.fail(&[0], Fault::None);
+    for server in &rig.servers[1..] {
+        let left = server.store().status(key("a")).await.unwrap().remaining.unwrap();
+        assert!(left > LEASE - SECOND * 2, "{left:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_only_a_minority_has_renewed_is_not() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.fail(&[0, 1], Fault::Refuses);
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Unknown);
+    rig.fail(&[2], Fault::Refuses);
+    assert_eq!(keep(&process, 1).await.unwrap_err().kind(), StoreErrorKind::Unreachable);
+    // It goes on when they come back in time.
+    rig.fail(&[0, 1, 2], Fault::None);
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_gone_when_a_majority_has_lost_it() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.fail(&[2], Fault::Refuses);
+    rig.servers[0].store().force_release(key("a")).await.unwrap();
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Unknown);
+    rig.servers[1].store().force_release(key("a")).await.unwrap();
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Gone);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(rig.holders("a").await[..2], [None, None], "what is lost is not taken again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_lost_a_hold_is_taken_again_by_its_renewal() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    rig.process().check().await.unwrap();
+    // It was away when the key was taken.
+    rig.fail(&[1], Fault::Refuses);
+    grant(&process, 1).await;
+    rig.fail(&[1], Fault::None);
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(rig.holders("a").await, vec![Some(owner(1)); 3]);
+    // It has lost its data. Another store may fail after that.
+    rig.servers[1].wipe();
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(rig.holders("a").await, vec![Some(owner(1)); 3]);
+    rig.fail(&[2], Fault::Refuses);
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_from_another_owner_by_a_renewal() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.servers[2].store().force_release(key("a")).await.unwrap();
+    let other = rig.servers[2].store().acquire(request("a", 2)).await.unwrap();
+    assert!(matches!(other, Acquired::Granted(_)));
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(rig.holders("a").await[2], Some(owner(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_during_a_renewal_is_not_undone_by_it() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.servers[2].store().force_release(key("a")).await.unwrap();
+    // The renewal finds that the third has lost it, while the key is released.
+    rig.fail(&[2], Fault::Slow(SECOND / 10));
+    let renewing = Arc::clone(&process);
+    let renewal = tokio::spawn(async move { keep(&renewing, 1).await });
+    tokio::time::sleep(SECOND / 20).await;
+    release(&process, 1).await.unwrap();
+    assert_eq!(renewal.await.unwrap().unwrap(), Kept::Renewed);
+    tokio::time::sleep(SECOND * 5).await;
+    assert_eq!(rig.holders("a").await, [None, None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_after_a_slow_renewal_leaves_nothing() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.servers[2].store().force_release(key("a")).await.unwrap();
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    // The third is being taken again: that is on its way when the key is released, and arrives after that.
+    rig.fail(&[2], Fault::Slow(SECOND * 2));
+    tokio::task::yield_now().await;
+    release(&process, 1).await.unwrap();
+    rig.fail(&[2], Fault::None);
+    tokio::time::sleep(SECOND * 6).await;
+    assert_eq!(rig.holders("a").await, [None, None, None]);
+}

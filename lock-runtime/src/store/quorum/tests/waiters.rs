@@ -1,0 +1,179 @@
+//! Who waits: when it is woken, and in which order it is served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::rig::*;
+use crate::store::{
+    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Notice, Standing,
+};
+
+const SHORT: Duration = Duration::from_millis(20);
+
+async fn hears_within(watch: &mut crate::store::Watch, time: Duration) -> bool {
+    tokio::time::timeout(time, watch.notice()).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_wakes_a_waiter_soon_and_once() {
+    for away in [None, Some(0), Some(1), Some(2)] {
+        let rig = Rig::new(3);
+        let (holder, waiter) = (rig.process(), rig.process());
+        grant(&holder, 1).await;
+        let mut watch = waiter.watch(request("a", 2)).await.unwrap();
+        assert!(watch.is_confirmed());
+        rig.fail(&Vec::from_iter(away), Fault::Refuses);
+        release(&holder, 1).await.unwrap();
+        assert!(hears_within(&mut watch, SHORT).await, "{away:?}");
+        assert!(!hears_within(&mut watch, SECOND * 5).await, "{away:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_votes_that_a_loser_gives_back_wake_nobody_soon_nor_often() {
+    let rig = Rig::new(3);
+    // Somebody holds it who came through another gate.
+    let long = Arc::new(AcquireRequest::new(vec![item("a", 7)], SECOND * 100, SECOND));
+    for server in &rig.servers[1..] {
+        server.store().acquire(Arc::clone(&long)).await.unwrap();
+    }
+    let (one, other) = (rig.process(), rig.process());
+    let mut watches =
+        [one.watch(request("a", 1)).await.unwrap(), other.watch(request("a", 2)).await.unwrap()];
+    assert!(is_busy(&one, 3).await);
+    for watch in &mut watches {
+        assert!(!hears_within(watch, SHORT).await);
+    }
+    // Each asks again whenever it is woken.
+    rig.servers.iter().for_each(|server| drop(server.acquires()));
+    let mut number = 10;
+    let end = tokio::time::Instant::now() + SECOND * 20;
+    while tokio::time::Instant::now() < end {
+        let [first, second] = &mut watches;
+        let woken = tokio::select! {
+            _ = first.notice() => Some(&one),
+            _ = second.notice() => Some(&other),
+            () = tokio::time::sleep(SECOND) => None,
+        };
+        if let Some(process) = woken {
+            number += 1;
+            assert!(is_busy(process, number).await);
+        }
+    }
+    let asked = rig.servers[0].acquires();
+    assert!((2..=60).contains(&asked), "{asked} attempts of two waiters in 20 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_confirmed_by_a_majority_and_mended_later() {
+    let rig = Rig::new(3);
+    let (holder, waiter) = (rig.process(), rig.process());
+    grant(&holder, 1).await;
+    rig.fail(&[0, 1], Fault::Refuses);
+    assert!(!waiter.watch(request("a", 2)).await.unwrap().is_confirmed());
+    rig.fail(&[1], Fault::None);
+    let mut watch = waiter.watch(request("a", 2)).await.unwrap();
+    assert!(watch.is_confirmed());
+    rig.fail(&[0], Fault::None);
+    tokio::time::sleep(SECOND * 3).await;
+    rig.fail(&[2], Fault::Refuses);
+    release(&holder, 1).await.unwrap();
+    assert!(hears_within(&mut watch, SHORT).await, "the first two are a majority");
+    rig.fail(&[0, 1, 2], Fault::Refuses);
+    assert!(waiter.watch(request("a", 2)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_watch_leaves_nothing_at_the_stores() {
+    let rig = Rig::new(3);
+    let (holder, waiter) = (rig.process(), rig.process());
+    let watch = waiter.watch(request("a", 2)).await.unwrap();
+    grant(&holder, 1).await;
+    assert_eq!(release(&holder, 1).await.unwrap().other_listeners, 1);
+    drop(watch);
+    tokio::time::sleep(SHORT).await;
+    grant(&holder, 1).await;
+    assert_eq!(release(&holder, 1).await.unwrap().other_listeners, 0);
+}
+
+fn fair(number: u32) -> Item {
+    Item { kind: Kind::Fair, ..item("a", number) }
+}
+
+fn in_line(number: u32) -> Arc<AcquireRequest> {
+    Arc::new(AcquireRequest::new(vec![fair(number)], LEASE, SECOND * 2).queued(SECOND * 60))
+}
+
+async fn give_back(store: &Arc<dyn LockStore>, number: u32) {
+    let items = vec![fair(number)];
+    let timeout = SECOND * 2;
+    let linger = Duration::ZERO;
+    let request = crate::store::ReleaseRequest { items, linger, then: None, own_watches: 0, timeout };
+    assert_eq!(store.release(Arc::new(request)).await.unwrap().held, [true]);
+}
+
+async fn keep_place(store: &Arc<dyn LockStore>, number: u32) -> Kept {
+    let items = vec![KeepItem { item: fair(number), lease: LEASE, standing: Standing::Waiter }];
+    store.keep(Arc::new(KeepRequest { items, timeout: SECOND * 2 })).await.unwrap()[0]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fair_lock_is_served_in_the_order_of_the_gate() {
+    for away in [None, Some(1), Some(2)] {
+        let rig = Rig::new(3);
+        let processes = [rig.process(), rig.process()];
+        processes[0].check().await.unwrap();
+        rig.fail(&Vec::from_iter(away), Fault::Refuses);
+        let first = processes[0].acquire(in_line(9)).await.unwrap();
+        assert!(matches!(first, Acquired::Granted(_)));
+        let mut line = Vec::new();
+        for (number, process) in [3, 1, 2].into_iter().zip(processes.iter().cycle()) {
+            let request = in_line(number);
+            assert!(matches!(process.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
+            let watch = process.watch(Arc::clone(&request)).await.unwrap();
+            assert!(matches!(process.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
+            line.push((process, number, request, watch));
+        }
+        let mut holder = (&processes[0], 9);
+        for turn in 0..line.len() {
+            for (process, number, _, _) in &line[turn..] {
+                assert!(matches!(keep_place(process, *number).await, Kept::Waiting(_)));
+            }
+            give_back(holder.0, holder.1).await;
+            // Whoever is not the first is refused, and passed over by nobody.
+            for (process, _, request, _) in line[turn + 1..].iter().rev() {
+                assert!(matches!(process.acquire(Arc::clone(request)).await.unwrap(), Acquired::Busy(_)));
+            }
+            let (process, number, request, watch) = &mut line[turn];
+            let notice = tokio::time::timeout(SHORT, watch.notice()).await;
+            assert_eq!(notice.unwrap(), Notice::Retry, "{away:?}");
+            let got = process.acquire(Arc::clone(request)).await.unwrap();
+            assert!(matches!(got, Acquired::Granted(_)), "{away:?} {got:?}");
+            holder = (process, *number);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fair_lock_goes_on_when_its_gate_dies() {
+    let rig = Rig::new(3);
+    let (holder, waiter) = (rig.process(), rig.process());
+    assert!(matches!(holder.acquire(in_line(1)).await.unwrap(), Acquired::Granted(_)));
+    let request = in_line(2);
+    assert!(matches!(waiter.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
+    rig.fail(&[0], Fault::Refuses);
+    assert!(
+        waiter
+            .keep(Arc::new(KeepRequest {
+                items: vec![KeepItem { item: fair(2), lease: LEASE, standing: Standing::Waiter }],
+                timeout: SECOND,
+            }))
+            .await
+            .is_err()
+    );
+    // Its place was at the old gate: it stands in line at the new one.
+    assert_eq!(keep_place(&waiter, 2).await, Kept::Gone);
+    assert!(matches!(waiter.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
+    give_back(&holder, 1).await;
+    assert!(matches!(waiter.acquire(request).await.unwrap(), Acquired::Granted(_)));
+}

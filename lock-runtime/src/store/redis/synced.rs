@@ -1,0 +1,311 @@
+//! [`Pool`]: grants that replicas have to confirm, each on a connection of its own while that takes.
+//!
+//! WAIT is about what its connection wrote last, and holds up everything behind it. So a grant and its WAIT go, one
+//! after the other, over a connection that nobody else uses. What is not granted is not waited for.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::connection::{CallError, Connector, Dialer, Ready};
+use super::fault::Fault;
+use super::node::{At, Node};
+use super::reply;
+use super::server_clock::ServerClock;
+use crate::clock::Tick;
+use crate::replication::Replication;
+use crate::store::{AcquireRequest, Acquired, Item, StoreError, StoreErrorKind};
+use crate::sync::lock;
+
+/// Connections, at most; past it callers wait for one.
+const MOST: usize = 8;
+/// A connection that was not used for so long is closed.
+const IDLE: Duration = Duration::from_secs(30);
+/// After this the replicas of a cluster's server are counted again.
+const COUNT_AGAIN: Duration = Duration::from_secs(5);
+/// Longest time by which the server ends its WAIT before we give up.
+const MARGIN: Duration = Duration::from_millis(100);
+
+pub(super) struct Pool {
+    dialer: Dialer,
+    runtime: Handle,
+    server_clock: Arc<ServerClock>,
+    permits: Arc<Semaphore>,
+    idle: Mutex<Idle>,
+    /// How many replicas the server had when they were counted last.
+    counted: Mutex<Option<(u32, Tick)>>,
+    weak: Weak<Self>,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// The one that was used last is the last.
+    links: Vec<(Arc<Connector>, Tick)>,
+    /// A task looks after them.
+    watched: bool,
+}
+
+/// A connection that nobody else uses. It is closed unless it is [given back](Self::give_back): something may be under
+/// way on it.
+struct Exclusive {
+    connector: Arc<Connector>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Pool {
+    pub(super) fn new(dialer: Dialer, runtime: Handle, server_clock: Arc<ServerClock>) -> Arc<Self> {
+        Arc::new_cyclic(|weak| Self {
+            dialer,
+            runtime,
+            server_clock,
+            permits: Arc::new(Semaphore::new(MOST)),
+            idle: Mutex::default(),
+            counted: Mutex::default(),
+            weak: weak.clone(),
+        })
+    }
+
+    /// A connection, as soon as there is one.
+    async fn take(&self, timeout: Duration) -> Result<Exclusive, StoreError> {
+        let permits = Arc::clone(&self.permits);
+        let Ok(Ok(permit)) = tokio::time::timeout(timeout, permits.acquire_owned()).await else {
+            let what = format!(
+                "all {MOST} connections for grants that replicas confirm were in use, nothing was sent; if this \
+                 lasts, fewer replicas are up than the policy asks for"
+            );
+            return Err(self.dialer.address.error(StoreErrorKind::Unreachable, what));
+        };
+        let used = lock(&self.idle).links.pop();
+        let connector = match used {
+            Some((connector, _)) => connector,
+            None => Connector::new(self.dialer.clone(), self.runtime.clone(), Arc::clone(&self.server_clock)),
+        };
+        Ok(Exclusive { connector, _permit: permit })
+    }
+
+    /// Closes what was idle for too long, until nothing is.
+    async fn close_idle(weak: Weak<Self>) {
+        loop {
+            tokio::time::sleep(IDLE / 2).await;
+            let Some(pool) = weak.upgrade() else { return };
+            let now = pool.dialer.clock.now();
+            let mut idle = lock(&pool.idle);
+            let over: Vec<_> = idle.links.extract_if(.., |(_, since)| now.since(*since) >= IDLE).collect();
+            idle.watched = !idle.links.is_empty();
+            let done = !idle.watched;
+            drop(idle);
+            drop(over);
+            if done {
+                return;
+            }
+        }
+    }
+
+    /// Connections that wait for a grant.
+    #[cfg(test)]
+    pub(super) fn idle(&self) -> usize {
+        lock(&self.idle).links.len()
+    }
+}
+
+impl Exclusive {
+    /// Nothing is under way on it.
+    fn give_back(self, pool: &Pool) {
+        let mut idle = lock(&pool.idle);
+        idle.links.push((self.connector, pool.dialer.clock.now()));
+        if !idle.watched {
+            idle.watched = true;
+            drop(pool.runtime.spawn(Pool::close_idle(pool.weak.clone())));
+        }
+    }
+}
+
+impl Node {
+    /// How many replicas the server has, those that are down included.
+    pub(super) fn known_replicas(&self) -> Option<u32> {
+        self.connector.dialer().known_replicas().or(self.options.replicas)
+    }
+
+    /// As [`acquire_all`](Node::acquire_all); a grant is one when the replicas have confirmed it.
+    pub(super) async fn acquire_synced(
+        &self,
+        request: &AcquireRequest,
+        items: &[Item],
+        wait: Option<Duration>,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        let deadline = self.deadline(at.timeout);
+        let link = self.synced.take(at.timeout).await?;
+        let result: Result<_, Fault> = async {
+            let ready = link.connector.ready_by(|_| deadline, at.asking).await?;
+            // Only now that there is a connection the sentinels have been asked.
+            let wanted = self.wanted(&link.connector, &ready, request.replication).await?;
+            let acquired = self.acquire_over(&link.connector, ready.clone(), request, items, wait).await?;
+            if matches!(acquired, Acquired::Granted(_)) {
+                let ready = link.connector.later(&ready);
+                self.confirm(&link.connector, &ready, wanted, request.replication.timeout()).await?;
+            }
+            Ok(acquired)
+        }
+        .await;
+        if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
+            link.give_back(&self.synced);
+        }
+        result
+    }
+
+    /// How many replicas have to confirm.
+    async fn wanted(
+        &self,
+        connector: &Connector,
+        ready: &Ready,
+        replication: Replication,
+    ) -> Result<u32, StoreError> {
+        if let Some(wanted) = replication.wanted(self.known_replicas()) {
+            return Ok(wanted);
+        }
+        let known = if self.has_peers { self.replicas_in_cluster(connector, ready).await? } else { None };
+        replication.wanted(known).ok_or_else(|| {
+            let what = "a majority of how many replicas? This server does not say how many it has; set `replicas` \
+                        when the manager is built, or ask for `at_least`";
+            self.address.error(StoreErrorKind::Unsupported, what)
+        })
+    }
+
+    /// How many replicas the server has in its cluster, those that are down included.
+    async fn replicas_in_cluster(
+        &self,
+        connector: &Connector,
+        ready: &Ready,
+    ) -> Result<Option<u32>, StoreError> {
+        let now = self.options.clock.now();
+        let counted = *lock(&self.synced.counted);
+        if let Some((count, _)) = counted.filter(|(_, since)| now.since(*since) < COUNT_AGAIN) {
+            return Ok(Some(count));
+        }
+        // CLUSTER SLOTS leaves out those that are down.
+        let nodes = connector.call(ready, redis::cmd("CLUSTER").arg("NODES")).await;
+        let nodes = nodes.map_err(|error| Fault::from(error).error)?;
+        let text = match &nodes {
+            redis::Value::VerbatimString { text, .. } => Some(text.as_str()),
+            nodes => reply::text(nodes),
+        };
+        let count = text.and_then(replicas_of_myself);
+        if let Some(count) = count {
+            *lock(&self.synced.counted) = Some((count, now));
+        }
+        Ok(count)
+    }
+
+    /// Waits for `wanted` replicas to have what the connection wrote last.
+    async fn confirm(
+        &self,
+        connector: &Connector,
+        ready: &Ready,
+        wanted: u32,
+        timeout: Duration,
+    ) -> Result<(), StoreError> {
+        let left = ready.left();
+        let timeout = timeout.min(left.saturating_sub(MARGIN.min(left / 8)));
+        // 0 is for ever.
+        let millis = timeout.as_millis().max(1);
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(wanted).arg(u64::try_from(millis).unwrap_or(u64::MAX));
+        let confirmed = match connector.call(ready, &wait).await {
+            Ok(value) => match reply::int(&value) {
+                Some(confirmed) => u32::try_from(confirmed).unwrap_or(0),
+                None => return Err(self.senseless(&value)),
+            },
+            Err(CallError::Other(fault)) if fault.error.kind() == StoreErrorKind::Unanswered => {
+                return Err(fault.error);
+            }
+            // It is granted, and has to be withdrawn: whatever else may be wrong.
+            Err(error) => {
+                let why = Fault::from(error).error;
+                let what = format!("the replicas could not be waited for: {why}");
+                return Err(StoreError::new(StoreErrorKind::NotReplicated, what));
+            }
+        };
+        if ready.is_over() {
+            let what = "the connection was lost or another server became the primary just after the grant";
+            return Err(self.address.error(StoreErrorKind::Unanswered, what));
+        }
+        if confirmed >= wanted {
+            return Ok(());
+        }
+        let what = format!("{confirmed} of {wanted} replicas confirmed the grant within {timeout:?}");
+        Err(self.address.error(StoreErrorKind::NotReplicated, what))
+    }
+}
+
+/// Of an answer to CLUSTER NODES: `id address flags primary …` in each line.
+fn replicas_of_myself(nodes: &str) -> Option<u32> {
+    let lines = || nodes.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let is_me = |flags: &str| flags.split(',').any(|flag| flag == "myself");
+    let me = lines().find_map(|line| match line.as_slice() {
+        [id, _, flags, ..] if is_me(flags) => Some((*id).to_owned()),
+        _ => None,
+    })?;
+    let mine = lines().filter(|line| line.get(3) == Some(&me.as_str())).count();
+    u32::try_from(mine).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn replicas_that_are_down_count() {
+        let nodes = "aa 127.0.0.1:1@10001,h myself,master - 0 0 1 connected 0-5460\n\
+                     bb 127.0.0.1:2@10002 master - 0 0 2 connected 5461-16383\n\
+                     cc 127.0.0.1:3@10003 slave,fail aa 0 0 1 disconnected\n\
+                     dd 127.0.0.1:4@10004 slave aa 0 0 1 connected\n\
+                     ee 127.0.0.1:5@10005 slave bb 0 0 2 connected\n";
+        assert_eq!(replicas_of_myself(nodes), Some(2));
+        assert_eq!(replicas_of_myself(""), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_are_used_again_and_closed_when_idle() {
+        let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
+        let dialer = Dialer::new(&client, Duration::from_secs(1), Clock::tokio()).unwrap();
+        let pool = Pool::new(dialer, Handle::current(), Arc::default());
+        let (first, second) = (pool.take(IDLE).await.unwrap(), pool.take(IDLE).await.unwrap());
+        let last = Arc::clone(&second.connector);
+        first.give_back(&pool);
+        tokio::time::sleep(IDLE / 2).await;
+        second.give_back(&pool);
+        assert_eq!(pool.idle(), 2);
+        let again = pool.take(IDLE).await.unwrap();
+        assert!(Arc::ptr_eq(&again.connector, &last));
+        again.give_back(&pool);
+
+        tokio::time::sleep(IDLE).await;
+        assert_eq!(pool.idle(), 1, "used within the time");
+        tokio::time::sleep(IDLE).await;
+        assert_eq!(pool.idle(), 0);
+        pool.take(IDLE).await.unwrap().give_back(&pool);
+        tokio::time::sleep(IDLE * 2).await;
+        assert_eq!(pool.idle(), 0, "looked after again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn there_are_so_many_connections_and_no_more() {
+        let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
+        let dialer = Dialer::new(&client, Duration::from_secs(1), Clock::tokio()).unwrap();
+        let pool = Pool::new(dialer, Handle::current(), Arc::default());
+        let mut taken = Vec::new();
+        for _ in 0..MOST {
+            taken.push(pool.take(IDLE).await.unwrap());
+        }
+        let error = pool.take(IDLE).await.err().unwrap();
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        // Also one that is closed, since something may be under way on it, makes room.
+        drop(taken.pop());
+        assert_eq!(pool.idle(), 0);
+        pool.take(IDLE).await.unwrap().give_back(&pool);
+    }
+}
