@@ -23,7 +23,7 @@ mod worker;
 pub use arena::Topology;
 pub use fault::Fault;
 pub use orders::{Broken, Confirmed, Orders};
-pub use report::{Outcome, Row, markdown};
+pub use report::{Losses, Outcome, Row, markdown};
 pub use run::{Plan, judge, run};
 pub use schedule::schedule;
 pub use worker::work;

@@ -23,6 +23,21 @@ pub struct Outcome {
     pub requests: usize,
     /// Requests that were granted.
     pub grants: usize,
+    /// What faults took that may take something.
+    pub losses: Losses,
+}
+
+/// What was lost, whether a fault excuses it or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Two that held a key at the same time.
+    pub overlaps: usize,
+    /// Locks that were gone while they were valid.
+    pub taken: usize,
+    /// Tokens that came again, or not in the order of grants.
+    pub tokens: usize,
+    /// Requests that were refused since the replicas did not confirm.
+    pub not_replicated: usize,
 }
 
 /// What happened around one kind of fault.
@@ -110,7 +125,8 @@ impl Outcome {
             row.missed = missed.iter().filter(|other| **other == fault).count();
         }
         let (requests, grants) = (history.requests.len(), grants.len());
-        Self { rows: rows.into_values().collect(), violations, requests, grants }
+        let losses = Losses::default();
+        Self { rows: rows.into_values().collect(), violations, requests, grants, losses }
     }
 
     /// Whether nothing was found.
@@ -166,6 +182,12 @@ impl fmt::Display for Outcome {
         const SHOWN: usize = 20;
         writeln!(f, "{} requests, {} grants", self.requests, self.grants)?;
         f.write_str(&markdown(&self.rows))?;
+        let Losses { overlaps, taken, tokens, not_replicated } = self.losses;
+        writeln!(
+            f,
+            "lost, by faults that may: {overlaps} overlaps, {taken} locks gone while valid, {tokens} tokens out of order; \
+             {not_replicated} requests refused for want of replicas"
+        )?;
         write!(f, "{} violations", self.violations.len())?;
         for violation in self.violations.iter().take(SHOWN) {
             write!(f, "\n  {violation}")?;

@@ -8,14 +8,14 @@ use super::arena::{Arena, Topology, tell};
 use super::fault::Fault;
 use super::observe::{Holders, Observer};
 use super::orders::{Broken, Confirmed, Orders};
-use super::report::Outcome;
+use super::report::{Losses, Outcome};
 use super::schedule::schedule;
 use super::want::{WANTED, stored_keys};
 use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
 use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
-use crate::history::{Event, History, Limits, Log, Remains, check};
+use crate::history::{Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, check};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
@@ -80,6 +80,15 @@ impl Plan {
             None if self.only.is_empty() => Box::new(Fault::at(self.topology)),
             None => Box::new(self.only.clone().into_iter()),
         }
+    }
+
+    /// The errors that callers may get because of the fault.
+    fn errors(&self, fault: Fault) -> Vec<ErrorClass> {
+        let mut errors = fault.errors().to_vec();
+        if self.replication != Confirmed::ByNobodyElse {
+            errors.push(ErrorClass::NotReplicated);
+        }
+        errors
     }
 
     fn limits(&self) -> Limits {
@@ -153,7 +162,7 @@ pub fn run(
         log.say(&Event::Fault {
             name: fault.name().to_owned(),
             loses: stage.loses(fault, &target),
-            errors: fault.errors().to_vec(),
+            errors: plan.errors(fault),
         });
         let happened = stage
             .inject(fault, target)
@@ -197,9 +206,25 @@ pub fn run(
 ///
 /// When they can't be read.
 pub fn judge(plan: &Plan, logs: &Path, missed: &[Fault]) -> io::Result<Outcome> {
-    let history = History::read(logs)?;
+    let mut history = History::read(logs)?;
     let violations = check(&history, &plan.limits());
-    Ok(Outcome::new(plan.topology, &history, violations, missed))
+    let outcome = Outcome::new(plan.topology, &history, violations, missed);
+    // What there would be to say if no fault were an excuse.
+    history.faults.iter_mut().for_each(|fault| fault.loses = Loses::Nothing);
+    let found = check(&history, &plan.limits());
+    let count = |check| found.iter().filter(|violation| violation.check == check).count();
+    let losses = Losses {
+        overlaps: count(Check::Exclusion),
+        taken: count(Check::Ownership),
+        tokens: count(Check::Tokens),
+        not_replicated: refused(&history, ErrorClass::NotReplicated),
+    };
+    Ok(Outcome { losses, ..outcome })
+}
+
+fn refused(history: &History, error: ErrorClass) -> usize {
+    let refused = |request: &&Request| request.refused.as_ref().is_some_and(|(class, _)| *class == error);
+    history.requests.iter().filter(refused).count()
 }
 
 impl Stage<'_> {
