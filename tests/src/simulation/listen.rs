@@ -1,11 +1,12 @@
 //! Notices on their way from a server to a watch.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_runtime::store::{AcquireRequest, Notice, Watch};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use super::Lie;
 use super::store::Client;
@@ -40,6 +41,9 @@ pub(super) async fn listen(
                     there = client.handle().watch(&request);
                     carry(&client, Notice::Resubscribed, &notices);
                 }
+            }
+            () = sleep(Duration::from_millis(1)), if client.world.lies(Lie::NoPauses) => {
+                carry(&client, Notice::Retry, &notices);
             }
             notice = there.notice() => {
                 let world = &client.world;

@@ -122,7 +122,9 @@ impl Plan {
     /// The same on a quorum of three servers.
     #[must_use]
     pub fn quorum(seed: u64, faults: Faults) -> Self {
-        Self { servers: 3, ..Self::new(seed, faults) }
+        // Of which each of its calls has a part.
+        let call_timeout = Duration::from_millis(600);
+        Self { servers: 3, call_timeout, ..Self::new(seed, faults) }
     }
 
     /// What its history may have. Nothing here is slower than it should be, so the slack is for what is noted late: a
@@ -134,7 +136,7 @@ impl Plan {
             call_timeout: self.call_timeout,
             // A quorum is asked in several rounds.
             slack: Duration::from_millis(250) * u32::try_from(self.servers).unwrap_or(1),
-            commands_per_second: 3000,
+            commands_per_second: 1500 * self.servers as u64,
             // Some bodies last longer than a lease.
             stint: self.lease * 4,
             ..Limits::new(self.lease)

@@ -221,7 +221,7 @@ impl World {
     pub(super) fn way(&self) -> Duration {
         let longest = self.weather().delay;
         self.dice(|dice| {
-            let longest = if dice.once_in(50) { longest * 10 } else { longest };
+            let longest = if dice.once_in(50) { longest * 5 } else { longest };
             Duration::from_millis(1 + dice.below(longest))
         })
     }
