@@ -21,6 +21,7 @@ mod check;
 mod cluster;
 mod cluster_conformance;
 mod cluster_faults;
+mod cluster_manager;
 mod cluster_moves;
 mod cluster_several;
 mod cluster_watch;
