@@ -24,7 +24,7 @@ pub(super) async fn keep(
     renewal: Renewal,
 ) -> Result<Vec<Kept>, StoreError> {
     let waits = |keep: &&KeepItem| keep.standing == Standing::Waiter;
-    let part = |items: Vec<KeepItem>| (!items.is_empty()).then(|| items);
+    let part = |items: Vec<KeepItem>| (!items.is_empty()).then_some(items);
     let waiters = part(request.items.iter().filter(waits).cloned().collect());
     let holders = part(request.items.iter().filter(|keep| !waits(keep)).cloned().collect());
     for holder in holders.iter().flatten() {
