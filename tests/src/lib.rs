@@ -35,6 +35,8 @@ pub mod redis;
 pub mod sentinels;
 mod server_clock;
 #[cfg(feature = "helpers")]
+pub mod simulation;
+#[cfg(feature = "helpers")]
 mod site;
 pub mod soak;
 pub mod stress;

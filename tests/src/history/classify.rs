@@ -27,7 +27,7 @@ impl From<&LockError> for ErrorClass {
             LockError::TooManyWaiters { .. } => Self::TooManyWaiters,
             LockError::Lost { .. } => Self::Lost,
             LockError::NotHeld { .. } => Self::NotHeld,
-            LockError::Unavailable { .. } => Self::Unavailable,
+            LockError::Unavailable { .. } | LockError::Unconfirmed { .. } => Self::Unavailable,
             LockError::NotReplicated { .. } => Self::NotReplicated,
             LockError::ShutDown { .. } => Self::ShutDown,
             LockError::Misconfigured { .. } => Self::Misconfigured,
