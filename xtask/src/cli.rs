@@ -121,6 +121,8 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --topology <name>   single (default), sentinel, cluster, quorum; several times or as a list: one run each
   --only <fault>      only these; a name that is not known lists them all
   --replication <who> whose word is awaited for a grant: none (default), one, majority
+  --lease <seconds>   of renewed locks, instead of 2.4; bodies then last up to two thirds of it
+  --skew <seconds>    the clocks of every second and third server are ahead and behind by so much from the start
   --break <how>       break the lock, which the checkers must notice: double-grant, reused-token, leak, deaf-waiter,
                       no-lost-signal
   --report <file>     write the table as Markdown
