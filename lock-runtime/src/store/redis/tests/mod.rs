@@ -36,6 +36,7 @@ mod group;
 mod latch;
 mod locks;
 mod mixed;
+mod quorum;
 mod registry;
 mod rw;
 mod rw_model;
