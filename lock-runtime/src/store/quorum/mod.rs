@@ -61,9 +61,6 @@ use keep::Renewal;
 /// Most stores of a quorum.
 const MOST: usize = 15;
 
-/// The default of [`QuorumOptions::max_lease`].
-pub(crate) const MAX_LEASE: Duration = Duration::from_secs(60);
-
 /// Settings of a [`QuorumStore`].
 #[derive(Clone, Debug)]
 pub(crate) struct QuorumOptions {
@@ -83,11 +80,8 @@ pub(crate) struct QuorumOptions {
 impl QuorumOptions {
     /// The store's part of `config`, for calls in `runtime`.
     pub(crate) fn new(config: &Config, clock: Clock, runtime: Handle) -> Self {
-        let Config { call_timeout, connect_timeout, .. } = *config;
-        // The default lease of the manager has to fit.
-        let max_lease = MAX_LEASE.max(config.lease);
-        let tasks = Tasks::new(runtime, config);
-        Self { clock, tasks, call_timeout, connect_timeout, max_lease }
+        let Config { call_timeout, connect_timeout, max_lease, .. } = *config;
+        Self { clock, runtime, call_timeout, connect_timeout, max_lease }
     }
 }
 
