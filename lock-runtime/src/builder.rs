@@ -14,6 +14,8 @@ use crate::key::LockKey;
 use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
+#[cfg(feature = "testing")]
+use crate::store::quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
 use crate::store::redis::url::Servers;
 use crate::time;
@@ -127,6 +129,16 @@ impl LockManagerBuilder {
         self
     }
 
+    /// The longest lease on a `quorum:` of servers, also of a `min_hold`; longer ones are refused. Default 60 s. Elsewhere it
+    /// is not looked at.
+    ///
+    /// A server that was started again without its data has no vote for so long: the locks that it has forgotten are over
+    /// then. *All programs that use the servers have to set the same.*
+    pub fn max_lease(mut self, max_lease: Duration) -> Self {
+        self.config.max_lease = max_lease.min(LONGEST);
+        self
+    }
+
     /// Connecting fails, instead of warning, when the server is configured in a way that can lose locks (a
     /// `maxmemory-policy` other than `noeviction`).
     pub fn strict(mut self) -> Self {
@@ -197,6 +209,28 @@ impl LockManagerBuilder {
     pub(crate) fn start_paused(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
         self.start(Clock::tokio(), |_, _| Ok(store))
+    }
+
+    /// A manager of a simulated process.
+    #[cfg(feature = "testing")]
+    pub(crate) fn start_simulated(
+        mut self,
+        mut stores: Vec<Arc<dyn LockStore>>,
+        clock: crate::testing::simulation::SimClock,
+        process: crate::testing::simulation::Process,
+    ) -> Result<LockManager, ConnectError> {
+        self.check_settings()?;
+        self.config.process = Some(process);
+        let clock = Clock::Simulated(clock);
+        self.start(clock, |config, runtime| match (stores.len(), stores.pop()) {
+            (1, Some(store)) => Ok(store),
+            (_, last) => {
+                let options = QuorumOptions::new(config, clock, runtime.clone());
+                let quorum = QuorumStore::new(stores.into_iter().chain(last).collect(), options);
+                let quorum = quorum.map_err(|error| ConnectError::misconfigured(error.to_string()))?;
+                Ok(Arc::new(quorum) as Arc<dyn LockStore>)
+            }
+        })
     }
 
     fn start(

@@ -10,7 +10,7 @@ use crate::{Cluster, Quorum, RedisServer, Sentinels};
 
 /// The environment variable that says on which servers the tests run that would otherwise have a Redis server of their
 /// own: `sentinel`, `cluster` or `quorum`. For `cargo xtask test topologies`.
-pub const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
+pub(crate) const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
 
 /// A store of its own for one test, to which any number of managers connect.
 #[derive(Debug)]
@@ -108,6 +108,13 @@ impl Site {
         &self.url
     }
 
+    /// Whether the highest token that `status` tells is that of the last grant. On a quorum it is the highest of any server,
+    /// also of one that was not needed for the grant.
+    #[must_use]
+    pub fn tells_the_last_token(&self) -> bool {
+        !matches!(&self.servers, Servers::Shared(several) if matches!(**several, Several::Quorum(_)))
+    }
+
     /// Whether there are servers behind it, so that time is real and other processes are in the way.
     #[must_use]
     pub fn is_remote(&self) -> bool {
@@ -157,7 +164,8 @@ impl Site {
     ) -> LockManager {
         let mut builder = LockManager::builder();
         if let Some(prefix) = &self.prefix {
-            builder = builder.prefix(prefix.clone());
+            // On a quorum leases have a maximum, but for what is tested here.
+            builder = builder.prefix(prefix.clone()).max_lease(Duration::from_secs(24 * 60 * 60));
         }
         match settings(builder).connect(&self.url).await {
             Ok(locks) => locks,

@@ -129,7 +129,7 @@ async fn renew(
     let failed = if count.answered { None } else { count.error.take() };
     // A writer that has become a reader, perhaps, is taken again by the next renewal.
     if renewal == Renewal::Keep && (answers.open() > 0 || !count.lost().is_empty()) {
-        quorum.options.runtime.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
+        quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
     }
     match failed {
         Some(error) => Err(StoreError::new(error.kind(), format!("no store has renewed: {error}"))),

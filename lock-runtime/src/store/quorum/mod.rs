@@ -34,6 +34,7 @@ use super::{
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::key::LockKey;
+use crate::tasks::Tasks;
 
 mod acquire;
 mod admin;
@@ -61,16 +62,13 @@ use keep::Renewal;
 /// Most stores of a quorum.
 const MOST: usize = 15;
 
-/// The default of [`QuorumOptions::max_lease`].
-pub(crate) const MAX_LEASE: Duration = Duration::from_secs(60);
-
 /// Settings of a [`QuorumStore`].
 #[derive(Clone, Debug)]
 pub(crate) struct QuorumOptions {
     /// Our time; the same as that of the engine.
     pub(crate) clock: Clock,
     /// Where calls live that go on when they are not needed any more.
-    pub(crate) runtime: Handle,
+    pub(crate) tasks: Tasks,
     /// Time-out of calls that carry none.
     pub(crate) call_timeout: Duration,
     /// Time-out of [`check`](LockStore::check).
@@ -83,9 +81,7 @@ pub(crate) struct QuorumOptions {
 impl QuorumOptions {
     /// The store's part of `config`, for calls in `runtime`.
     pub(crate) fn new(config: &Config, clock: Clock, runtime: Handle) -> Self {
-        let Config { call_timeout, connect_timeout, .. } = *config;
-        // The default lease of the manager has to fit.
-        let max_lease = MAX_LEASE.max(config.lease);
+        let Config { call_timeout, connect_timeout, max_lease, .. } = *config;
         Self { clock, runtime, call_timeout, connect_timeout, max_lease }
     }
 }
@@ -139,10 +135,10 @@ impl QuorumStore {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let quorum = Arc::clone(&self.quorum);
-        let runtime = quorum.options.runtime.clone();
+        let tasks = quorum.options.tasks.clone();
         let call = call(quorum);
         Box::pin(async move {
-            runtime.spawn(call).await.unwrap_or_else(|gone| {
+            tasks.spawn(call).await.unwrap_or_else(|gone| {
                 let message = format!("the quorum's call did not end: {gone}");
                 Err(StoreError::new(StoreErrorKind::Unanswered, message))
             })
