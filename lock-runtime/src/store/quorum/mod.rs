@@ -82,7 +82,7 @@ impl QuorumOptions {
     /// The store's part of `config`, for calls in `runtime`.
     pub(crate) fn new(config: &Config, clock: Clock, runtime: Handle) -> Self {
         let Config { call_timeout, connect_timeout, max_lease, .. } = *config;
-        Self { clock, runtime, call_timeout, connect_timeout, max_lease }
+        Self { clock, tasks: Tasks::new(runtime, config), call_timeout, connect_timeout, max_lease }
     }
 }
 

@@ -64,6 +64,10 @@ impl Ballot {
         let Some(item) = self.request.items.get(index) else { return Ok(()) };
         let nodes = counters.nodes();
         for attempt in 0..LEAP.len() {
+            // There has to be time left to undo it all.
+            if self.quorum.now().since(self.began) >= self.request.timeout * 5 / 8 {
+                break;
+            }
             let margin = MARGIN.max(self.quorum.pause(4.0, 4.0) * 2);
             let passed = self.quorum.now().since(self.began) + margin;
             let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
@@ -93,7 +97,7 @@ impl Ballot {
                     claim.granted(node, range);
                 }
             }
-            if counters.claim(claim) {
+            if counters.claim(&claim) {
                 return Ok(());
             }
             tokio::time::sleep(self.quorum.pause(0.0, 2.0)).await;

@@ -99,7 +99,7 @@ impl Counters {
     }
 
     /// The grant has the tokens that were claimed, if a majority has granted them; whether it has.
-    pub(super) fn claim(&mut self, claim: Claim) -> bool {
+    pub(super) fn claim(&mut self, claim: &Claim) -> bool {
         for (node, range) in &claim.granted {
             self.raised(*node, claim.item, range.last);
         }
@@ -175,12 +175,12 @@ mod tests {
         claim.granted(0, range(101));
         // Somebody else was there.
         claim.granted(1, range(106));
-        assert!(!counters.claim(claim));
+        assert!(!counters.claim(&claim));
         assert_eq!(counters.top(0), 110);
         let mut claim = Claim::new(0, range(111));
         claim.granted(0, range(111));
         claim.granted(2, range(111));
-        assert!(counters.claim(claim));
+        assert!(counters.claim(&claim));
         assert!(counters.is_settled());
         assert_eq!(counters.tokens(), [range(111)]);
         counters.give_up(0);
