@@ -18,7 +18,7 @@
 //!
 //! - [`votes`], [`tokens`], [`merge`], [`wake`]: decisions, without I/O.
 //! - [`calls`]: asks several stores at once. [`parts`], [`strays`]: what was sent, so that it can be undone.
-//! - [`acquire`], [`undo`], [`keep`], [`release`], [`admin`], [`watch`], [`first`]: the methods.
+//! - [`acquire`], [`raise`], [`undo`], [`keep`], [`release`], [`admin`], [`watch`], [`first`]: the methods.
 
 use std::fmt;
 use std::future::Future;
@@ -43,6 +43,7 @@ mod first;
 mod keep;
 mod merge;
 mod parts;
+mod raise;
 mod release;
 mod strays;
 #[cfg(test)]
