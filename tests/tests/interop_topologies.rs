@@ -209,12 +209,15 @@ async fn java_asks_a_replica_whether_a_lock_is_held_and_the_primary_whether_it_i
     let (locks, java) = with_defaults(&sentinels).await;
     let guard = locks.mutex("k").acquire().await.unwrap();
     let lock = java.lock("a", "lock", "k");
+    const COMMANDS: [(&str, bool); 3] = [("exists", false), ("hexists", true), ("hget", true)];
+    let asked = |server: &RedisServer| COMMANDS.map(|(command, _)| calls(server, command));
+    let before = asked(sentinels.primary());
     // It may not know yet.
     eventually(async || lock.status().await.locked, SLACK).await;
-    let asked = |server: &RedisServer, command: &str| calls(server, command) > 0;
-    for (command, by_primary) in [("exists", false), ("hexists", true), ("hget", true)] {
-        assert_eq!(asked(sentinels.primary(), command), by_primary, "{command}");
-        let by_replicas = sentinels.replicas().into_iter().any(|server| asked(server, command));
+    let after = asked(sentinels.primary());
+    for (at, (command, by_primary)) in COMMANDS.into_iter().enumerate() {
+        assert_eq!(after[at] > before[at], by_primary, "{command}");
+        let by_replicas = sentinels.replicas().into_iter().any(|server| asked(server)[at] > 0);
         assert_eq!(by_replicas, !by_primary, "{command}");
     }
     guard.release().await.unwrap();
