@@ -1,4 +1,5 @@
-//! [`Backoff`]: pauses between attempts of one call; [`jitter`], which spreads those of many processes.
+//! [`Backoff`]: pauses between attempts of one call; [`jitter`], which spreads those of many processes, and all else that
+//! is left to chance.
 
 use std::time::Duration;
 
@@ -14,7 +15,25 @@ pub(crate) fn jitter() -> f64 {
 /// As without the feature, unless a test needs the same run again.
 #[cfg(feature = "testing")]
 pub(crate) fn jitter() -> f64 {
-    crate::testing::jitter().unwrap_or_else(rand::random)
+    let seeded = || crate::testing::simulation::chance().map(|number| number as f64 / u64::MAX as f64);
+    crate::testing::jitter().or_else(seeded).unwrap_or_else(rand::random)
+}
+
+/// Any bytes.
+#[cfg(not(feature = "testing"))]
+pub(crate) fn random_bytes() -> [u8; 16] {
+    rand::random()
+}
+
+/// As without the feature, unless a simulation needs the same run again.
+#[cfg(feature = "testing")]
+pub(crate) fn random_bytes() -> [u8; 16] {
+    use crate::testing::simulation::chance;
+
+    match (chance(), chance()) {
+        (Some(high), Some(low)) => (u128::from(high) << 64 | u128::from(low)).to_be_bytes(),
+        _ => rand::random(),
+    }
 }
 
 /// Doubles from 20 ms to a second.

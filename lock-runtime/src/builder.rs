@@ -14,6 +14,8 @@ use crate::key::LockKey;
 use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
+#[cfg(feature = "testing")]
+use crate::store::quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
 use crate::store::redis::url::Servers;
 use crate::time;
@@ -197,6 +199,28 @@ impl LockManagerBuilder {
     pub(crate) fn start_paused(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
         self.start(Clock::tokio(), |_, _| Ok(store))
+    }
+
+    /// A manager of a simulated process.
+    #[cfg(feature = "testing")]
+    pub(crate) fn start_simulated(
+        mut self,
+        mut stores: Vec<Arc<dyn LockStore>>,
+        clock: crate::testing::simulation::SimClock,
+        process: crate::testing::simulation::Process,
+    ) -> Result<LockManager, ConnectError> {
+        self.check_settings()?;
+        self.config.process = Some(process);
+        let clock = Clock::Simulated(clock);
+        self.start(clock, |config, runtime| match (stores.len(), stores.pop()) {
+            (1, Some(store)) => Ok(store),
+            (_, last) => {
+                let options = QuorumOptions::new(config, clock, runtime.clone());
+                let quorum = QuorumStore::new(stores.into_iter().chain(last).collect(), options);
+                let quorum = quorum.map_err(|error| ConnectError::misconfigured(error.to_string()))?;
+                Ok(Arc::new(quorum) as Arc<dyn LockStore>)
+            }
+        })
     }
 
     fn start(

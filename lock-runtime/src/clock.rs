@@ -62,6 +62,9 @@ pub(crate) enum Clock {
     Boot,
     /// tokio's clock, so that `tokio::time::pause` works on the memory store.
     Tokio { origin: tokio::time::Instant },
+    /// That of a simulated process or server.
+    #[cfg(feature = "testing")]
+    Simulated(crate::testing::simulation::SimClock),
     /// That of a `loom` model, whose threads move it.
     #[cfg(all(test, lock_loom))]
     Model,
@@ -77,6 +80,8 @@ impl Clock {
         match self {
             Self::Boot => boot_time(),
             Self::Tokio { origin } => Tick::default() + origin.elapsed(),
+            #[cfg(feature = "testing")]
+            Self::Simulated(clock) => clock.now(),
             #[cfg(all(test, lock_loom))]
             Self::Model => Tick(model::advance(0)),
         }

@@ -48,6 +48,9 @@ pub(crate) struct Config {
     pub(crate) replicas: Option<u32>,
     /// Warnings about the server's configuration are errors.
     pub(crate) strict: bool,
+    /// The simulated process that the manager belongs to.
+    #[cfg(feature = "testing")]
+    pub(crate) process: Option<crate::testing::simulation::Process>,
 }
 
 impl Default for Config {
@@ -68,6 +71,8 @@ impl Default for Config {
             replication: Replication::NONE,
             replicas: None,
             strict: false,
+            #[cfg(feature = "testing")]
+            process: None,
         }
     }
 }

@@ -123,6 +123,7 @@ mod replication;
 mod scope;
 pub mod store;
 mod sync;
+mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time;

@@ -11,6 +11,12 @@ if tonumber(ARGV[1]) < seen then return 0 end
 redis.call('HSET', KEYS[1], 'token', ARGV[1], 'value', ARGV[2])
 return 1";
 
+const READ: &str = "\
+local seen = tonumber(redis.call('HGET', KEYS[1], 'token') or '0')
+if tonumber(ARGV[1]) < seen then return false end
+redis.call('HSET', KEYS[1], 'token', ARGV[1])
+return redis.call('HGET', KEYS[1], 'value') or ''";
+
 /// A value on a Redis server that only takes writes whose token is not smaller than the largest it has seen.
 ///
 /// Speaks to the server without the library under test.
@@ -44,6 +50,20 @@ impl FencedRegister {
         }
     }
 
+    /// The value for somebody who is going to [write](Self::write) what follows from it; `None` when the token is too old.
+    /// Nobody with an older token writes any more.
+    ///
+    /// # Panics
+    ///
+    /// When the server does not answer.
+    pub fn read(&mut self, token: u64) -> Option<String> {
+        match self.connection.command(&["EVAL", READ, "1", &self.key, &token.to_string()]) {
+            Ok(Reply::Text(value)) => Some(value),
+            Ok(Reply::Nil) => None,
+            other => panic!("the register does not answer: {other:?}"),
+        }
+    }
+
     /// The value, empty before the first write.
     ///
     /// # Panics
@@ -72,5 +92,8 @@ mod tests {
         assert!(!register.write(33, "late"));
         assert!(register.write(35, "next"));
         assert_eq!(register.value(), "next");
+        assert_eq!(register.read(34), None);
+        assert_eq!(register.read(40), Some("next".to_owned()));
+        assert!(!register.write(35, "late"), "somebody newer has read");
     }
 }

@@ -1,14 +1,18 @@
 //! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
-//! [`Cluster`], [`Quorum`]), a network that breaks ([`Proxy`]), rival processes ([`Helper`]), a checker for what several
-//! processes did under one lock ([`overlap`]), the checkers for all that happens in a run ([`history`]), a store that counts
-//! its calls ([`probe`]), what tests of all kinds of locks share ([`kinds`]), a long way to a server ([`Distance`]),
-//! Redisson's own client ([`java`]), and waiting for conditions ([`eventually`]).
+//! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
+//! [`Cluster`], [`Quorum`]), also with clocks that are wrong ([`ServerClock`]), a network that breaks ([`Proxy`]), rival
+//! processes ([`Helper`]), [`chaos`], the checkers for what happens in a run ([`history`]), a checker for what several
+//! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
+//! locks share ([`kinds`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for
+//! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
 //! and is ended through its handle: on drop, and by a [sentinel](process) when the test process dies before that.
 //! Nothing here reads `LOCK_URL`.
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
+#[cfg(feature = "helpers")]
+pub mod chaos;
 pub mod clock;
 pub mod cluster;
 pub mod dice;
@@ -29,6 +33,9 @@ pub mod proxy;
 mod quorum;
 pub mod redis;
 pub mod sentinels;
+mod server_clock;
+#[cfg(feature = "helpers")]
+pub mod simulation;
 #[cfg(feature = "helpers")]
 mod site;
 pub mod soak;
@@ -48,6 +55,7 @@ pub use proxy::Proxy;
 pub use quorum::Quorum;
 pub use redis::RedisServer;
 pub use sentinels::Sentinels;
+pub use server_clock::{Offset, ServerClock};
 #[cfg(feature = "helpers")]
 pub use site::{Site, validity};
 pub use wait::eventually_blocking;

@@ -10,7 +10,7 @@ use crate::{Cluster, Quorum, RedisServer, Sentinels};
 
 /// The environment variable that says on which servers the tests run that would otherwise have a Redis server of their
 /// own: `sentinel`, `cluster` or `quorum`. For `cargo xtask test topologies`.
-pub const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
+pub(crate) const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
 
 /// A store of its own for one test, to which any number of managers connect.
 #[derive(Debug)]

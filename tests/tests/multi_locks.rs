@@ -1,4 +1,7 @@
 //! Locks of several keys: all or nothing, in whatever order they are named, with one wait, one guard and one end.
+//!
+//! Keys with `{s}` in their names are in one slot of a cluster. Only such requests take nothing while they wait, not even
+//! for a moment, and have places in queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +29,11 @@ fn endless(builder: LockManagerBuilder) -> LockManagerBuilder {
 
 /// One key of each kind.
 fn mixed() -> [MultiKey; 4] {
-    [MultiKey::write("w"), MultiKey::mutex("m"), MultiKey::fair("f"), MultiKey::read("r")]
+    [MultiKey::write("{s}w"), MultiKey::mutex("{s}m"), MultiKey::fair("{s}f"), MultiKey::read("{s}r")]
 }
 
 const MIXED: [(Kind, &str); 4] =
-    [(Kind::Fair, "f"), (Kind::Mutex, "m"), (Kind::Read, "r"), (Kind::Write, "w")];
+    [(Kind::Fair, "{s}f"), (Kind::Mutex, "{s}m"), (Kind::Read, "{s}r"), (Kind::Write, "{s}w")];
 
 async fn locked(locks: &LockManager, keys: &[&str]) -> Vec<bool> {
     let mut locked = Vec::new();
@@ -97,28 +100,28 @@ on_every_store! {
     async fn a_waiter_for_several_keys_gets_them_when_the_last_is_free(site: Site) {
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
         for manager in [&locks, &other] {
-            let (a, b) = (locks.mutex("a").acquire().await.unwrap(), other.mutex("b").acquire().await.unwrap());
-            let waiter = tokio::spawn(manager.multi(["a", "b", "c"]).wait(LONG).acquire());
+            let (a, b) = (locks.mutex("{s}a").acquire().await.unwrap(), other.mutex("{s}b").acquire().await.unwrap());
+            let waiter = tokio::spawn(manager.multi(["{s}a", "{s}b", "{s}c"]).wait(LONG).acquire());
             tokio::time::sleep(ms(50)).await;
             a.release().await.unwrap();
             tokio::time::sleep(ms(50)).await;
             assert!(!waiter.is_finished());
-            assert!(is_free(locks.mutex("c")).await, "who waits has nothing");
-            assert!(is_free(other.mutex("a")).await, "who waits has nothing");
+            assert!(is_free(locks.mutex("{s}c")).await, "who waits has nothing");
+            assert!(is_free(other.mutex("{s}a")).await, "who waits has nothing");
             let start = Instant::now();
             b.release().await.unwrap();
             let guard = waiter.await.unwrap().unwrap();
             assert!(start.elapsed() < site.at_most(ms(100)), "{:?}", start.elapsed());
             guard.release().await.unwrap();
         }
-        nothing_is_left(&site, &[&locks, &other], &["a", "b", "c"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}a", "{s}b", "{s}c"]).await;
     }
 
     async fn one_wait_is_for_all_keys_together(site: Site) {
         let limit = Duration::from_secs(1);
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
-        let (a, b) = (other.mutex("a").acquire().await.unwrap(), other.mutex("b").acquire().await.unwrap());
-        let waiter = locks.multi(["a", "b"]).wait(limit);
+        let (a, b) = (other.mutex("{s}a").acquire().await.unwrap(), other.mutex("{s}b").acquire().await.unwrap());
+        let waiter = locks.multi(["{s}a", "{s}b"]).wait(limit);
         let start = Instant::now();
         let (error, ()) = tokio::join!(waiter.acquire(), async {
             // One of the keys becomes free on the way; that begins no new wait.
@@ -128,7 +131,7 @@ on_every_store! {
         let took = start.elapsed();
         assert!(took >= limit && took < site.at_most(limit), "{took:?}");
         assert!(matches!(error, Err(AcquireError::TimedOut { .. })), "{error:?}");
-        assert_eq!(locked(&locks, &["a", "b"]).await, [false, true]);
+        assert_eq!(locked(&locks, &["{s}a", "{s}b"]).await, [false, true]);
         b.release().await.unwrap();
     }
 
@@ -189,7 +192,7 @@ on_every_store! {
         for (kind, key) in MIXED {
             assert!(!is_free(lock(&other, rival_of(kind), key)).await, "{kind:?}");
         }
-        assert!(is_free(other.read("r")).await, "readers share");
+        assert!(is_free(other.read("{s}r")).await, "readers share");
         let waiter = tokio::spawn(other.multi(mixed()).wait(LONG).acquire());
         tokio::time::sleep(ms(50)).await;
         assert!(!waiter.is_finished());
@@ -200,7 +203,7 @@ on_every_store! {
             assert!(after.0 == before.0 && after.1 > before.1, "{before:?} {after:?}");
         }
         next.release().await.unwrap();
-        nothing_is_left(&site, &[&locks, &other], &["f", "m", "r", "w"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
     }
 
     /// For each kind one of the keys is busy, and then free: the lock of several comes as its waiters do.
@@ -217,7 +220,7 @@ on_every_store! {
             assert!(start.elapsed() < site.at_most(ms(100)), "{kind:?}: {:?}", start.elapsed());
             guard.release().await.unwrap();
         }
-        nothing_is_left(&site, &[&locks, &other], &["f", "m", "r", "w"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
     }
 
     async fn the_watchdog_keeps_all_keys(site: Site) {
@@ -235,7 +238,7 @@ on_every_store! {
             }
         }
         guard.release().await.unwrap();
-        nothing_is_left(&site, &[&locks, &other], &["f", "m", "r", "w"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
     }
 
     async fn a_fixed_lease_is_that_of_all_keys(site: Site) {
@@ -282,12 +285,12 @@ on_every_store! {
         let outcome = locks
             .multi(mixed())
             .with(async |_| {
-                assert!(other.force_release("m").await.unwrap());
+                assert!(other.force_release("{s}m").await.unwrap());
                 std::future::pending::<()>().await;
             })
             .await;
         assert!(matches!(outcome, Err(LockError::Lost { .. })), "{outcome:?}");
-        nothing_is_left(&site, &[&locks, &other], &["f", "m", "r", "w"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
     }
 
     async fn an_abandoned_acquire_of_several_keys_leaves_nothing_behind(site: Site) {
@@ -312,25 +315,25 @@ on_every_store! {
             for (kind, key) in MIXED {
                 lock(&other, rival_of(kind), key).wait(LONG).acquire().await.unwrap().release().await.unwrap();
             }
-            nothing_is_left(&site, &[&locks, &other], &["f", "m", "r", "w"]).await;
+            nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
         }
     }
 
     /// A fair key of a lock of several has its place in that key's queue, before and behind others.
     async fn a_fair_key_of_several_waits_in_its_queue(site: Site) {
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
-        let held = locks.fair("f").acquire().await.unwrap();
-        let first = tokio::spawn(other.fair("f").wait(LONG).acquire());
-        waiters_are(&locks, "f", 1).await;
-        let several = tokio::spawn(locks.multi([MultiKey::fair("f"), MultiKey::mutex("m")]).wait(LONG).acquire());
-        waiters_are(&locks, "f", 2).await;
-        let last = tokio::spawn(other.fair("f").wait(LONG).acquire());
-        waiters_are(&locks, "f", 3).await;
+        let held = locks.fair("{s}f").acquire().await.unwrap();
+        let first = tokio::spawn(other.fair("{s}f").wait(LONG).acquire());
+        waiters_are(&locks, "{s}f", 1).await;
+        let several = tokio::spawn(locks.multi([MultiKey::fair("{s}f"), MultiKey::mutex("{s}m")]).wait(LONG).acquire());
+        waiters_are(&locks, "{s}f", 2).await;
+        let last = tokio::spawn(other.fair("{s}f").wait(LONG).acquire());
+        waiters_are(&locks, "{s}f", 3).await;
         held.release().await.unwrap();
         let get = async |waiter: tokio::task::JoinHandle<Result<LockGuard, AcquireError>>| {
             let guard = waiter.await.unwrap().unwrap();
             let (key, token) = guard.tokens()[0].clone();
-            assert_eq!(key.as_str(), "f");
+            assert_eq!(key.as_str(), "{s}f");
             guard.release().await.unwrap();
             token
         };
@@ -338,7 +341,7 @@ on_every_store! {
         // Who does not take an offer in time is passed over, which a busy machine can cause; paused time can't.
         let in_order = first < several && several < last;
         assert!(in_order || site.is_remote(), "{first} {several} {last}");
-        nothing_is_left(&site, &[&locks, &other], &["f", "m"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m"]).await;
     }
 
     async fn no_keys_and_one_key_in_two_kinds_are_refused_and_one_key_is_a_lock(site: Site) {
@@ -373,6 +376,6 @@ on_every_store! {
         let took = start.elapsed();
         assert!(took >= least + most && took < site.at_most(least + most), "{took:?}");
         drop(guard);
-        nothing_is_left(&site, &[&locks, &other], &["f", "m", "r", "w"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
     }
 }

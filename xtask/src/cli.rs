@@ -19,6 +19,7 @@ Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
   servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
+  chaos     rival processes while servers, network and processes fail in all the ways that are known
   stress    processes that are killed and stopped for minutes; or a process whose memory must be flat
 
 `cargo xtask <command> --help` says more.";
@@ -105,6 +106,33 @@ the processes. Needs redis-server. When something was found, the logs are kept a
 
 Exit status: 0 if nothing was found, 1 if something was, 2 for a command line that is not understood.";
 
+const HELP_CHAOS: &str = "\
+Lets 3 processes of 6 tasks fight for locks of all kinds, and write with their fencing tokens to sets in a store of its
+own, while servers, network and processes fail: partitions, black holes, resets, late requests, lost messages, SIGSTOP
+and SIGKILL of processes and servers, restarts with and without data, failovers, slots that move, full memory, clocks
+that are stepped by a minute, and more. Then checks the histories of all of them: validity, tokens, progress, and the
+rest of what docs/guarantees.md promises. The table of faults and outcomes is what docs/fault-report.md has.
+
+Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name>]... [--only <fault>]...
+
+  --minutes <n>       faults in a random order for so long, also a fraction as 0.5; default 1
+  --once              each fault once instead, one after the other
+  --seed <s>          faults and the processes' choices follow from it; drawn when not given, and always printed
+  --topology <name>   single (default), sentinel, cluster, quorum; several times or as a list: one run each
+  --only <fault>      only these; a name that is not known lists them all
+  --replication <who> whose word is awaited for a grant: none (default), one, majority
+  --lease <seconds>   of renewed locks, instead of 2.4; bodies then last up to two thirds of it
+  --skew <seconds>    the clocks of every second and third server are ahead and behind by so much from the start
+  --break <how>       break the lock, which the checkers must notice: double-grant, reused-token, leak, deaf-waiter,
+                      no-lost-signal
+  --report <file>     write the table as Markdown
+  --judge <folder>    only check the logs of an earlier run
+
+The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server and a C
+compiler. When something was found, the logs are kept and a line says where.
+
+Exit status: 0 if nothing was found, 1 if something was, or an argument is not understood.";
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Help(&'static str),
@@ -112,6 +140,8 @@ pub(crate) enum Task {
     Bench(bench::Options),
     Servers(Topology),
     Stress(stress::Options),
+    /// Its arguments.
+    Chaos(Vec<String>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -134,7 +164,14 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
             Some(name) => topology(name, args.next()),
         },
         Some("stress") => parse_stress(args),
-        Some(other) => Err(format!("unknown command {other:?}; there are: test, bench, servers, stress")),
+        Some("chaos") => {
+            let args: Vec<String> = args.map(str::to_owned).collect();
+            let help = args.iter().any(|arg| ["-h", "--help"].contains(&arg.as_str()));
+            Ok(if help { Task::Help(HELP_CHAOS) } else { Task::Chaos(args) })
+        }
+        Some(other) => {
+            Err(format!("unknown command {other:?}; there are: test, bench, servers, stress, chaos"))
+        }
     }
 }
 
@@ -355,6 +392,7 @@ mod tests {
             "servers cluster --help",
             "test --install --help",
             "stress --soak -h",
+            "chaos --once --help",
         ] {
             assert!(matches!(parsed(line), Ok(Task::Help(_))), "{line}");
         }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod build;
+mod chaos;
 mod cli;
 mod examples;
 mod install;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Ok(cli::Task::Bench(options)) => bench::run(&options),
         Ok(cli::Task::Servers(topology)) => servers::run(topology),
         Ok(cli::Task::Stress(options)) => stress::run(&options),
+        Ok(cli::Task::Chaos(args)) => chaos::run(&args),
         Err(message) => {
             eprintln!("error: {message}");
             ExitCode::from(2)

@@ -138,7 +138,7 @@ impl Engine {
             ended: ended.clone(),
         });
         let keeper = keeper::run(keeper::Alive::new(Arc::downgrade(&engine)), timers, clock, ended);
-        drop(engine.runtime.spawn(keeper));
+        drop(engine.runtime.spawn(engine.part(keeper)));
         engine
     }
 
@@ -147,7 +147,25 @@ impl Engine {
     }
 
     pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
-        drop(self.tasks.spawn_on(task, &self.runtime));
+        drop(self.tasks.spawn_on(self.part(task), &self.runtime));
+    }
+
+    /// `task` as something that runs when this process does.
+    #[cfg(not(feature = "testing"))]
+    fn part<F: Future<Output = ()>>(&self, task: F) -> F {
+        task
+    }
+
+    /// The same, in simulations of several processes too.
+    #[cfg(feature = "testing")]
+    fn part<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
+        let process = self.config.process.clone();
+        async move {
+            match process {
+                None => task.await,
+                Some(process) => process.run(task).await,
+            }
+        }
     }
 
     /// Runs `task` to its end, whoever awaits its outcome.
@@ -316,7 +334,7 @@ impl Engine {
             let driver = driver::run(Arc::clone(self), Arc::clone(key));
             match start {
                 Start::Here if begun::is_inside(&self.runtime) => {
-                    begun::begin(&self.runtime, self.tasks.track_future(driver));
+                    begun::begin(&self.runtime, self.tasks.track_future(self.part(driver)));
                 }
                 Start::Here | Start::InATask => self.spawn(driver),
             }

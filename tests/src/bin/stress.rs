@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, ConnectError, LockError, LockGuard, LockManager, ReleaseError, testing};
+use lock_runtime::{
+    AcquireError, ConnectError, LockError, LockGuard, LockManager, Loss, ReleaseError, testing,
+};
 use lock_tests::clock::{nanos_from_now, now_nanos};
 use lock_tests::dice::Dice;
+use lock_tests::history::{Event, Log, Outcome, Want};
 use lock_tests::poll_once_and_drop;
 use lock_tests::redis::{Connection, Reply};
-use lock_tests::stress::{Event, Kind, Kinds, Lock, Orders, Wish, Writer};
+use lock_tests::stress::{FIXED, Kinds, Lock, Orders, Wish};
 use tokio::sync::Notify;
 
-/// A time that locks that are not renewed do not last for.
-const FIXED: Duration = Duration::from_millis(300);
 /// Leases of the broken lock that does not renew.
 const RAW: Duration = Duration::from_millis(100);
 
@@ -39,7 +40,7 @@ async fn main() {
         _ => None,
     };
     let worker = Arc::new(Worker {
-        writer: Writer::open(&orders.log).expect("the log can be opened"),
+        writer: Log::open(&orders.log).expect("the log can be opened"),
         signals: (0..orders.keys).map(|_| Notify::new()).collect(),
         locks: locks.clone(),
         orders: orders.clone(),
@@ -103,7 +104,7 @@ async fn line() {
 struct Worker {
     orders: Orders,
     locks: LockManager,
-    writer: Writer,
+    writer: Log,
     /// For the lock that wakes its own process only.
     signals: Vec<Notify>,
     ended: AtomicBool,
@@ -157,21 +158,20 @@ impl Worker {
             Kinds::Mutex => Wish::mutex(format!("stress:{index}"), self.orders.lock, dice),
             Kinds::All => Wish::any(self.orders.lock, dice),
         };
-        let (kind, wait) = match dice.below(10) {
-            0 => (Kind::Try, Duration::ZERO),
-            1 => (Kind::Short, dice.between(Duration::from_millis(1), Duration::from_millis(200))),
-            2 => (Kind::Fickle, self.orders.patience),
-            _ => (Kind::Patient, self.orders.patience),
+        let (want, wait) = match dice.below(10) {
+            0 => (Want::Try, Duration::ZERO),
+            1 => (Want::Short, dice.between(Duration::from_millis(1), Duration::from_millis(200))),
+            2 => (Want::Fickle, self.orders.patience),
+            _ => (Want::Patient, self.orders.patience),
         };
-        let (kind, wait) = wish.temper(kind, wait, dice);
-        let mut ids = Vec::new();
-        for (key, mode) in wish.modes() {
-            let id = self.numbers.fetch_add(1, Ordering::Relaxed);
-            ids.push(id);
-            self.note(&[id], &Event::Ask { key: key.to_owned(), kind, mode, wait }, None);
+        let (want, wait) = wish.temper(want, wait, dice);
+        let ids: Vec<u64> = wish.parts.iter().map(|_| self.numbers.fetch_add(1, Ordering::Relaxed)).collect();
+        for (id, (key, part)) in ids.iter().zip(&wish.parts) {
+            let (key, kind, lease, call) = (key.clone(), part.kind(), wish.lease(), ids[0]);
+            self.note(&[*id], &Event::Ask { key, kind, want, wait, lease, call }, None);
         }
         let acquire = self.acquire(index, &wish, wait, dice.fork(1));
-        let outcome = if kind == Kind::Fickle {
+        let outcome = if want == Want::Fickle {
             let limit = dice.between(Duration::ZERO, Duration::from_millis(50));
             match tokio::time::timeout(limit, acquire).await {
                 Ok(outcome) => outcome,
@@ -182,18 +182,10 @@ impl Worker {
         };
         let held = match outcome {
             Ok(held) => held,
-            Err(error) => {
-                let why = match error {
-                    AcquireError::Busy { .. } => "busy".to_owned(),
-                    AcquireError::TimedOut { .. } => "timed out".to_owned(),
-                    AcquireError::Unavailable { cause, .. } => format!("unavailable: {cause}"),
-                    error => error.to_string(),
-                };
-                return self.note(&ids, &Event::No { why }, None);
-            }
+            Err(error) => return self.note(&ids, &Event::from(&error), None),
         };
         for (id, token) in ids.iter().zip(held.tokens()) {
-            self.note(&[*id], &Event::Got { token: *token }, Some(&held));
+            self.note(&[*id], &Event::Granted { token: *token }, Some(&held));
         }
         self.work(&ids, &held, dice).await;
         let held = match self.turn(&ids, &wish, held, dice).await {
@@ -224,7 +216,7 @@ impl Worker {
 
     /// What can be done with a lock that is held: to enter it again, and to make a reader of a writer. `Err` when it is over
     /// by that, with how.
-    async fn turn(&self, ids: &[u64], wish: &Wish, held: Held, dice: &mut Dice) -> Result<Held, String> {
+    async fn turn(&self, ids: &[u64], wish: &Wish, held: Held, dice: &mut Dice) -> Result<Held, Outcome> {
         let Held::Guard { guard, tokens } = held else { return Ok(held) };
         if self.orders.kinds == Kinds::Mutex || self.orders.lock != Lock::Real {
             return Ok(Held::Guard { guard, tokens });
@@ -245,7 +237,7 @@ impl Worker {
                 let limit = dice.between(Duration::ZERO, Duration::from_millis(3));
                 let _ = tokio::time::timeout(limit, guard.downgrade()).await;
             }
-            return Err("dropped".to_owned());
+            return Err(Outcome::Dropped);
         }
         // The read lock may be taken inside, and outlive the write lock.
         let inside = dice.once_in(2);
@@ -264,8 +256,8 @@ impl Worker {
         let held = Held::Guard { guard, tokens };
         self.note(ids, &Event::Shared, Some(&held));
         let Held::Guard { guard, tokens } = held else { return Ok(held) };
-        let lost = |why| format!("lost: {why}");
-        let ended = |how: String| {
+        let lost = |why: Loss| Outcome::Lost(why.to_string());
+        let ended = |how: Outcome| {
             self.note(ids, &Event::End, None);
             how
         };
@@ -273,16 +265,16 @@ impl Worker {
             None => match guard.downgrade().await {
                 Ok(reader) => reader,
                 Err(LockError::Lost { why, .. }) => return Err(ended(lost(why))),
-                Err(error) => return Err(ended(error.to_string())),
+                Err(error) => return Err(ended(Outcome::Failed((&error).into(), error.to_string()))),
             },
             Some(reader) => match guard.release().await {
                 Ok(()) | Err(ReleaseError::Unavailable { .. }) => reader,
                 Err(ReleaseError::Lost { why, .. }) => return Err(ended(lost(why))),
-                Err(error) => return Err(ended(error.to_string())),
+                error => return Err(ended((&error).into())),
             },
         };
         let held = Held::Guard { guard: reader, tokens };
-        self.note(ids, &Event::Held, Some(&held));
+        self.note(ids, &Event::Alive, Some(&held));
         self.work(ids, &held, dice).await;
         Ok(held)
     }
@@ -347,34 +339,34 @@ impl Worker {
             } else {
                 tokio::time::sleep(pause).await;
             }
-            self.note(ids, &Event::Held, Some(held));
+            self.note(ids, &Event::Alive, Some(held));
             if held.remaining().is_zero() {
                 return;
             }
         }
     }
 
-    async fn release(&self, held: Held, dice: &mut Dice) -> String {
+    async fn release(&self, held: Held, dice: &mut Dice) -> Outcome {
         match held {
             Held::Guard { guard, .. } if dice.once_in(3) => {
                 drop(guard);
-                "dropped".to_owned()
+                Outcome::Dropped
             }
             Held::Guard { guard, .. } if dice.once_in(10) => {
                 poll_once_and_drop(guard.release()).await;
-                "dropped".to_owned()
+                Outcome::Dropped
             }
-            Held::Guard { guard, .. } => match guard.release().await {
-                Ok(()) => "ok".to_owned(),
-                Err(ReleaseError::Lost { why, .. }) => format!("lost: {why}"),
-                Err(error) => error.to_string(),
-            },
+            Held::Guard { guard, .. } => (&guard.release().await).into(),
             Held::Raw { mut connection, index, value, .. } => {
                 let key = format!("stress:{index}");
                 let found = connection.command(&["GET", &key]).expect("an answer");
                 connection.command(&["DEL", &key]).expect("an answer");
                 self.signals[index].notify_one();
-                if found == Reply::Text(value) { "ok".to_owned() } else { format!("lost: found {found}") }
+                if found == Reply::Text(value) {
+                    Outcome::Released
+                } else {
+                    Outcome::Lost(format!("it is gone: found {found}"))
+                }
             }
         }
     }

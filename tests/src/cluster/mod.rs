@@ -9,8 +9,8 @@ pub use moves::SlotMove;
 pub use view::slot_of;
 use view::{SLOTS, View};
 
-use crate::RedisServer;
 use crate::redis::{Reply, Role, Setup, StartError, ended, text, until};
+use crate::{RedisServer, ServerClock};
 
 /// How long anything may take, fail-overs included.
 const LONG: Duration = Duration::from_secs(40);
@@ -23,6 +23,7 @@ pub struct Options {
     node_timeout: Duration,
     password: Option<String>,
     args: Vec<String>,
+    clocks: Vec<ServerClock>,
 }
 
 impl Default for Options {
@@ -34,6 +35,7 @@ impl Default for Options {
             node_timeout: Duration::from_secs(2),
             password: None,
             args: Vec::new(),
+            clocks: Vec::new(),
         }
     }
 }
@@ -69,7 +71,13 @@ impl Options {
         Self { args: args.iter().map(|&arg| arg.to_owned()).collect(), ..self }
     }
 
-    fn setup(&self) -> Setup {
+    /// What the nodes take for the time of day: each has one of its own.
+    #[must_use]
+    pub fn clocks(self, clocks: &[ServerClock]) -> Self {
+        Self { clocks: clocks.to_vec(), ..self }
+    }
+
+    fn setup(&self, place: usize) -> Setup {
         let timeout = self.node_timeout.as_millis().to_string();
         let mut args: Vec<String> = [
             ["--cluster-enabled", "yes"],
@@ -87,7 +95,7 @@ impl Options {
         if let Some(password) = &self.password {
             args.extend(["--requirepass", password, "--masterauth", password].map(str::to_owned));
         }
-        Setup { role: Role::Node, args, file: None }
+        Setup { role: Role::Node, args, file: None, clock: self.clocks.get(place).cloned() }
     }
 }
 
@@ -132,8 +140,8 @@ impl Cluster {
     /// When there is no `redis-server`, or one of them refuses to run.
     pub fn try_start_with(options: Options) -> Result<Self, StartError> {
         let count = options.primaries * (1 + options.replicas);
-        let setup = options.setup();
-        let nodes = (0..count).map(|_| RedisServer::try_launch(&setup)).collect::<Result<_, _>>()?;
+        let launch = |place| RedisServer::try_launch(&options.setup(place));
+        let nodes = (0..count).map(launch).collect::<Result<_, _>>()?;
         let cluster = Self { nodes, options };
         match cluster.form().and_then(|()| until(LONG, || cluster.check())) {
             Ok(()) => Ok(cluster),
@@ -176,8 +184,24 @@ impl Cluster {
     #[must_use]
     pub fn url(&self) -> String {
         let password = self.options.password.as_ref().map_or_else(String::new, |text| format!(":{text}@"));
-        let nodes: Vec<String> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
+        let nodes: Vec<String> =
+            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.announced_port())).collect();
         format!("redis+cluster://{password}{}", nodes.join(","))
+    }
+
+    /// Has clients and replicas reach the nodes through these ports, one for each, which are those of
+    /// [proxies](crate::Proxy). Returns when all nodes have heard of it.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn stand_behind(&mut self, ports: &[u16]) {
+        for (node, port) in self.nodes.iter_mut().zip(ports) {
+            if let Err(why) = node.announce(*port) {
+                panic!("{why}");
+            }
+        }
+        self.wait_until_ready();
     }
 
     /// The nodes, whatever they are at present. At the start the primaries came first, then their first replicas in the

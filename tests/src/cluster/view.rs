@@ -63,7 +63,9 @@ impl View {
             };
             let port = address.split(['@', ',']).next().and_then(|address| address.rsplit_once(':'));
             let port = port.and_then(|(_, port)| port.parse().ok());
-            let Some(at) = nodes.iter().position(|node| Some(node.port()) == port) else { continue };
+            let Some(at) = nodes.iter().position(|node| Some(node.announced_port()) == port) else {
+                continue;
+            };
             let range = |word: &&&str| {
                 let (first, last) = word.split_once('-').unwrap_or((word, word));
                 Some((first.parse().ok()?, last.parse().ok()?))

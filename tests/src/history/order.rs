@@ -3,13 +3,19 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::check::Limits;
-use super::event::{Kind, Want};
-use super::request::{History, Request, Seen};
+use super::event::{Kind, Loses, Want};
+use super::request::{Fault, History, Request, Seen};
 
 pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for (key, looks) in &history.seen {
-        for (before, after) in looks.iter().zip(looks.iter().skip(1)) {
+        // What is seen after keys were lost does not follow from what was seen before.
+        let lost = |from: u64, to: u64| {
+            let takes = |fault: &Fault| fault.loses >= Loses::Keys && fault.from <= to && from <= fault.to;
+            history.faults.iter().any(takes)
+        };
+        let pairs = looks.iter().zip(looks.iter().skip(1));
+        for (before, after) in pairs.filter(|(before, after)| !lost(before.at, after.at)) {
             let holder = after.holders.first().map_or("", String::as_str);
             for id in passed_over(before, after) {
                 found.push(format!("{key}: {holder} came before {id}, who waited, at {} ns", after.at));
@@ -88,6 +94,8 @@ mod tests {
     fn looks_of_a_history_are_compared() {
         let run = "0 10 0 seen 90 x:1 a:1@900,b:1@900 k\n0 20 0 seen 90 b:1 a:1@900 k";
         assert_eq!(found(Order, &[("run", run)]), 1);
+        let flush = "0 15 0 fault keys - flush\n0 16 0 fault-over flush";
+        assert_eq!(found(Order, &[("run", run), ("faults", flush)]), 0, "keys were lost between");
     }
 
     #[test]

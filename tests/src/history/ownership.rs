@@ -17,34 +17,26 @@ pub(super) fn taken_away(history: &History, _: &Limits) -> Vec<String> {
             let takes = history.faults.iter().filter(|fault| fault.loses >= Loses::Keys);
             takes.into_iter().any(|fault| fault.from <= by && request.asked <= fault.to)
         };
-        if let Some((ended, valid_until, at, why)) = found_nothing(grant)
-            && valid_until > ended
+        let valid = grant.looks.iter().filter(|(at, until)| until > at).map(|(_, until)| *until).max();
+        let Some(valid_until) = valid else { continue };
+        if let Some((at, why)) = taken(grant)
             && at < valid_until
             && !lost(at)
         {
-            found.push(format!(
-                "{key}: {id} was valid until {valid_until} ns, and its release at {at} ns: {why}"
-            ));
-        }
-        if let Some((at, why)) = &grant.lost
-            && why.contains(TAKEN)
-            && *at < grant.to
-            && !lost(*at)
-        {
-            found.push(format!("{key}: {id} was valid until {} ns, and lost at {at} ns: {why}", grant.to));
+            found.push(format!("{key}: {id} was valid until {valid_until} ns, and at {at} ns {why}"));
         }
     }
     found
 }
 
-/// When the release was sent, until when the lock was valid then, and when and how it was answered.
-fn found_nothing(grant: &Grant) -> Option<(u64, u64, u64, &str)> {
-    match (&grant.ended, &grant.out) {
-        (Some((ended, valid_until)), Some((at, Outcome::Lost(why)))) => {
-            Some((*ended, *valid_until, *at, why))
-        }
+/// When the holder was told that the store has not its hold any more, or that it is not to be released.
+fn taken(grant: &Grant) -> Option<(u64, &str)> {
+    let told = grant.lost.as_ref().map(|(at, why)| (*at, why.as_str()));
+    let out = match &grant.out {
+        Some((at, Outcome::Lost(why))) => Some((told.map_or(*at, |(told, _)| told), why.as_str())),
         _ => None,
-    }
+    };
+    out.or(told).filter(|(_, why)| why.contains(TAKEN))
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@
 //! more. While faults keep callers from the store, nothing is counted.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::check::Limits;
-use super::event::{ErrorClass, Outcome, Want};
+use super::event::{ErrorClass, Kind, Outcome, Want};
 use super::request::{History, Life, Request};
 use super::spans::{Spans, length, nanos};
 
@@ -117,11 +118,16 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
     let mut found = Vec::new();
     for (process, life) in &history.lives {
         let Some(killed) = life.killed else { continue };
-        let by = killed.saturating_add(nanos(limits.lease + limits.call_timeout + limits.slack));
-        if outages.touches(killed, by) {
-            continue;
-        }
         for (key, requests) in &keys {
+            // Who died in a queue keeps its place for a while, and may be granted the key there.
+            let queued = requests.iter().any(|request| {
+                request.process == *process && request.kind == Kind::Fair && request.answered.is_none()
+            });
+            let life = if queued { limits.waiter_life } else { Duration::ZERO };
+            let by = killed.saturating_add(nanos(life + limits.lease + limits.call_timeout + limits.slack));
+            if outages.touches(killed, by) {
+                continue;
+            }
             let may_hold = |request: &Request| {
                 request.process == *process
                     && match &request.grant {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::client::{Connection, Reply};
+use crate::ServerClock;
 use crate::process::Process;
 
 /// How long a server may take to answer. Generous: two busy cores.
@@ -76,6 +77,8 @@ pub(crate) struct Setup {
     pub(crate) args: Vec<String>,
     /// In a file, which the server rewrites: what others tell it while it runs is still there after a restart.
     pub(crate) file: Option<String>,
+    /// What it takes for the time of day.
+    pub(crate) clock: Option<ServerClock>,
 }
 
 impl Setup {
@@ -101,7 +104,11 @@ impl Setup {
         let sentinel = (self.role == Role::Sentinel).then_some("--sentinel");
         let file = self.file.as_ref().map(|_| FILE);
         let ready = |process: &Process| is_ready(port, process.id(), self.password());
-        launch_in(dir, file, own.chain(sentinel), ready)
+        let mut command = Command::new("redis-server");
+        if let Some(clock) = &self.clock {
+            clock.apply(&mut command);
+        }
+        launch_command(command, dir, file, own.chain(sentinel), ready)
     }
 }
 
@@ -151,6 +158,7 @@ pub(crate) fn until_ports_are_free<T>(start: impl Fn() -> Result<T, StartError>)
     Err(last)
 }
 
+#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 /// Starts a server in `dir`, with a `file` of settings there if it has one, and waits until it is `ready`.
 pub(crate) fn launch_in<'a>(
     dir: &TempDir,
@@ -158,9 +166,19 @@ pub(crate) fn launch_in<'a>(
     args: impl IntoIterator<Item = &'a str>,
     ready: impl Fn(&Process) -> bool,
 ) -> Result<Process, StartError> {
+    launch_command(Command::new("redis-server"), dir, file, args, ready)
+}
+
+/// The same with an environment that is prepared.
+fn launch_command<'a>(
+    mut command: Command,
+    dir: &TempDir,
+    file: Option<&str>,
+    args: impl IntoIterator<Item = &'a str>,
+    ready: impl Fn(&Process) -> bool,
+) -> Result<Process, StartError> {
     let log = dir.path().join("redis.log");
     let _ = std::fs::remove_file(&log);
-    let mut command = Command::new("redis-server");
     command
         .args(file)
         .args(["--bind", "127.0.0.1", "--daemonize", "no"])

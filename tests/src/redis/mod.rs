@@ -18,6 +18,7 @@ pub(crate) use launch::{READY, Role, Setup, free_port, until_ports_are_free};
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub(crate) use launch::{launch_in, read_log};
 
+use crate::ServerClock;
 use crate::process::Process;
 
 /// Whether the `redis-server` on the `PATH` was built with TLS. It is asked to read settings and starts nothing.
@@ -47,6 +48,8 @@ pub struct RedisServer {
     process: Process,
     dir: TempDir,
     port: u16,
+    /// Another one, at which others find it.
+    announced: Option<u16>,
     setup: Setup,
 }
 
@@ -76,6 +79,21 @@ impl RedisServer {
         }
     }
 
+    /// Starts a server whose wall clock is `clock`, which can be set while it runs.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[track_caller]
+    #[must_use]
+    pub fn start_with_clock(args: &[&str], clock: &ServerClock) -> Self {
+        let args = args.iter().map(|&arg| arg.to_owned()).collect();
+        match Self::try_launch(&Setup { args, clock: Some(clock.clone()), ..Setup::default() }) {
+            Ok(server) => server,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// Starts a server with more arguments.
     ///
     /// # Errors
@@ -94,7 +112,7 @@ impl RedisServer {
         let dir = tempfile::Builder::new().prefix("lock-redis-").tempdir()?;
         setup.write(&dir)?;
         let process = setup.launch(port, &dir)?;
-        Ok(Self { process, dir, port, setup })
+        Ok(Self { process, dir, port, announced: None, setup })
     }
 
     /// `redis://127.0.0.1:<port>`.
@@ -107,6 +125,26 @@ impl RedisServer {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port at which others are told to find it: its own, or that of a [proxy](crate::Proxy).
+    pub(crate) fn announced_port(&self) -> u16 {
+        self.announced.unwrap_or(self.port)
+    }
+
+    /// From now on others are told to find it at this port of the loopback interface. Whoever starts it again has to tell it
+    /// again.
+    pub(crate) fn announce(&mut self, port: u16) -> Result<(), String> {
+        let (text_port, bus) = (port.to_string(), (self.port.saturating_add(10_000)).to_string());
+        if self.setup.role == Role::Node {
+            // The nodes go on speaking to each other directly.
+            text(self, &["CONFIG", "SET", "cluster-announce-bus-port", &bus])?;
+            text(self, &["CONFIG", "SET", "cluster-announce-port", &text_port])?;
+        } else {
+            text(self, &["CONFIG", "SET", "replica-announce-port", &text_port])?;
+        }
+        self.announced = Some(port);
+        Ok(())
     }
 
     /// The address.
@@ -225,6 +263,8 @@ impl RedisServer {
             Data::Kept => {}
             Data::Lost => {
                 let _ = std::fs::remove_file(&dump);
+                // Of `appendonly yes`.
+                let _ = std::fs::remove_dir_all(self.dir.path().join("appendonlydir"));
                 if self.setup.role == Role::Sentinel {
                     self.process.kill();
                     self.setup.write(&self.dir).expect("the file can be written again");

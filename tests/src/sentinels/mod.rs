@@ -61,10 +61,10 @@ impl Sentinels {
     ///
     /// When there is no `redis-server`, or one of them refuses to run.
     pub fn try_start_with(options: Options) -> Result<Self, StartError> {
-        let mut servers = vec![RedisServer::try_launch(&options.server(None))?];
+        let mut servers = vec![RedisServer::try_launch(&options.server(0, None))?];
         let primary = servers[0].addr();
-        for _ in 0..options.replicas {
-            servers.push(RedisServer::try_launch(&options.server(Some(primary)))?);
+        for place in 1..=options.replicas {
+            servers.push(RedisServer::try_launch(&options.server(place, Some(primary)))?);
         }
         let sentinels = until_ports_are_free(|| start_sentinels(&options, &servers))?;
         let group = Self { sentinels, servers, options };
@@ -232,6 +232,42 @@ impl Sentinels {
         }
     }
 
+    /// Has clients, replicas and sentinels reach the servers with data through these ports, one for each, which are those of
+    /// [proxies](crate::Proxy). Returns when all have heard of it.
+    ///
+    /// # Panics
+    ///
+    /// When a server or a sentinel refuses.
+    pub fn stand_behind(&mut self, ports: &[u16]) {
+        let primary = self.primary_at();
+        if let Err(why) = self.try_stand_behind(primary, ports) {
+            panic!("{why}\n{}", self.logs());
+        }
+        self.wait_until_ready();
+    }
+
+    fn try_stand_behind(&mut self, primary: usize, ports: &[u16]) -> Result<(), String> {
+        for (server, port) in self.servers.iter_mut().zip(ports) {
+            server.announce(*port)?;
+        }
+        // They know it by its address, and would take it for one that has gone.
+        for sentinel in &self.sentinels {
+            text(sentinel, &["SENTINEL", "REMOVE", MASTER])?;
+        }
+        let port = self.servers[primary].announced_port().to_string();
+        for (_, server) in self.servers.iter().enumerate().filter(|(at, _)| *at != primary) {
+            text(server, &["REPLICAOF", "127.0.0.1", &port])?;
+        }
+        let quorum = (self.sentinels.len() / 2 + 1).to_string();
+        for sentinel in &self.sentinels {
+            text(sentinel, &["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &port, &quorum])?;
+            for (name, value) in self.options.settings(self.servers.len()) {
+                text(sentinel, &["SENTINEL", "SET", MASTER, name, &value])?;
+            }
+        }
+        Ok(())
+    }
+
     /// What is to be said of servers that have ended by themselves.
     pub fn ended(&mut self) -> Vec<String> {
         [ended("redis-server", &mut self.servers), ended("sentinel", &mut self.sentinels)].concat()
@@ -245,7 +281,8 @@ impl Sentinels {
             match text(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]) {
                 Ok(answer) => {
                     let port = answer.lines().nth(1).unwrap_or_default();
-                    let at = self.servers.iter().position(|server| server.port().to_string() == port);
+                    let at =
+                        self.servers.iter().position(|server| server.announced_port().to_string() == port);
                     if let Some(vote) = at.and_then(|at| votes.get_mut(at)) {
                         *vote += 1;
                     }
@@ -265,7 +302,7 @@ impl Sentinels {
                 let role = role(server)?;
                 (role == "master").then_some(()).ok_or_else(|| format!("{} is {role}", server.addr()))?;
             } else {
-                follows(server, self.servers[primary].port())?;
+                follows(server, self.servers[primary].announced_port())?;
             }
         }
         for sentinel in &self.sentinels {
@@ -279,7 +316,7 @@ impl Sentinels {
             };
             let (slaves, peers) = (self.servers.len() - 1, self.sentinels.len() - 1);
             let known = (field("flags"), field("num-slaves"), field("num-other-sentinels"), field("port"));
-            let port = self.servers[primary].port();
+            let port = self.servers[primary].announced_port();
             if known != ("master".to_owned(), slaves.to_string(), peers.to_string(), port.to_string()) {
                 return Err(format!("the sentinel at {} says {known:?}", sentinel.addr()));
             }

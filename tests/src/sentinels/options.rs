@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::MASTER;
-use crate::RedisServer;
 use crate::redis::{Role, Setup};
+use crate::{RedisServer, ServerClock};
 
 /// What [`Sentinels`] are started with.
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub struct Options {
     pub(super) password: Option<String>,
     pub(super) sentinel_password: Option<String>,
     args: Vec<String>,
+    clocks: Vec<ServerClock>,
 }
 
 impl Default for Options {
@@ -30,6 +31,7 @@ impl Default for Options {
             password: None,
             sentinel_password: None,
             args: Vec::new(),
+            clocks: Vec::new(),
         }
     }
 }
@@ -78,8 +80,14 @@ impl Options {
         Self { args: args.iter().map(|&arg| arg.to_owned()).collect(), ..self }
     }
 
-    /// How a server with data is launched that follows `primary`, or nobody.
-    pub(super) fn server(&self, primary: Option<SocketAddr>) -> Setup {
+    /// What the servers with data take for the time of day: each has one of its own.
+    #[must_use]
+    pub fn clocks(self, clocks: &[ServerClock]) -> Self {
+        Self { clocks: clocks.to_vec(), ..self }
+    }
+
+    /// How the server with data in this place is launched that follows `primary`, or nobody.
+    pub(super) fn server(&self, place: usize, primary: Option<SocketAddr>) -> Setup {
         // Without a delay before a replica is given the data, and with answers while it has none.
         let mut args: Vec<String> = ["--repl-diskless-sync-delay", "0"].map(str::to_owned).into();
         args.extend(self.args.iter().cloned());
@@ -89,23 +97,32 @@ impl Options {
         // What a sentinel tells a server later is written there, and must not be overruled by the command line.
         let file =
             primary.map_or_else(String::new, |addr| format!("replicaof {} {}\n", addr.ip(), addr.port()));
-        Setup { role: Role::Data, args, file: Some(file) }
+        Setup { role: Role::Data, args, file: Some(file), clock: self.clocks.get(place).cloned() }
+    }
+
+    /// What the sentinels are told of the primary, which has so many servers with its replicas.
+    pub(super) fn settings(&self, servers: usize) -> Vec<(&'static str, String)> {
+        let mut settings = vec![
+            ("down-after-milliseconds", self.down_after.as_millis().to_string()),
+            ("failover-timeout", self.failover_timeout.as_millis().to_string()),
+            ("parallel-syncs", servers.to_string()),
+        ];
+        settings.extend(self.password.clone().map(|password| ("auth-pass", password)));
+        settings
     }
 
     /// How the sentinel at `port` is launched, one of those at `ports`; the first of the `servers` is the primary.
     pub(super) fn sentinel(&self, servers: &[RedisServer], port: u16, ports: &[u16]) -> Setup {
         let primary = servers[0].port();
         let quorum = ports.len() / 2 + 1;
-        let (down, timeout) = (self.down_after.as_millis(), self.failover_timeout.as_millis());
         let mut file = format!(
             "sentinel myid {}\n\
-             sentinel monitor {MASTER} 127.0.0.1 {primary} {quorum}\n\
-             sentinel down-after-milliseconds {MASTER} {down}\n\
-             sentinel failover-timeout {MASTER} {timeout}\n\
-             sentinel parallel-syncs {MASTER} {}\n",
+             sentinel monitor {MASTER} 127.0.0.1 {primary} {quorum}\n",
             sentinel_id(port),
-            servers.len(),
         );
+        for (name, value) in self.settings(servers.len()) {
+            file.push_str(&format!("sentinel {name} {MASTER} {value}\n"));
+        }
         for replica in servers.iter().skip(1) {
             file.push_str(&format!("sentinel known-replica {MASTER} 127.0.0.1 {}\n", replica.port()));
         }
@@ -116,14 +133,11 @@ impl Options {
             ));
         }
         let mut args = Vec::new();
-        if let Some(password) = &self.password {
-            file.push_str(&format!("sentinel auth-pass {MASTER} {password}\n"));
-        }
         if let Some(password) = &self.sentinel_password {
             file.push_str(&format!("sentinel sentinel-pass {password}\n"));
             args.extend(["--requirepass", password].map(str::to_owned));
         }
-        Setup { role: Role::Sentinel, args, file: Some(file) }
+        Setup { role: Role::Sentinel, args, file: Some(file), clock: None }
     }
 }
 

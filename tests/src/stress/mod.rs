@@ -3,22 +3,19 @@
 //!
 //! The parent ([`run`]) starts workers (the program `stress` of this package), ends and stops them by a [schedule]
 //! that follows from a seed, stops the server and cuts its connections as well, and lets all calm down. Every worker writes what it asks for and what it gets to a
-//! [log](Writer) of its own, with times on the clock that all processes share. In the end the logs are put together and
-//! [judged](judge), and the server is looked at for what was left behind.
+//! [log](crate::history::Log) of its own, with times on the clock that all processes share. In the end the logs are put
+//! together to a [history](crate::history), which its checkers [judge](Verdict), and the server is looked at for what was left behind.
 //!
 //! A worker can be told to use a lock that is [broken](Lock) in a certain way, which shows that the checkers notice.
 
 mod judge;
-mod log;
 mod run;
 mod schedule;
 mod turns;
-mod windows;
 #[cfg(feature = "helpers")]
 mod wish;
 
-pub use judge::{Bounds, Counts, Verdict, judge};
-pub use log::{Event, History, Kind, Mode, Writer};
+pub use judge::{Counts, Verdict};
 pub use run::{Plan, run};
 pub use schedule::{Deed, Fault, schedule};
 #[cfg(feature = "helpers")]
@@ -27,6 +24,9 @@ pub use wish::{Part, Wish};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// Leases of locks that are not renewed.
+pub const FIXED: Duration = Duration::from_millis(300);
 
 /// The lock that workers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

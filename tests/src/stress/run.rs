@@ -4,13 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::judge::{Bounds, Verdict, judge};
-use super::log::{Event, History, Writer};
+use super::judge::Verdict;
 use super::schedule::{Deed, Fault, schedule};
 use super::turns::Watcher;
 use super::{Kinds, Lock, Orders};
-use crate::clock::now_nanos;
 use crate::dice::Dice;
+use crate::history::{ErrorClass, Event, History, Log, Loses, Remains};
 use crate::{Helper, RedisServer};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
@@ -77,7 +76,7 @@ impl Plan {
     }
 
     /// What is granted to a busy machine on top of every bound.
-    fn slack(&self) -> Duration {
+    pub(super) fn slack(&self) -> Duration {
         Duration::from_secs(15).min(self.patience)
     }
 }
@@ -85,7 +84,7 @@ impl Plan {
 struct Worker {
     helper: Helper,
     name: String,
-    log: Writer,
+    log: Log,
 }
 
 impl Worker {
@@ -105,14 +104,24 @@ impl Worker {
             kinds: plan.kinds,
         };
         let helper = Helper::spawn_command(std::process::Command::new(&plan.program).args(orders.to_args()));
-        Ok(Self { helper, name, log: Writer::open(&log)? })
+        Ok(Self { helper, name, log: Log::open(&log)? })
     }
 
     /// Notes what is done to the process. The signals of a stop are given between its two notes: what counts as stopped
     /// is never less than it was.
     fn note(&self, event: &Event) {
-        self.log.note(0, event, || Duration::ZERO);
+        self.log.say(event);
     }
+}
+
+/// Something is done to the server that callers notice.
+fn begins(name: &str, run: &Log) {
+    let errors = vec![ErrorClass::Unavailable];
+    run.say(&Event::Fault { name: name.to_owned(), loses: Loses::Nothing, errors });
+}
+
+fn is_over(name: &str, run: &Log) {
+    run.say(&Event::FaultOver { name: name.to_owned() });
 }
 
 /// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often; when it says so,
@@ -137,6 +146,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     };
     let mut server = RedisServer::start();
     let url = server.url();
+    let run = Log::open(&logs.join("run.log"))?;
     let mut workers = Vec::new();
     for place in 0..plan.processes {
         workers.push(Worker::start(plan, &url, logs, place, 0)?);
@@ -144,15 +154,14 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     for worker in &mut workers {
         assert_eq!(worker.helper.line(PATIENCE), "ready");
     }
-    let watcher = (plan.kinds == Kinds::All).then(|| Watcher::start(server.addr(), fair_keys()));
+    let watcher = (plan.kinds == Kinds::All).then(|| Watcher::start(server.addr(), fair_keys(), run.clone()));
     let mut lives = vec![0; plan.processes];
-    let (mut cuts, mut freezes) = (0, 0);
     let start = Instant::now();
     for fault in plan.faults() {
         sleep_until(start + fault.at)?;
         match fault.deed {
             Deed::Stop(place) => {
-                workers[place].note(&Event::Stopped);
+                workers[place].note(&Event::Paused);
                 workers[place].helper.stop();
             }
             Deed::Continue(place) => {
@@ -166,52 +175,54 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
                 workers[place] = Worker::start(plan, &url, logs, place, lives[place])?;
             }
             Deed::Cut => {
-                cuts += 1;
+                begins("cut", &run);
                 server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
                 server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+                is_over("cut", &run);
             }
             Deed::Freeze => {
-                freezes += 1;
+                begins("freeze", &run);
                 server.stop();
             }
-            Deed::Thaw => server.cont(),
+            Deed::Thaw => {
+                server.cont();
+                is_over("freeze", &run);
+            }
         }
     }
     sleep_until(start + plan.time)?;
-    let calm_from = now_nanos();
+    run.say(&Event::Calm);
     sleep_until(start + plan.time + plan.calm)?;
 
-    let mut left = Vec::new();
     for worker in &mut workers {
         worker.helper.send("end");
     }
+    let other = |name: String| run.say(&Event::Remains { what: Remains::Other, ttl: None, name });
     // Tasks get as long as their patience to end what they have begun, and the manager its lease to become quiet.
     let limit = plan.patience + plan.lease + PATIENCE;
     for worker in &mut workers {
         match quiet(&mut worker.helper, limit) {
             Some(rest) if rest == "0 0 0" => {}
-            Some(rest) => left.push(format!("{} has keys, timers, tasks: {rest}", worker.name)),
-            None => left.push(format!("{} did not become quiet within {limit:?}", worker.name)),
+            Some(rest) => other(format!("{} has keys, timers, tasks: {rest}", worker.name)),
+            None => other(format!("{} did not become quiet within {limit:?}", worker.name)),
         }
     }
-    let turns = watcher.map(Watcher::end).unwrap_or_default();
+    run.say(&Event::Quiet);
+    if let Some(watcher) = watcher {
+        watcher.end();
+    }
     // The locks of those that were killed last, and queues in which nobody is left.
     let queues = if plan.kinds == Kinds::All { QUEUE_LIFE } else { Duration::ZERO };
     let clean_by = Instant::now() + plan.lease.max(queues) + plan.slack().min(Duration::from_secs(5));
     while !left_on(&server).is_empty() && Instant::now() < clean_by {
         sleep_until(Instant::now() + Duration::from_millis(50))?;
     }
-    left.extend(left_on(&server));
+    left_on(&server).iter().for_each(|left| run.say(left));
     for worker in workers {
         worker.helper.finish(PATIENCE);
     }
-    left.extend(connections(&server));
-
-    let mut verdict = judge(&History::read(logs)?, Bounds { slack: plan.slack(), calm_from });
-    verdict.left = left;
-    (verdict.counts.cuts, verdict.counts.freezes) = (cuts, freezes);
-    (verdict.counts.turns, verdict.order) = turns;
-    Ok(verdict)
+    connections(&server).into_iter().for_each(other);
+    Ok(Verdict::of(&History::read(logs)?, plan))
 }
 
 /// Awaits what a worker has left after its tasks have ended. `ready` of one that was started late comes first.
@@ -227,18 +238,21 @@ fn quiet(helper: &mut Helper, limit: Duration) -> Option<String> {
 }
 
 /// What is on the server that should not be there when nobody holds or wants a lock.
-fn left_on(server: &RedisServer) -> Vec<String> {
+fn left_on(server: &RedisServer) -> Vec<Event> {
     let mut left = Vec::new();
     for key in server.cli(&["KEYS", "*"]).lines().filter(|key| !key.is_empty()) {
+        let ttl = server.cli(&["PTTL", key]).trim().parse().ok().map(Duration::from_millis);
         if !key.starts_with("redisson_lock_token:") {
-            left.push(format!("key {key}"));
-        } else if server.cli(&["PTTL", key]).starts_with('-') {
-            left.push(format!("counter {key}, which never expires"));
+            // There has been time enough for it to end.
+            left.push(Event::Remains { what: Remains::Other, ttl, name: format!("key {key}") });
+        } else if ttl.is_none() {
+            left.push(Event::Remains { what: Remains::Counter, ttl, name: key.to_owned() });
         }
     }
     for channel in server.cli(&["PUBSUB", "CHANNELS", "*"]).lines().filter(|channel| !channel.is_empty()) {
         let listeners = server.cli(&["PUBSUB", "NUMSUB", channel]);
-        left.push(format!("listeners to {}", listeners.replace('\n', ": ")));
+        let name = format!("listeners to {}", listeners.replace('\n', ": "));
+        left.push(Event::Remains { what: Remains::Other, ttl: None, name });
     }
     left
 }

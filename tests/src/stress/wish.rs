@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use lock_runtime::{Lock as Request, LockManager, MultiKey};
 
-use super::{Kind, Lock, Mode};
+use super::{FIXED, Lock};
 use crate::dice::Dice;
-
-/// Leases of locks that are not renewed.
-const FIXED: Duration = Duration::from_millis(300);
+use crate::history::{Kind, Want};
 
 /// How a key is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +19,19 @@ pub enum Part {
     Read,
     /// For writing.
     Write,
+}
+
+impl Part {
+    /// As histories have it.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Mutex => Kind::Mutex,
+            Self::Fair => Kind::Fair,
+            Self::Read => Kind::Read,
+            Self::Write => Kind::Write,
+        }
+    }
 }
 
 /// One or more keys, and how they are wanted.
@@ -59,21 +70,19 @@ impl Wish {
 
     /// How much a caller wants it who would want it so much, and for how long.
     #[must_use]
-    pub fn temper(&self, kind: Kind, wait: Duration, dice: &mut Dice) -> (Kind, Duration) {
-        match kind {
-            Kind::Patient if !self.patient => {
-                (Kind::Short, dice.between(Duration::from_millis(20), Duration::from_millis(500)))
+    pub fn temper(&self, want: Want, wait: Duration, dice: &mut Dice) -> (Want, Duration) {
+        match want {
+            Want::Patient if !self.patient => {
+                (Want::Short, dice.between(Duration::from_millis(20), Duration::from_millis(500)))
             }
-            _ => (kind, wait),
+            _ => (want, wait),
         }
     }
 
-    /// Its keys, and whom their holder excludes.
-    pub fn modes(&self) -> impl Iterator<Item = (&str, Mode)> {
-        self.parts.iter().map(|(key, part)| {
-            let mode = if *part == Part::Read { Mode::Shared } else { Mode::Exclusive };
-            (key.as_str(), mode)
-        })
+    /// Its fixed lease; `None` if it is renewed.
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        self.lease
     }
 
     /// Whether it is for writing one key.

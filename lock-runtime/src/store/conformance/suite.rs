@@ -248,7 +248,8 @@ macro_rules! conformance {
     (@test [$make:ident] [$($attributes:tt)*] $group:ident $name:ident) => {
         #[tokio::test($($attributes)*)]
         async fn $name() {
-            $crate::store::conformance::undisturbed(super::$make, $crate::store::conformance::$group::$name).await;
+            let subject = || async { super::$make().await.in_test(stringify!($name)) };
+            $crate::store::conformance::undisturbed(subject, $crate::store::conformance::$group::$name).await;
         }
     };
 }

@@ -28,6 +28,7 @@ pub(super) struct Entry {
 }
 
 /// There is no hold count: the engine counts re-entries, the store sees one hold.
+#[derive(Clone)]
 pub(super) struct Hold {
     pub(super) owner: OwnerId,
     pub(super) expires: Tick,
@@ -103,6 +104,21 @@ impl Entry {
             counter: None,
             listeners: Vec::new(),
             in_calendar: false,
+        }
+    }
+
+    /// The same, which nobody watches.
+    #[cfg(feature = "testing")]
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            name: Arc::clone(&self.name),
+            made: self.made,
+            sole: self.sole.clone(),
+            queue: self.queue.clone(),
+            read_write: self.read_write.clone(),
+            counter: self.counter,
+            listeners: Vec::new(),
+            in_calendar: self.in_calendar,
         }
     }
 

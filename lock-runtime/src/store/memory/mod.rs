@@ -16,6 +16,8 @@ mod model;
 mod queue;
 mod read_write;
 mod semaphore;
+#[cfg(feature = "testing")]
+pub(crate) mod server;
 mod step;
 mod table;
 #[cfg(test)]
@@ -80,9 +82,13 @@ impl Shared {
 
     fn empty() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::with(Clock::tokio(), u64::try_from(since_epoch.as_micros()).unwrap_or(0))
+    }
+
+    fn with(clock: Clock, epoch: u64) -> Self {
         Self {
-            clock: Clock::tokio(),
-            epoch: u64::try_from(since_epoch.as_micros()).unwrap_or(0),
+            clock,
+            epoch,
             handles: AtomicU64::new(0),
             table: Mutex::default(),
             semaphores: Semaphores::default(),
@@ -195,7 +201,11 @@ impl Handle {
     }
 
     fn release(&self, request: &ReleaseRequest) -> Released {
-        let latest = request.then.as_ref().map(|takeover| self.stamp(&takeover.request));
+        self.release_by(request, request.then.as_ref().map(|takeover| self.stamp(&takeover.request)))
+    }
+
+    /// `latest` is that of the takeover, if there is one.
+    fn release_by(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
         Released { echo, ..released }
     }

@@ -8,13 +8,14 @@ use crate::store::{AcquireRequest, WAITER_LIFE};
 use crate::token::OwnerId;
 
 /// The waiters of one key. Who is dead is treated as absent, and is thrown away by [`Queue::purge`].
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Queue {
     waiters: VecDeque<Waiter>,
     /// The first waiter has not been told yet that it may be its turn.
     unheard: bool,
 }
 
+#[derive(Clone)]
 pub(super) struct Waiter {
     pub(super) owner: OwnerId,
     pub(super) lease: Duration,

@@ -8,7 +8,7 @@ use crate::store::INTENT_LIFE;
 use crate::token::OwnerId;
 
 /// A key that is read and written. What has expired is treated as absent.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct ReadWrite {
     /// It may be among the readers as well.
     writer: Option<Hold>,

@@ -45,6 +45,24 @@ pub(super) struct Watched {
 }
 
 impl Table {
+    /// The same data, which nobody watches.
+    #[cfg(feature = "testing")]
+    pub(super) fn copy(&self) -> Self {
+        let mut entries = HashMap::with_capacity(self.entries.len());
+        for (name, entry) in &self.entries {
+            entries.insert(Arc::clone(name), entry.copy());
+        }
+        Self {
+            entries,
+            made: self.made.clone(),
+            last_made: self.last_made,
+            calendar: self.calendar.clone(),
+            watches: 0,
+            last_watch: 0,
+            scratch: String::new(),
+        }
+    }
+
     /// Throws away what has expired, looking at no more than `budget` entries, soonest expiry first. As long as each
     /// step's budget is at least twice the number of its keys (a key is looked at for its hold and for its counter),
     /// throwing away keeps up with adding.

@@ -220,7 +220,7 @@ impl Ballot {
         quorum.strays.add(&self.request.items, &unlifted, now);
         if late.open() > 0 {
             let (strays, request) = (Arc::clone(&quorum.strays), Arc::clone(&self.request));
-            quorum.options.runtime.spawn(async move {
+            quorum.options.tasks.spawn(async move {
                 while let Some((node, answer)) = late.next().await {
                     if !answer.is_err_and(|error| error.outcome_unknown()) {
                         strays.answered(&request.items, node);

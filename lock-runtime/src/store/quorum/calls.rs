@@ -99,7 +99,7 @@ impl Quorum {
             open.push(index);
             let (mut call, sender) = (call(index, &node.store), sender.clone());
             let (clock, shunned_until) = (self.options.clock, Arc::clone(&node.shunned_until));
-            self.options.runtime.spawn(async move {
+            self.options.tasks.spawn(async move {
                 let answer = tokio::time::timeout(limit, &mut call).await;
                 let overdue = answer.is_err();
                 let answer =

@@ -24,7 +24,7 @@ pub(super) async fn keep(
     renewal: Renewal,
 ) -> Result<Vec<Kept>, StoreError> {
     let waits = |keep: &&KeepItem| keep.standing == Standing::Waiter;
-    let part = |items: Vec<KeepItem>| (!items.is_empty()).then(|| items);
+    let part = |items: Vec<KeepItem>| (!items.is_empty()).then_some(items);
     let waiters = part(request.items.iter().filter(waits).cloned().collect());
     let holders = part(request.items.iter().filter(|keep| !waits(keep)).cloned().collect());
     for holder in holders.iter().flatten() {
@@ -129,7 +129,7 @@ async fn renew(
     let failed = if count.answered { None } else { count.error.take() };
     // A writer that has become a reader, perhaps, is taken again by the next renewal.
     if renewal == Renewal::Keep && (answers.open() > 0 || !count.lost().is_empty()) {
-        quorum.options.runtime.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
+        quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
     }
     match failed {
         Some(error) => Err(StoreError::new(error.kind(), format!("no store has renewed: {error}"))),

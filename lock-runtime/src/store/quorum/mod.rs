@@ -34,6 +34,7 @@ use super::{
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::key::LockKey;
+use crate::tasks::Tasks;
 
 mod acquire;
 mod admin;
@@ -69,7 +70,7 @@ pub(crate) struct QuorumOptions {
     /// Our time; the same as that of the engine.
     pub(crate) clock: Clock,
     /// Where calls live that go on when they are not needed any more.
-    pub(crate) runtime: Handle,
+    pub(crate) tasks: Tasks,
     /// Time-out of calls that carry none.
     pub(crate) call_timeout: Duration,
     /// Time-out of [`check`](LockStore::check).
@@ -85,7 +86,8 @@ impl QuorumOptions {
         let Config { call_timeout, connect_timeout, .. } = *config;
         // The default lease of the manager has to fit.
         let max_lease = MAX_LEASE.max(config.lease);
-        Self { clock, runtime, call_timeout, connect_timeout, max_lease }
+        let tasks = Tasks::new(runtime, config);
+        Self { clock, tasks, call_timeout, connect_timeout, max_lease }
     }
 }
 
@@ -138,10 +140,10 @@ impl QuorumStore {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let quorum = Arc::clone(&self.quorum);
-        let runtime = quorum.options.runtime.clone();
+        let tasks = quorum.options.tasks.clone();
         let call = call(quorum);
         Box::pin(async move {
-            runtime.spawn(call).await.unwrap_or_else(|gone| {
+            tasks.spawn(call).await.unwrap_or_else(|gone| {
                 let message = format!("the quorum's call did not end: {gone}");
                 Err(StoreError::new(StoreErrorKind::Unanswered, message))
             })

@@ -72,7 +72,7 @@ pub(super) async fn release(
     let failed: Vec<usize> =
         errors.into_iter().filter(|(_, error)| error.is_transient()).map(|(node, _)| node).collect();
     if answers.open() > 0 || !failed.is_empty() {
-        quorum.options.runtime.clone().spawn(go_on(quorum, part, answers, failed, until));
+        quorum.options.tasks.clone().spawn(go_on(quorum, part, answers, failed, until));
     }
     outcome
 }

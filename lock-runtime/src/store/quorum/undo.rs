@@ -105,7 +105,7 @@ pub(super) async fn withdraw(
 pub(super) fn settle(quorum: &Arc<Quorum>, strays: Vec<Stray>) {
     for stray in strays {
         let quorum = Arc::clone(quorum);
-        quorum.options.runtime.clone().spawn(async move {
+        quorum.options.tasks.clone().spawn(async move {
             let mut backoff = Backoff::new();
             loop {
                 let limit = stray.request.timeout.max(ASK_AGAIN);

@@ -43,8 +43,8 @@ pub(super) async fn watch(quorum: Arc<Quorum>, request: Arc<AcquireRequest>) -> 
         return Err(error);
     }
     let (notices, receiver) = mpsc::channel(QUEUE);
-    let runtime = quorum.options.runtime.clone();
-    let task = runtime.spawn(listen(quorum, request, limit, ears, answers, notices));
+    let tasks = quorum.options.tasks.clone();
+    let task = tasks.spawn(listen(quorum, request, limit, ears, answers, notices));
     Ok(Watch::new(receiver, confirmed, Box::new(Listening(task.abort_handle()))))
 }
 

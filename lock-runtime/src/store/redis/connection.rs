@@ -50,7 +50,7 @@ pub(super) struct Dialer {
 /// How the server is found.
 #[derive(Clone)]
 enum Route {
-    Fixed(Client),
+    Fixed(Arc<Client>),
     /// Whichever server the sentinels name.
     Named(Arc<Discovery>),
 }
@@ -61,7 +61,7 @@ impl Dialer {
         let info = client.get_connection_info();
         let address = Address::new(info);
         let client = Client::open(prepared(info)).map_err(|error| address.connect_error(&error))?;
-        Ok(Self { route: Route::Fixed(client), address, connect_timeout, clock })
+        Ok(Self { route: Route::Fixed(Arc::new(client)), address, connect_timeout, clock })
     }
 
     /// To the primary that `sentinels` name. They are listened to in `runtime`.

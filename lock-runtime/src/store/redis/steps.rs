@@ -133,22 +133,6 @@ impl Node {
         wait: Option<Duration>,
         at: At,
     ) -> Result<Acquired, Fault> {
-        if !request.replication.is_none() {
-            return Box::pin(self.acquire_synced(request, items, wait, at)).await;
-        }
-        let ready = self.connector.ready(at).await?;
-        self.acquire_over(&self.connector, ready, request, items, wait).await
-    }
-
-    /// The same over a connection of this connector.
-    pub(super) async fn acquire_over(
-        &self,
-        connector: &Connector,
-        ready: Ready,
-        request: &AcquireRequest,
-        items: &[Item],
-        wait: Option<Duration>,
-    ) -> Result<Acquired, Fault> {
         let names = self.names(items)?;
         let mutexes = are_mutexes(items);
         let ask = |now| {
@@ -166,7 +150,10 @@ impl Node {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, request.tokens)?)
         };
-        self.in_time_over(connector, ready, ask, read).await
+        self.granting(request.replication, at, |connector, ready| async move {
+            self.in_time_over(&connector, ready, ask, read).await
+        })
+        .await
     }
 
     /// The one mutex of the request, not together with others.
@@ -197,7 +184,10 @@ impl Node {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, 1)?)
         };
-        self.in_time(at, ask, read).await
+        self.granting(request.replication, at, |connector, ready| async move {
+            self.in_time_over(&connector, ready, ask, read).await
+        })
+        .await
     }
 
     /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner error of `read` is

@@ -16,7 +16,7 @@ use super::reply;
 use super::server_clock::ServerClock;
 use crate::clock::Tick;
 use crate::replication::Replication;
-use crate::store::{AcquireRequest, Acquired, Item, StoreError, StoreErrorKind};
+use crate::store::{Acquired, StoreError, StoreErrorKind};
 use crate::sync::lock;
 
 /// Connections, at most; past it callers wait for one.
@@ -123,37 +123,40 @@ impl Exclusive {
 }
 
 impl Node {
-    /// How many replicas the server has, those that are down included.
-    pub(super) fn known_replicas(&self) -> Option<u32> {
-        self.connector.dialer().known_replicas().or(self.options.replicas)
-    }
-
-    /// As [`acquire_all`](Node::acquire_all); a grant is one when the replicas have confirmed it.
-    pub(super) async fn acquire_synced(
+    /// Runs a step that may grant something; with a policy, a grant is one when the replicas have confirmed it.
+    pub(super) async fn granting<F>(
         &self,
-        request: &AcquireRequest,
-        items: &[Item],
-        wait: Option<Duration>,
+        replication: Replication,
         at: At,
-    ) -> Result<Acquired, Fault> {
-        let deadline = self.deadline(at.timeout);
-        let link = self.synced.take(at.timeout).await?;
-        let result: Result<_, Fault> = async {
-            let ready = link.connector.ready_by(|_| deadline, at.asking).await?;
-            // Only now that there is a connection the sentinels have been asked.
-            let wanted = self.wanted(&link.connector, &ready, request.replication).await?;
-            let acquired = self.acquire_over(&link.connector, ready.clone(), request, items, wait).await?;
-            if matches!(acquired, Acquired::Granted(_)) {
-                let ready = link.connector.later(&ready);
-                self.confirm(&link.connector, &ready, wanted, request.replication.timeout()).await?;
+        step: impl FnOnce(Arc<Connector>, Ready) -> F,
+    ) -> Result<Acquired, Fault>
+    where
+        F: Future<Output = Result<Acquired, Fault>>,
+    {
+        if replication.is_none() {
+            let ready = self.connector.ready(at).await?;
+            return step(Arc::clone(&self.connector), ready).await;
+        }
+        Box::pin(async {
+            let deadline = self.deadline(at.timeout);
+            let link = self.synced.take(at.timeout).await?;
+            let connector = &link.connector;
+            let result: Result<_, Fault> = async {
+                let ready = connector.ready_by(|_| deadline, at.asking).await?;
+                let wanted = self.wanted(connector, &ready, replication).await?;
+                let acquired = step(Arc::clone(connector), connector.later(&ready)).await?;
+                if matches!(acquired, Acquired::Granted(_)) {
+                    self.confirm(connector, &connector.later(&ready), wanted, replication.timeout()).await?;
+                }
+                Ok(acquired)
             }
-            Ok(acquired)
-        }
-        .await;
-        if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
-            link.give_back(&self.synced);
-        }
-        result
+            .await;
+            if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
+                link.give_back(&self.synced);
+            }
+            result
+        })
+        .await
     }
 
     /// How many replicas have to confirm.
@@ -163,11 +166,15 @@ impl Node {
         ready: &Ready,
         replication: Replication,
     ) -> Result<u32, StoreError> {
-        if let Some(wanted) = replication.wanted(self.known_replicas()) {
+        if let Some(wanted) = replication.wanted(None) {
             return Ok(wanted);
         }
-        let known = if self.has_peers { self.replicas_in_cluster(connector, ready).await? } else { None };
-        replication.wanted(known).ok_or_else(|| {
+        // Sentinels have been asked when the connection was made.
+        let known = match connector.dialer().known_replicas() {
+            None if self.has_peers => self.replicas_in_cluster(connector, ready).await?,
+            known => known,
+        };
+        replication.wanted(known.or(self.options.replicas)).ok_or_else(|| {
             let what = "a majority of how many replicas? This server does not say how many it has; set `replicas` \
                         when the manager is built, or ask for `at_least`";
             self.address.error(StoreErrorKind::Unsupported, what)
@@ -187,7 +194,12 @@ impl Node {
         }
         // CLUSTER SLOTS leaves out those that are down.
         let nodes = connector.call(ready, redis::cmd("CLUSTER").arg("NODES")).await;
-        let nodes = nodes.map_err(|error| Fault::from(error).error)?;
+        let nodes = match nodes.map_err(|error| Fault::from(error).error) {
+            Ok(nodes) => nodes,
+            Err(error) if error.is_transient() => return Err(error),
+            // Who may not ask has to be told.
+            Err(_) => return Ok(None),
+        };
         let text = match &nodes {
             redis::Value::VerbatimString { text, .. } => Some(text.as_str()),
             nodes => reply::text(nodes),

@@ -1,10 +1,24 @@
 //! Steps that change nothing.
 
+#[cfg(feature = "testing")]
+use std::time::Duration;
+
 use super::{Moment, Step};
 use crate::key::LockKey;
 use crate::store::memory::entry::{Channel, Entry};
 use crate::store::{Kind, LockStatus, ScanRequest, Scanned};
 use crate::token::FencingToken;
+#[cfg(feature = "testing")]
+use crate::{store::memory::queue::Waiter, token::OwnerId};
+
+/// What a look from the side finds.
+#[cfg(feature = "testing")]
+#[derive(Default)]
+pub(in crate::store::memory) struct Look {
+    pub(in crate::store::memory) holders: Vec<OwnerId>,
+    pub(in crate::store::memory) remaining: Option<Duration>,
+    pub(in crate::store::memory) queue: Vec<(OwnerId, Duration)>,
+}
 
 /// How many entries a page of a scan looks at.
 const PAGE: usize = 256;
@@ -15,6 +29,20 @@ impl Step<'_> {
         match self.table.get(self.prefix, key) {
             Some(entry) => status_of(entry, self.moment),
             None => LockStatus::free(),
+        }
+    }
+
+    /// What is known about `key`, with its queue.
+    #[cfg(feature = "testing")]
+    pub(in crate::store::memory) fn look(&mut self, key: &LockKey) -> Look {
+        let status = self.status(key);
+        let now = self.moment.now;
+        let Some(entry) = self.table.get(self.prefix, key) else { return Look::default() };
+        let alive = |waiter: &Waiter| (waiter.owner.clone(), waiter.alive_until.since(now));
+        Look {
+            holders: status.holders.into_iter().map(|(owner, _)| owner).collect(),
+            remaining: status.remaining,
+            queue: entry.queue.live(now).map(alive).collect(),
         }
     }
 

@@ -21,6 +21,8 @@ use crate::store::{
     Withdrawn,
 };
 
+#[cfg(feature = "testing")]
+pub(super) use self::look::Look;
 use self::wake::Turn;
 
 /// The largest token: what a Redis counter can hold, so that both stores give up at the same number.

@@ -1,6 +1,7 @@
 //! What operators ask of a cluster.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::super::check;
 use super::super::join::join;
@@ -36,6 +37,11 @@ impl Cluster {
     pub(in super::super) async fn check(&self) -> Result<(), StoreError> {
         let timeout = self.options.connect_timeout;
         let map = self.map(self.deadline(timeout)).await?;
+        if !self.healthy.load(Ordering::Relaxed) {
+            self.refresh();
+            let what = "CLUSTERDOWN the servers say that the cluster is down";
+            return Err(self.error(StoreErrorKind::NotReady, what));
+        }
         let nodes: Result<Vec<_>, _> = map.primaries().iter().map(|place| self.node(place)).collect();
         let nodes = nodes?;
         let strict = self.options.strict;

@@ -1,6 +1,7 @@
 //! How the slot map is loaded: from whichever server answers first.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::seq::SliceRandom;
@@ -125,7 +126,7 @@ impl Cluster {
             }
         }
         match (doubtful, failure) {
-            // None of them sees the others: what they know is better than nothing.
+            // The cluster is down, they say. What they know is better than nothing.
             (Some(seen), _) => {
                 self.install(seen);
                 Ok(())
@@ -158,6 +159,7 @@ impl Cluster {
         if let Some(dialect) = seen.dialect {
             let _ = self.dialect.set(dialect);
         }
+        self.healthy.store(seen.healthy, Ordering::Relaxed);
         lock(&self.nodes).retain(|place, _| seen.map.primaries().contains(place));
         self.map.send_replace(Some(Arc::new(seen.map)));
     }

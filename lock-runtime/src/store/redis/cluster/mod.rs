@@ -14,6 +14,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub(super) struct Cluster {
     dialect: OnceLock<Dialect>,
     nodes: Mutex<HashMap<Place, Arc<Node>>>,
     loading: Mutex<Loading>,
+    /// The servers serve, as far as they said when the map was loaded.
+    healthy: AtomicBool,
     map: cell::Sender<Option<Arc<SlotMap>>>,
     moving: Mutex<Moving>,
     refusals: Refusals,
@@ -84,6 +87,7 @@ impl Cluster {
             dialect: OnceLock::new(),
             nodes: Mutex::default(),
             loading: Mutex::default(),
+            healthy: AtomicBool::new(true),
             map: cell::Sender::new(None),
             moving: Mutex::default(),
             refusals: Refusals::default(),
@@ -203,6 +207,12 @@ impl Cluster {
         if away.contains(&error.kind()) {
             self.refresh();
         }
+    }
+
+    /// The servers speak this dialect, whatever they say.
+    #[cfg(test)]
+    pub(super) fn pretend(&self, dialect: Dialect) {
+        self.dialect.set(dialect).unwrap();
     }
 
     #[cfg(test)]

@@ -62,8 +62,9 @@ impl Cluster {
             };
             self.in_between(part.slot);
             let patient = !lock(&self.moving).split(part.slot, self.now());
-            // What other kinds need is at both servers, whichever is asked; and a slot that moves has other replicas soon.
-            if floor > 0 || replicated || !are_mutexes(&part.items) {
+            // What other kinds need is at both servers, whichever is asked. The server's time is above 1, which is the floor
+            // of those that replicas confirm.
+            if floor > 1 || !are_mutexes(&part.items) {
                 return Err(fault.error);
             }
             if !patient {

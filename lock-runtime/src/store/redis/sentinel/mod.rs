@@ -297,9 +297,9 @@ impl Discovery {
     }
 
     /// The sentinels say that the primary is there: connections to another server are over.
-    fn heard(&self, view: View, source: Source) {
+    fn heard(&self, view: &View, source: Source) {
         let mut state = lock(&self.state);
-        if state.newest.as_ref().is_some_and(|known| self.is_superseded(&view, known)) {
+        if state.newest.as_ref().is_some_and(|known| self.is_superseded(view, known)) {
             return;
         }
         let outdated = |known: &View| {
@@ -312,7 +312,7 @@ impl Discovery {
         }
         let confirmed = |(known, _): &(View, Tick)| known.place == view.place && known.epoch <= view.epoch;
         if moved || state.newest.as_ref().is_some_and(confirmed) {
-            state.see(&view, self.clock.now());
+            state.see(view, self.clock.now());
         }
         drop(state);
         for link in gone {

@@ -82,7 +82,7 @@ async fn review(weak: &Weak<Discovery>) -> Option<()> {
     let discovery = weak.upgrade()?;
     let deadline = discovery.clock.now() + discovery.connect_timeout;
     match discovery.resolve(deadline).await {
-        Ok(view) => discovery.heard(view, Source::Sentinels),
+        Ok(view) => discovery.heard(&view, Source::Sentinels),
         Err(error) => tracing::debug!(%error, "can't ask the sentinels"),
     }
     Some(())
@@ -99,7 +99,7 @@ async fn consult(
     let answer = tokio::time::timeout(timeout, ask::view(connection, address, master)).await;
     let discovery = weak.upgrade()?;
     match answer {
-        Ok(Ok(Answer::View(view))) => discovery.heard(view, Source::OneSentinel),
+        Ok(Ok(Answer::View(view))) => discovery.heard(&view, Source::OneSentinel),
         Ok(Ok(_)) => {}
         Ok(Err(_)) | Err(_) => return Some(false),
     }

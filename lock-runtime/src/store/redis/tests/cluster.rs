@@ -5,10 +5,11 @@ use super::super::url::{Servers, servers};
 use super::server::{Server, free_port};
 use super::*;
 
-/// Three servers without replicas; killed when dropped.
+/// Three servers, with a replica at most; killed when dropped.
 pub(super) struct Cluster {
     pub(super) servers: Vec<Server>,
     ids: Vec<String>,
+    replica: Option<Server>,
 }
 
 impl Cluster {
@@ -17,15 +18,7 @@ impl Cluster {
     }
 
     pub(super) async fn start_with(arguments: &[&str]) -> Self {
-        let start = || {
-            // The usual one, 10 000 above, may be none.
-            let bus = free_port().to_string();
-            let fixed =
-                ["--cluster-enabled", "yes", "--cluster-node-timeout", "3000", "--cluster-port", &bus];
-            let server = Server::start_with(&[&fixed[..], arguments].concat());
-            (server, bus)
-        };
-        let started: Vec<_> = (0..3).map(|_| start()).collect();
+        let started: Vec<_> = (0..3).map(|_| start(arguments)).collect();
         let (servers, buses): (Vec<_>, Vec<_>) = started.into_iter().unzip();
         let slots = [(0, 5460), (5461, 10922), (10923, 16383)];
         let mut ids = Vec::new();
@@ -40,7 +33,7 @@ impl Cluster {
             let port = server.port().to_string();
             let _: () = servers[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]).await;
         }
-        let cluster = Self { servers, ids };
+        let cluster = Self { servers, ids, replica: None };
         cluster.agrees().await;
         cluster
     }
@@ -57,6 +50,36 @@ impl Cluster {
             })
             .await;
         }
+    }
+
+    /// Gives one of the servers a replica, which takes over when it is gone for 2 s.
+    pub(super) async fn add_replica(&mut self, of: usize) {
+        let (replica, bus) = start(&[]);
+        let port = replica.port().to_string();
+        let _: () = self.servers[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
+        let id = &self.ids[of];
+        until("the replica knows its primary", || async {
+            replica.try_command::<()>(&["CLUSTER", "REPLICATE", id]).await.is_ok()
+        })
+        .await;
+        until("the replica has a link", || async {
+            let info: String = replica.command(&["INFO", "replication"]).await;
+            info.contains("master_link_status:up")
+        })
+        .await;
+        for server in self.servers.iter().chain([&replica]) {
+            until("all know the replica", || async {
+                let info: String = server.command(&["CLUSTER", "INFO"]).await;
+                info.contains("cluster_known_nodes:4") && info.contains("cluster_state:ok")
+            })
+            .await;
+            let _: () = server.command(&["CONFIG", "SET", "cluster-node-timeout", "2000"]).await;
+        }
+        self.replica = Some(replica);
+    }
+
+    pub(super) fn replica(&self) -> &Server {
+        self.replica.as_ref().unwrap()
     }
 
     pub(super) fn url(&self) -> String {
@@ -100,6 +123,22 @@ impl Cluster {
         assert_eq!(moved, "OK", "{key}");
     }
 
+    /// Moves all keys of the slot of `name`, also those that come meanwhile.
+    pub(super) async fn move_slot_keys(&self, name: &str, from: usize, to: usize) {
+        let slot = slot(name).to_string();
+        loop {
+            let keys: Vec<String> =
+                self.servers[from].command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).await;
+            if keys.is_empty() {
+                return;
+            }
+            let port = self.servers[to].port().to_string();
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            words.extend(keys.iter().map(String::as_str));
+            let _: String = self.servers[from].command(&words).await;
+        }
+    }
+
     /// The slot of `name` is at `to` now, and everybody knows.
     pub(super) async fn end_move(&self, name: &str, to: usize) {
         let slot = slot(name).to_string();
@@ -119,4 +158,12 @@ impl Cluster {
         keys.sort();
         keys
     }
+}
+
+fn start(arguments: &[&str]) -> (Server, String) {
+    // The usual one, 10 000 above, may be none.
+    let bus = free_port().to_string();
+    let fixed = ["--cluster-enabled", "yes", "--cluster-node-timeout", "3000", "--cluster-port", &bus];
+    let server = Server::start_with(&[&fixed[..], arguments].concat());
+    (server, bus)
 }

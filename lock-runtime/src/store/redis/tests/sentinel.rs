@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sentinel_rig::{MASTER, Passwords, Sentinel, SentinelSet, store_at};
+use super::sentinel_rig::{MASTER, Passwords, Sentinel, SentinelSet, USER, store_at};
 use super::server::{Fake, Server, free_port};
 use super::{LEASE, RedisStore, acquire, busy, granted, item, keep, options, release, request, until};
 use crate::LockManager;
@@ -151,6 +151,34 @@ async fn a_new_primary_is_used_although_the_old_connection_works() {
     set.first_is_demoted().await;
     assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed]);
     store.check().await.unwrap();
+}
+
+/// Nobody can demote it, so it answers as a primary for ever.
+#[tokio::test]
+async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
+    let set = SentinelSet::start().await;
+    let store = set.store();
+    let held = [item("held")];
+    granted(&store, &held).await;
+    let old = &set.servers[0];
+    let _: i64 = old.command(&["WAIT", "2", "5000"]).await;
+    // Without their user they are nobody in particular, who may not ask whether it lives.
+    let _: () = old.command(&["ACL", "SETUSER", USER, "off"]).await;
+    let _: () = old.command(&["ACL", "SETUSER", "default", "-ping"]).await;
+    let _: i64 = old.command(&["CLIENT", "KILL", "USER", USER]).await;
+
+    let new = set.another_than(old.port()).await;
+    until("the new primary is used", async || arrives_at(&store, new).await).await;
+    assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed]);
+    for round in 0..10 {
+        new.kill_clients("normal").await;
+        let mine = granted_soon(&store, &format!("b{round}")).await;
+        assert!(has(new, &format!("b{round}")).await);
+        release(&store, &mine).await.unwrap();
+    }
+    assert!(arrives_at(&set.store(), new).await, "also of those who come later");
+    let role: (String, redis::Value, redis::Value) = old.command(&["ROLE"]).await;
+    assert_eq!(role.0, "master");
 }
 
 #[tokio::test]

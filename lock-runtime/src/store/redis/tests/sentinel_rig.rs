@@ -15,6 +15,9 @@ use crate::store::redis::url::{Servers, servers};
 /// What the sentinels call the primary.
 pub(super) const MASTER: &str = "orders";
 
+/// Whom the sentinels are at the servers, and its password.
+pub(super) const USER: &str = "watchman";
+
 /// Passwords, with which everything is protected or nothing.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Passwords {
@@ -53,7 +56,8 @@ impl Sentinel {
                 format!("sentinel down-after-milliseconds {MASTER} 1500"),
                 format!("sentinel failover-timeout {MASTER} 6000"),
             ];
-            lines.extend(passwords.data.map(|password| format!("sentinel auth-pass {MASTER} {password}")));
+            lines.push(format!("sentinel auth-user {MASTER} {USER}"));
+            lines.push(format!("sentinel auth-pass {MASTER} {USER}"));
             lines.extend(passwords.sentinels.map(|password| format!("requirepass {password}")));
             lines.extend(passwords.sentinels.map(|password| format!("sentinel sentinel-pass {password}")));
             let file = directory.join("sentinel.conf");
@@ -127,7 +131,9 @@ impl SentinelSet {
 
     /// Resolves when all of them know each other.
     pub(super) async fn start_with(passwords: Passwords) -> Self {
+        let password = format!(">{USER}");
         let mut arguments = vec!["--repl-diskless-sync-delay", "0"];
+        arguments.extend(["--user", USER, "on", &password, "allkeys", "allchannels", "+@all"]);
         if let Some(password) = passwords.data {
             arguments.extend(["--requirepass", password, "--masterauth", password]);
         }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cluster::Cluster;
 use super::sentinel_rig::SentinelSet;
-use super::server::Server;
+use super::server::{Server, free_port};
 use super::{
     LEASE, RedisStore, TIMEOUT, busy, granted, granted_by, item, item_of, release, release_request, request,
     store, store_with, until, waits,
@@ -168,7 +169,7 @@ async fn sentinels_say_how_many_replicas_there_are() {
     let mut set = SentinelSet::start().await;
     let store = set.store();
     granted_by(&store, synced(&[item("a")], Replication::majority(LONG))).await;
-    assert_eq!(store.node().known_replicas(), Some(2));
+    assert_eq!(store.node().connector.dialer().known_replicas(), Some(2));
     set.servers[2].kill();
     let error =
         refusal(&store, synced(&[item("b")], Replication::majority(Duration::from_millis(300)))).await;
@@ -327,6 +328,86 @@ async fn nobody_grants_it_for_those_who_want_it_confirmed() {
     assert!(matches!(store.acquire(waiting).await.unwrap(), Acquired::Granted(_)));
     assert!(was_waited_for(&primary).await);
     waits(&store, &[item_of(Kind::Fair, "f")]).await;
+}
+
+/// A replica of the first server of a cluster.
+async fn replica_in(cluster: &Cluster) -> Server {
+    let bus = free_port().to_string();
+    let settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", "3000", "--cluster-port", &bus];
+    let replica = Server::start_with(&[&settings[..], &["--repl-diskless-sync-delay", "0"]].concat());
+    let first = &cluster.servers[0];
+    let id: String = first.command(&["CLUSTER", "MYID"]).await;
+    let port = replica.port().to_string();
+    let _: () = first.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
+    until("it may replicate", async || {
+        replica.try_command::<()>(&["CLUSTER", "REPLICATE", &id]).await.is_ok()
+    })
+    .await;
+    until("it replicates, and the first knows", async || {
+        first.command::<String>(&["INFO", "replication"]).await.contains("state=online")
+            && first.command::<String>(&["CLUSTER", "NODES"]).await.contains(&format!("slave {id}"))
+    })
+    .await;
+    replica
+}
+
+#[tokio::test]
+async fn in_a_cluster_each_server_has_replicas_of_its_own() {
+    let cluster = Cluster::start().await;
+    let replica = replica_in(&cluster).await;
+    let at = |home: usize, nth: usize| {
+        (0..).map(|n| format!("a{n}")).filter(|name| cluster.home(&format!("lock:{name}")) == home).nth(nth)
+    };
+    let (with, without) = (|nth| item(&at(0, nth).unwrap()), |nth| item(&at(1, nth).unwrap()));
+    let store = cluster.store();
+    let (soon, majority) = (
+        Replication::at_least(1, Duration::from_millis(100)),
+        Replication::majority(Duration::from_millis(100)),
+    );
+    granted_by(&store, synced(&[with(0)], Replication::at_least(1, LONG))).await;
+    assert!(replica.keys().await.contains(&format!("lock:{}", at(0, 0).unwrap())));
+    granted_by(&store, synced(&[with(1)], Replication::majority(LONG))).await;
+    granted_by(&store, synced(&[with(2), with(3)], Replication::majority(LONG))).await;
+    let error = refusal(&store, synced(&[without(0)], soon)).await;
+    assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
+
+    // Over several slots, as many as there are servers.
+    let several = Arc::new(synced(&[with(4), without(1)], soon));
+    let error = store.acquire(Arc::clone(&several)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
+    withdraw(&store, &several).await;
+    let keys = cluster.keys().await;
+    for name in [at(0, 4), at(1, 1)] {
+        assert!(!keys.contains(&format!("lock:{}", name.unwrap())), "{keys:?}");
+    }
+
+    replica.signal("STOP");
+    let error = refusal(&store, synced(&[with(5)], majority)).await;
+    assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
+    granted(&store, &[with(6)]).await;
+    replica.signal("CONT");
+}
+
+/// While its slot moves its counter may be at the other server, which no kind of grant waits for without end.
+#[tokio::test]
+async fn a_key_between_two_servers_is_granted_without_its_counter_and_confirmed() {
+    let cluster = Cluster::start().await;
+    let _replica = replica_in(&cluster).await;
+    let name =
+        (0..).map(|n| format!("a{n}")).find(|name| cluster.home(&format!("lock:{name}")) == 0).unwrap();
+    let store = cluster.store();
+    let (mine, lock) = ([item(&name)], format!("lock:{name}"));
+    granted(&store, &mine).await;
+    release(&store, &mine).await.unwrap();
+    // The lock is free, so it is at none, and its counter at the other one.
+    cluster.begin_move(&lock, 0, 1).await;
+    let counter = cluster.keys().await.into_iter().find(|key| key.contains("token")).unwrap();
+    cluster.move_key(&counter, 0, 1).await;
+    let mut request =
+        request(&[item(&name)]).replicated(Replication::at_least(1, Duration::from_millis(100)));
+    request.token_floor = 1;
+    let error = refusal(&store, request).await;
+    assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "the other one has no replica: {error}");
 }
 
 /// From the outside.

@@ -4,6 +4,10 @@
 //! server has carried it out and answers ([`Way::ToClient`]). It counts what passed and what was hit, so that a test
 //! knows that its fault really happened. TLS is not understood.
 
+mod request;
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +18,9 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
+
+use self::request::{refused, request};
+use crate::dice::Dice;
 
 /// What happens to a message, and to its connection from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +36,16 @@ pub enum Fault {
     HalfClose,
     /// It vanishes, and both sides see a reset (RST).
     Reset,
+    /// Half of it arrives, and then both sides see a reset.
+    Torn,
+    /// It arrives later by up to so much, each by another time.
+    Jitter(Duration),
+    /// It vanishes, and all that comes behind it passes. For messages that are published: an answer would be missed.
+    Lost,
+    /// It arrives twice. For messages that are published.
+    Twice,
+    /// The server does not see it, and its sender reads this error (`LOADING …`) as the answer. For requests.
+    Refused(&'static str),
 }
 
 /// Which connection a message is on.
@@ -40,6 +57,10 @@ pub enum Line {
     Commands,
     /// One that has subscribed to something.
     PubSub,
+    /// One that a replica takes its master's data from.
+    Replication,
+    /// One of a Redis Sentinel.
+    Sentinel,
 }
 
 /// Which way a message goes.
@@ -73,7 +94,7 @@ struct Shared {
     rules: Mutex<Rules>,
     accepted: AtomicUsize,
     delayed: AtomicUsize,
-    passed: [[AtomicUsize; 2]; 3],
+    passed: [[AtomicUsize; 2]; 5],
 }
 
 #[derive(Debug, Default)]
@@ -189,8 +210,11 @@ impl Shared {
         let rule =
             rules.list.iter_mut().find(|rule| rule.line == line && rule.way == way && rule.left > 0)?;
         rule.left -= 1;
-        rule.hits.fetch_add(1, Ordering::SeqCst);
-        Some(rule.fault)
+        let hits = rule.hits.fetch_add(1, Ordering::SeqCst);
+        Some(match rule.fault {
+            Fault::Jitter(most) => Fault::Jitter(Dice::new(hits as u64).between(Duration::ZERO, most)),
+            fault => fault,
+        })
     }
 }
 
@@ -261,7 +285,7 @@ impl Connection {
                 Err(_) => return self.reset(&from, &to),
             }
             while let Some(length) = self.message(&bytes, way) {
-                let message: Vec<u8> = bytes.drain(..length).collect();
+                let mut message: Vec<u8> = bytes.drain(..length).collect();
                 if swallowing {
                     continue;
                 }
@@ -269,7 +293,7 @@ impl Connection {
                 let mut delayed = None;
                 match self.shared.meet(line, way) {
                     None => {}
-                    Some(Fault::Delay(time)) => {
+                    Some(Fault::Delay(time) | Fault::Jitter(time)) => {
                         delayed = Some(Delayed::count(&self.shared));
                         tokio::time::sleep(time).await;
                     }
@@ -284,6 +308,13 @@ impl Connection {
                     }
                     Some(Fault::Close) => return self.cut.notify_one(),
                     Some(Fault::Reset) => return self.reset(&from, &to),
+                    Some(Fault::Torn) => {
+                        let _ = to.write_all(&message[..message.len() / 2]).await;
+                        return self.reset(&from, &to);
+                    }
+                    Some(Fault::Lost) => continue,
+                    Some(Fault::Twice) => message.extend_from_within(..),
+                    Some(Fault::Refused(error)) => message = refused(error),
                 }
                 if to.write_all(&message).await.is_err() {
                     return self.reset(&from, &to);
@@ -309,11 +340,15 @@ impl Connection {
         if blank > 0 {
             return Some(blank);
         }
-        let (command, length) = request(bytes)?;
+        let (words, length) = request(bytes)?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut line = self.line();
-        match command.as_str() {
-            "SUBSCRIBE" | "SSUBSCRIBE" | "PSUBSCRIBE" => *line = Line::PubSub,
-            "HELLO" | "AUTH" | "SELECT" | "CLIENT" | "TIME" => {}
+        match words[..] {
+            _ if matches!(*line, Line::Replication | Line::Sentinel) => {}
+            ["CLIENT", "SETNAME", name, ..] if name.starts_with("SENTINEL-") => *line = Line::Sentinel,
+            ["REPLCONF" | "PSYNC" | "SYNC", ..] => *line = Line::Replication,
+            ["SUBSCRIBE" | "SSUBSCRIBE" | "PSUBSCRIBE", ..] => *line = Line::PubSub,
+            ["HELLO" | "AUTH" | "SELECT" | "CLIENT" | "TIME", ..] => {}
             _ if *line == Line::Connecting => *line = Line::Commands,
             _ => {}
         }
@@ -334,192 +369,5 @@ impl<'a> Delayed<'a> {
 impl Drop for Delayed<'_> {
     fn drop(&mut self) {
         self.0.delayed.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The first request in `bytes`: its command, and its length.
-fn request(bytes: &[u8]) -> Option<(String, usize)> {
-    // `*3\r\n` and the like: the number, and where the next line starts.
-    let number = |from: usize| {
-        let end = bytes.get(from..)?.windows(2).position(|two| two == b"\r\n")? + from;
-        let text = std::str::from_utf8(bytes.get(from + 1..end)?).expect("requests are arrays of texts");
-        Some((text.parse::<usize>().expect("requests are arrays of texts"), end + 2))
-    };
-    let (count, mut at) = number(0)?;
-    let mut command = String::new();
-    for word in 0..count {
-        let (length, start) = number(at)?;
-        at = start + length + 2;
-        let text = bytes.get(start..start + length)?;
-        if word == 0 {
-            command = String::from_utf8_lossy(text).to_ascii_uppercase();
-        }
-    }
-    (bytes.len() >= at).then_some((command, at))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{self, ErrorKind};
-    use std::time::Instant;
-
-    use super::*;
-    use crate::RedisServer;
-    use crate::eventually_blocking;
-    use crate::redis::{Connection, Reply};
-
-    const LONG: Duration = Duration::from_secs(20);
-    /// How long an answer is awaited that must not come.
-    const SHORT: Duration = Duration::from_millis(300);
-
-    /// A proxy whose runtime runs beside the test, so that the test may block.
-    fn proxied() -> (tokio::runtime::Runtime, RedisServer, Proxy) {
-        let server = RedisServer::start();
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let proxy = runtime.block_on(Proxy::start(server.addr()));
-        (runtime, server, proxy)
-    }
-
-    fn outcome(reply: &io::Result<Reply>) -> &'static str {
-        match reply {
-            Ok(_) => "answer",
-            Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => "silence",
-                ErrorKind::UnexpectedEof => "end",
-                ErrorKind::ConnectionReset => "reset",
-                _ => panic!("{error}"),
-            },
-        }
-    }
-
-    #[test]
-    fn each_fault_is_seen_by_the_client_and_hits_before_or_after_the_server() {
-        let (_runtime, server, proxy) = proxied();
-        for (fault, seen) in [
-            (Fault::BlackHole, "silence"),
-            (Fault::Close, "end"),
-            (Fault::HalfClose, "end"),
-            (Fault::Reset, "reset"),
-        ] {
-            for (way, carried_out) in [(Way::ToServer, ""), (Way::ToClient, "1")] {
-                server.cli(&["FLUSHALL"]);
-                let mut connection = Connection::open(proxy.addr(), LONG).unwrap();
-                connection.command(&["GET", "warm-up"]).unwrap();
-                if fault == Fault::BlackHole {
-                    connection = Connection::open(proxy.addr(), SHORT).unwrap();
-                }
-                let injection = proxy.next(1, Line::Commands, way, fault);
-                let reply = connection.command(&["INCR", "n"]);
-                assert_eq!(outcome(&reply), seen, "{fault:?} {way:?}");
-                eventually_blocking(|| injection.hits() == 1, LONG);
-                assert_eq!(server.cli(&["GET", "n"]), carried_out, "{fault:?} {way:?}");
-                // Only this connection was hit.
-                let mut next = Connection::open(proxy.addr(), LONG).unwrap();
-                assert_eq!(next.command(&["INCR", "other"]).unwrap(), Reply::Number(1));
-            }
-        }
-    }
-
-    #[test]
-    fn the_server_sees_ends_and_resets_and_no_black_holes() {
-        let (_runtime, server, proxy) = proxied();
-        let clients = || server.cli(&["CLIENT", "LIST"]).lines().count();
-        assert_eq!(clients(), 1, "the one that asks");
-        for (fault, left) in [(Fault::Close, 1), (Fault::Reset, 1), (Fault::BlackHole, 2)] {
-            let mut connection = Connection::open(proxy.addr(), SHORT).unwrap();
-            let _injection = proxy.next(1, Line::Commands, Way::ToServer, fault);
-            assert!(connection.command(&["INCR", "n"]).is_err());
-            eventually_blocking(|| clients() == left, LONG);
-            drop(connection);
-            assert_eq!(clients(), left, "{fault:?}");
-        }
-    }
-
-    #[test]
-    fn a_half_closed_connection_still_sends() {
-        let (_runtime, server, proxy) = proxied();
-        let mut connection = Connection::open(proxy.addr(), LONG).unwrap();
-        let injection = proxy.next(1, Line::Commands, Way::ToClient, Fault::HalfClose);
-        assert_eq!(outcome(&connection.command(&["INCR", "n"])), "end");
-        assert_eq!(outcome(&connection.command(&["INCR", "n"])), "end");
-        eventually_blocking(|| server.cli(&["GET", "n"]) == "2", LONG);
-        assert_eq!(injection.hits(), 1);
-    }
-
-    #[test]
-    fn a_delay_keeps_the_order_and_is_no_shorter_than_it_says() {
-        let (_runtime, _server, proxy) = proxied();
-        let mut connection = Connection::open(proxy.addr(), LONG).unwrap();
-        for way in [Way::ToServer, Way::ToClient] {
-            let injection = proxy.next(2, Line::Commands, way, Fault::Delay(SHORT));
-            let start = Instant::now();
-            connection.command(&["SET", "n", "1"]).unwrap();
-            assert_eq!(connection.command(&["INCR", "n"]).unwrap(), Reply::Number(2));
-            assert!(start.elapsed() >= SHORT * 2, "{:?}", start.elapsed());
-            connection.command(&["GET", "n"]).unwrap();
-            assert_eq!(injection.hits(), 2);
-        }
-    }
-
-    #[test]
-    fn a_delayed_request_arrives_although_its_sender_has_gone() {
-        let (_runtime, server, proxy) = proxied();
-        let mut connection = Connection::open(proxy.addr(), SHORT / 3).unwrap();
-        let injection = proxy.next(1, Line::Commands, Way::ToServer, Fault::Delay(SHORT * 6));
-        assert_eq!(outcome(&connection.command(&["INCR", "n"])), "silence");
-        drop(connection);
-        eventually_blocking(|| injection.hits() == 1 && proxy.delayed() == 0, LONG);
-        eventually_blocking(|| server.cli(&["GET", "n"]) == "1", LONG);
-    }
-
-    #[test]
-    fn lines_are_told_apart_and_counted() {
-        let (_runtime, server, proxy) = proxied();
-        let mut subscriber = Connection::open(proxy.addr(), LONG).unwrap();
-        let mut commands = Connection::open(proxy.addr(), LONG).unwrap();
-        let connecting = proxy.next(1, Line::Connecting, Way::ToClient, Fault::Delay(Duration::ZERO));
-        commands.command(&["TIME"]).unwrap();
-        assert_eq!(connecting.hits(), 1);
-        commands.command(&["GET", "n"]).unwrap();
-        subscriber.command(&["SUBSCRIBE", "news"]).unwrap();
-        assert_eq!(proxy.accepted(), 2);
-        eventually_blocking(|| proxy.passed(Line::PubSub, Way::ToClient) == 1, LONG);
-        assert_eq!(proxy.passed(Line::Connecting, Way::ToServer), 1);
-        assert_eq!(proxy.passed(Line::Commands, Way::ToServer), 1);
-
-        let news = proxy.from_now(Line::PubSub, Way::ToClient, Fault::Reset);
-        assert_eq!(commands.command(&["PUBLISH", "news", "x"]).unwrap(), Reply::Number(1));
-        assert_eq!(outcome(&subscriber.read()), "reset");
-        commands.command(&["GET", "n"]).unwrap();
-        assert_eq!(news.hits(), 1);
-        eventually_blocking(|| server.cli(&["PUBLISH", "news", "x"]) == "0", LONG);
-    }
-
-    #[test]
-    fn a_fault_that_is_lifted_hits_nothing_more() {
-        let (_runtime, _server, proxy) = proxied();
-        let injection = proxy.from_now(Line::Commands, Way::ToServer, Fault::Reset);
-        for _ in 0..3 {
-            let mut connection = Connection::open(proxy.addr(), LONG).unwrap();
-            assert_eq!(outcome(&connection.command(&["GET", "n"])), "reset");
-        }
-        assert_eq!(injection.hits(), 3);
-        injection.lift();
-        let mut connection = Connection::open(proxy.addr(), LONG).unwrap();
-        connection.command(&["GET", "n"]).unwrap();
-        drop(proxy.from_now(Line::Commands, Way::ToServer, Fault::Reset));
-        connection.command(&["GET", "n"]).unwrap();
-        assert_eq!(injection.hits(), 3);
-    }
-
-    #[test]
-    fn requests_are_found_however_they_arrive() {
-        let bytes = b"*2\r\n$4\r\necho\r\n$4\r\n\r\n\r\n\r\n*1\r\n$4\r\nPING\r\n";
-        assert_eq!(request(bytes), Some(("ECHO".to_owned(), 24)));
-        assert_eq!(request(&bytes[24..]), Some(("PING".to_owned(), 14)));
-        for end in 0..24 {
-            assert_eq!(request(&bytes[..end]), None, "{end}");
-        }
     }
 }

@@ -25,6 +25,8 @@
 //! # #[cfg(not(feature = "macros"))] fn main() {}
 //! ```
 
+pub mod simulation;
+
 use std::cell::Cell;
 use std::sync::Arc;
 

@@ -1,0 +1,253 @@
+//! Slots that move from one server of a cluster to another, all the way or half of it.
+
+use super::cluster::Cluster;
+use super::*;
+use crate::store::{Notice, StoreErrorKind, Watch, Withdrawn};
+
+const LOCK: &str = "lock:a";
+const COUNTER: &str = "redisson_lock_token:{lock:a}";
+const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
+
+/// The server that has the lock `a`, and another one.
+fn ends(cluster: &Cluster) -> (usize, usize) {
+    let from = cluster.home(LOCK);
+    (from, (from + 1) % 3)
+}
+
+async fn notice(watch: &mut Watch) -> Notice {
+    tokio::time::timeout(Duration::from_secs(10), watch.notice()).await.expect("no notice within 10 s")
+}
+
+async fn exists(cluster: &Cluster, server: usize, key: &str) -> bool {
+    cluster.servers[server].keys().await.iter().any(|found| found == key)
+}
+
+/// Moves the slot of the lock `a` with these keys.
+async fn move_all(cluster: &Cluster, keys: &[&str]) {
+    let (from, to) = ends(cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    for key in keys {
+        cluster.move_key(key, from, to).await;
+    }
+    cluster.end_move(LOCK, to).await;
+}
+
+#[tokio::test]
+async fn a_slot_that_has_moved_is_found() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    store.check().await.unwrap();
+    let (_, to) = ends(&cluster);
+    move_all(&cluster, &[]).await;
+    let mine = [item("a")];
+    granted(&store, &mine).await;
+    assert!(exists(&cluster, to, LOCK).await);
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+    assert_eq!(cluster.keys().await, [COUNTER]);
+}
+
+#[tokio::test]
+async fn a_hold_survives_the_move_of_its_slot() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    let mine = [item("a")];
+    let before = granted(&store, &mine).await;
+    move_all(&cluster, &[LOCK, COUNTER]).await;
+    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
+    assert_eq!(busy(&store, &[item("a")]).await.item, 0);
+    assert_eq!(store.status(key("a")).await.unwrap().holders.len(), 1);
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+    let after = granted(&store, &[item("a")]).await;
+    assert!(after.tokens[0].first > before.tokens[0].last);
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_move_of_its_slot_and_hears_of_the_release_after_it() {
+    let cluster = Cluster::start().await;
+    let (holder, waiter) = (cluster.store(), cluster.store());
+    let mine = [item("a")];
+    granted(&holder, &mine).await;
+    let mut watch = waiter.watch(Arc::new(request(&[item("a")]))).await.unwrap();
+    assert!(watch.is_confirmed());
+    let (from, to) = ends(&cluster);
+    let subscribers = async |server: usize| -> u64 {
+        let (_, count): (String, u64) =
+            cluster.servers[server].command(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).await;
+        count
+    };
+    assert_eq!((subscribers(from).await, subscribers(to).await), (1, 0));
+
+    move_all(&cluster, &[LOCK, COUNTER]).await;
+    while notice(&mut watch).await != Notice::Resubscribed {}
+    assert_eq!((subscribers(from).await, subscribers(to).await), (0, 1));
+    while watch.try_notice().is_some() {}
+
+    let released = release(&holder, &mine).await.unwrap();
+    assert_eq!((released.held, released.other_listeners), (vec![true], 1));
+    assert_eq!(notice(&mut watch).await, Notice::Retry);
+    granted(&waiter, &[item("a")]).await;
+}
+
+#[tokio::test]
+async fn a_lock_whose_counter_has_stayed_behind_is_kept_released_and_taken() {
+    let cluster = Cluster::start().await;
+    let (store, other) = (cluster.store(), cluster.store());
+    let mine = [item("a")];
+    let before = granted(&store, &mine).await;
+    let (from, to) = ends(&cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    cluster.move_key(LOCK, from, to).await;
+
+    // The server that is asked has never seen these scripts.
+    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
+    assert_eq!(busy(&other, &[item("a")]).await.item, 0);
+    let released = release(&store, &mine).await.unwrap();
+    assert_eq!(released.held, [true]);
+
+    let next = [item("a")];
+    let after = granted(&other, &next).await;
+    assert!(after.tokens[0].first > before.tokens[0].last, "{after:?} {before:?}");
+    assert_eq!(after.tokens[0].first, after.tokens[0].last, "one token only");
+    assert_eq!((exists(&cluster, to, LOCK).await, exists(&cluster, from, COUNTER).await), (true, true));
+
+    cluster.move_key(COUNTER, from, to).await;
+    cluster.end_move(LOCK, to).await;
+    assert_eq!(keep(&other, &next, LEASE).await, [Kept::Renewed]);
+    assert_eq!(release(&other, &next).await.unwrap().held, [true]);
+    let last = granted(&store, &[item("a")]).await;
+    assert!(last.tokens[0].first > after.tokens[0].last, "the counter goes on above it");
+}
+
+#[tokio::test]
+async fn a_lock_whose_counter_has_gone_ahead_is_kept_released_and_taken() {
+    let cluster = Cluster::start().await;
+    let (store, other) = (cluster.store(), cluster.store());
+    let mine = [item("a")];
+    let before = granted(&store, &mine).await;
+    let (from, to) = ends(&cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    cluster.move_key(COUNTER, from, to).await;
+
+    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
+    assert_eq!(busy(&other, &[item("a")]).await.item, 0);
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+    let next = [item("a")];
+    let after = granted(&other, &next).await;
+    assert!(after.tokens[0].first > before.tokens[0].last);
+    assert!(exists(&cluster, to, LOCK).await, "new keys are made where the slot goes");
+    assert_eq!(release(&other, &next).await.unwrap().held, [true]);
+    assert_eq!(cluster.keys().await, [COUNTER]);
+}
+
+#[tokio::test]
+async fn a_lock_that_never_was_is_taken_while_its_slot_moves() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    let (from, to) = ends(&cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    let mine = [item("a")];
+    let begun = tokio::time::Instant::now();
+    granted(&store, &mine).await;
+    assert!(begun.elapsed() >= Duration::from_millis(500), "the counter is waited for");
+    release(&store, &mine).await.unwrap();
+    // It is known by now.
+    let begun = tokio::time::Instant::now();
+    granted(&store, &mine).await;
+    assert!(begun.elapsed() < Duration::from_millis(500));
+    release(&store, &mine).await.unwrap();
+    assert_eq!(cluster.keys().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_call_without_time_for_that_says_that_the_slot_moves() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    store.check().await.unwrap();
+    let (from, to) = ends(&cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    let short = AcquireRequest::new(vec![item("a")], LEASE, Duration::from_millis(200));
+    let error = store.acquire(Arc::new(short)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
+    assert!(error.to_string().contains("TRYAGAIN"), "{error}");
+    // Other kinds need more than one key.
+    for kind in [Kind::Fair, Kind::Write, Kind::Read] {
+        let error = acquire(&store, &[item_of(kind, "a")]).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::NotReady, "{kind:?}: {error}");
+    }
+    cluster.end_move(LOCK, to).await;
+    for kind in [Kind::Fair, Kind::Write, Kind::Read] {
+        let mine = [item_of(kind, "a")];
+        granted(&store, &mine).await;
+        assert_eq!(release(&store, &mine).await.unwrap().held, [true], "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn locks_that_moved_in_part_are_kept_and_given_back_one_by_one() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store_with(|options| options.prefix.clear());
+    let (from, to) = (cluster.home("{t}"), (cluster.home("{t}") + 1) % 3);
+    let mine = [item("{t}a"), item("{t}b")];
+    granted(&store, &mine).await;
+    cluster.begin_move("{t}", from, to).await;
+    cluster.move_key("{t}b", from, to).await;
+    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed, Kept::Renewed]);
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true, true]);
+
+    let sent = Arc::new(request(&[item("{t}a"), item("{t}b")]));
+    assert!(matches!(store.acquire(Arc::clone(&sent)).await.unwrap(), Acquired::Granted(_)));
+    let withdrawn = store.withdraw(sent).await.unwrap();
+    assert!(matches!(withdrawn, Withdrawn::Pending(_)), "a late copy may come: {withdrawn:?}");
+    let counters: Vec<_> = cluster.keys().await;
+    assert!(counters.iter().all(|key| key.starts_with("redisson_lock_token:")), "{counters:?}");
+}
+
+#[tokio::test]
+async fn a_waiter_hears_of_a_release_where_the_slot_is_only_about_to_be() {
+    let cluster = Cluster::start().await;
+    let (holder, waiter) = (cluster.store(), cluster.store());
+    let mine = [item("a")];
+    granted(&holder, &mine).await;
+    let mut watch = waiter.watch(Arc::new(request(&[item("a")]))).await.unwrap();
+    let (from, to) = ends(&cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    cluster.move_key(LOCK, from, to).await;
+    assert_eq!(watch.try_notice(), None);
+    release(&holder, &mine).await.unwrap();
+    assert_eq!(notice(&mut watch).await, Notice::Retry);
+}
+
+#[tokio::test]
+async fn a_waiter_looks_by_itself_while_it_knows_that_the_slot_moves() {
+    let cluster = Cluster::start().await;
+    let (holder, waiter) = (cluster.store(), cluster.store());
+    let mine = [item("a")];
+    granted(&holder, &mine).await;
+    let mut watch = waiter.watch(Arc::new(request(&[item("a")]))).await.unwrap();
+    let (from, to) = ends(&cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    cluster.move_key(LOCK, from, to).await;
+    cluster.move_key(COUNTER, from, to).await;
+    assert_eq!(busy(&waiter, &[item("a")]).await.item, 0);
+    // Without a message, as from a client that publishes to nobody.
+    let _: () = cluster.servers[to].command(&["ASKING"]).await;
+    assert_eq!(notice(&mut watch).await, Notice::Retry);
+    assert_eq!(notice(&mut watch).await, Notice::Retry);
+}
+
+#[tokio::test]
+async fn a_slot_between_two_servers_is_not_waited_for_when_it_comes_back() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    let mine = [item("a")];
+    granted(&store, &mine).await;
+    let (from, to) = ends(&cluster);
+    move_all(&cluster, &[LOCK, COUNTER]).await;
+    assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
+    cluster.begin_move(LOCK, to, from).await;
+    cluster.move_key(LOCK, to, from).await;
+    cluster.move_key(COUNTER, to, from).await;
+    cluster.end_move(LOCK, from).await;
+    assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+}

@@ -1,0 +1,197 @@
+//! Chaos: the parent, which is what `cargo xtask chaos` starts, and its workers (`chaos worker …`, see
+//! [`lock_tests::chaos`]).
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lock_tests::chaos::{
+    Broken, Confirmed, Fault, Orders, Outcome, Plan, Topology, judge, markdown, run, work,
+};
+use lock_tests::dice::Dice;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match args.split_first() {
+        Some((first, rest)) if first == "worker" => worker(rest).map(|()| true),
+        _ => Options::parse(&args).and_then(|options| parent(&options)),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            // The parent of a worker reads its output.
+            println!("!{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn worker(args: &[String]) -> Result<(), String> {
+    let orders = Orders::from_args(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.map_err(said)?.block_on(work(orders))?;
+    // Not by the end of `main`, which waits for threads that read.
+    std::process::exit(0)
+}
+
+struct Options {
+    topologies: Vec<Topology>,
+    time: Option<Duration>,
+    seed: u64,
+    only: Vec<Fault>,
+    broken: Broken,
+    replication: Confirmed,
+    lease: Option<Duration>,
+    skew: Duration,
+    report: Option<PathBuf>,
+    /// A folder with the logs of an earlier run.
+    logs: Option<PathBuf>,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self, String> {
+        let mut options = Self {
+            topologies: Vec::new(),
+            time: Some(Duration::from_secs(60)),
+            seed: Dice::draw_seed(),
+            only: Vec::new(),
+            broken: Broken::Nothing,
+            replication: Confirmed::ByNobodyElse,
+            lease: None,
+            skew: Duration::ZERO,
+            report: None,
+            logs: None,
+        };
+        // `--name value` and `--name=value` are the same.
+        let mut args = args.iter().flat_map(|arg| match arg.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => vec![name, value],
+            _ => vec![arg.as_str()],
+        });
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            match arg {
+                "--minutes" => {
+                    let text = value()?;
+                    let minutes: f64 = text.parse().map_err(|_| format!("{arg} {text:?} is not a number"))?;
+                    let time =
+                        Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|time| !time.is_zero());
+                    options.time = Some(time.ok_or_else(|| format!("{arg} {text:?} is no time to run for"))?);
+                }
+                "--once" => options.time = None,
+                "--seed" => {
+                    let text = value()?;
+                    options.seed = text.parse().map_err(|_| format!("{arg} {text:?} is not a number"))?;
+                }
+                "--topology" => {
+                    for name in value()?.split(',') {
+                        options.topologies.push(name.parse()?);
+                    }
+                }
+                "--only" => {
+                    for name in value()?.split(',') {
+                        options.only.push(name.parse()?);
+                    }
+                }
+                "--break" => options.broken = value()?.parse()?,
+                "--replication" => options.replication = value()?.parse()?,
+                "--lease" => options.lease = Some(seconds(arg, value()?)?),
+                "--skew" => options.skew = seconds(arg, value()?)?,
+                "--judge" => options.logs = Some(value()?.into()),
+                "--report" => options.report = Some(value()?.into()),
+                _ => {
+                    return Err(format!(
+                        "chaos knows no {arg:?}; it takes --minutes, --once, --seed, --topology, --only, --break, \
+                         --replication, --lease, --skew, --report, --judge"
+                    ));
+                }
+            }
+        }
+        if options.topologies.is_empty() {
+            options.topologies.push(Topology::Single);
+        }
+        Ok(options)
+    }
+}
+
+fn seconds(name: &str, text: &str) -> Result<Duration, String> {
+    let seconds: u32 = text.parse().map_err(|_| format!("{name} {text:?} is not a number of seconds"))?;
+    Ok(Duration::from_secs(u64::from(seconds.max(1))))
+}
+
+fn parent(options: &Options) -> Result<bool, String> {
+    let program = std::env::current_exe().map_err(said)?;
+    let interrupted = listen()?;
+    let mut rows = Vec::new();
+    let mut clean = true;
+    for &topology in &options.topologies {
+        let plan = Plan {
+            time: options.time,
+            only: options.only.clone(),
+            broken: options.broken,
+            replication: options.replication,
+            skew: options.skew,
+            ..Plan::new(program.clone(), topology, options.seed)
+        };
+        let plan = Plan { lease: options.lease.unwrap_or(plan.lease), ..plan };
+        if let Some(logs) = &options.logs {
+            let outcome = judge(&plan, logs, &[]).map_err(said)?;
+            println!("{outcome}");
+            return Ok(outcome.is_clean());
+        }
+        println!("{}, seed {}", topology.name(), plan.seed);
+        // Kept, also when a panic ends the run, unless there is nothing to be read in them.
+        let logs = tempfile::Builder::new().prefix("lock-chaos-").tempdir().map_err(said)?.keep();
+        let outcome = run(&plan, &logs, &|| interrupted.load(Ordering::Relaxed), &|line| println!("{line}"))
+            .map_err(said);
+        if outcome.as_ref().is_ok_and(Outcome::is_clean) {
+            let _ = std::fs::remove_dir_all(&logs);
+        } else {
+            println!("the logs are in {}; the seed was {}", logs.display(), plan.seed);
+        }
+        let outcome = outcome?;
+        println!("{outcome}");
+        clean &= outcome.is_clean();
+        rows.extend(outcome.rows);
+    }
+    if let Some(path) = &options.report {
+        std::fs::write(path, markdown(&rows)).map_err(said)?;
+    }
+    Ok(clean)
+}
+
+/// True as soon as the program is to end.
+fn listen() -> Result<Arc<AtomicBool>, String> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(said)?;
+    let mut signals = Vec::new();
+    {
+        let _entered = runtime.enter();
+        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+            signals.push(signal(kind).map_err(said)?);
+        }
+    }
+    let heard = Arc::clone(&interrupted);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let [first, second, third] = &mut signals[..] else { return };
+            tokio::select! {
+                _ = first.recv() => {}
+                _ = second.recv() => {}
+                _ = third.recv() => {}
+            }
+        });
+        heard.store(true, Ordering::Relaxed);
+    });
+    Ok(interrupted)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn said(error: io::Error) -> String {
+    error.to_string()
+}

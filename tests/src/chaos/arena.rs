@@ -1,0 +1,233 @@
+//! [`Arena`]: the servers of a run, the proxies before them and their clocks.
+
+use std::io;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use crate::dice::Dice;
+use crate::redis::{Connection, Reply};
+use crate::{Cluster, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
+
+/// What the store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topology {
+    /// One server.
+    Single,
+    /// A primary with two replicas, and three sentinels.
+    Sentinel,
+    /// Three primaries with a replica each.
+    Cluster,
+    /// Three servers that know nothing of each other.
+    Quorum,
+}
+
+impl Topology {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
+
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
+        }
+    }
+}
+
+impl FromStr for Topology {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|topology| topology.name() == text);
+        found.ok_or_else(|| {
+            format!("no topology {text:?}; there are: {}", Self::ALL.map(Self::name).join(", "))
+        })
+    }
+}
+
+/// The servers of a run. All are ended with it.
+pub(super) struct Arena {
+    pub(super) topology: Topology,
+    // Before the servers: connections end first.
+    proxies: Vec<Proxy>,
+    _runtime: Runtime,
+    servers: Servers,
+    clocks: Vec<Clock>,
+    /// Where the sets are that are written under the locks.
+    pub(super) resource: RedisServer,
+}
+
+enum Servers {
+    Loose(Vec<RedisServer>),
+    Sentinels(Box<Sentinels>),
+    Cluster(Box<Cluster>),
+}
+
+/// A clock, and what it shows.
+struct Clock {
+    clock: ServerClock,
+    ahead_seconds: i64,
+    /// What `ahead_seconds` was at most.
+    most_ahead: i64,
+}
+
+impl Arena {
+    /// Starts all. Every server of a loose set writes down what it does, so that one that is killed comes back with its data.
+    /// Their clocks differ from the machine's by `skew`: the first by none of it, the second is ahead, the third behind.
+    pub(super) fn start(topology: Topology, skew: Duration) -> io::Result<Self> {
+        const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let count = match topology {
+            Topology::Single => 1,
+            Topology::Sentinel | Topology::Quorum => 3,
+            Topology::Cluster => 6,
+        };
+        let seconds = i64::try_from(skew.as_secs()).unwrap_or(i64::MAX);
+        let offset = |place: usize| [0, seconds, -seconds][place % 3];
+        let clocks: Vec<ServerClock> =
+            (0..count).map(|place| ServerClock::new(ahead(offset(place)))).collect::<io::Result<_>>()?;
+        let failed = |error: crate::redis::StartError| io::Error::other(error.to_string());
+        let mut servers = match topology {
+            Topology::Single | Topology::Quorum => Servers::Loose(
+                clocks.iter().map(|clock| RedisServer::start_with_clock(&WRITTEN_DOWN, clock)).collect(),
+            ),
+            Topology::Sentinel => {
+                let options = sentinels::Options::default().clocks(&clocks);
+                Servers::Sentinels(Box::new(Sentinels::try_start_with(options).map_err(failed)?))
+            }
+            Topology::Cluster => {
+                let options = cluster::Options::default().replicas(1).clocks(&clocks);
+                Servers::Cluster(Box::new(Cluster::try_start_with(options).map_err(failed)?))
+            }
+        };
+        let before = |servers: &[RedisServer]| -> Vec<Proxy> {
+            servers.iter().map(|server| runtime.block_on(Proxy::start(server.addr()))).collect()
+        };
+        let ports = |proxies: &[Proxy]| proxies.iter().map(|proxy| proxy.addr().port()).collect::<Vec<_>>();
+        let proxies = match &mut servers {
+            Servers::Loose(servers) => before(servers),
+            Servers::Sentinels(sentinels) => {
+                let proxies = before(sentinels.servers());
+                sentinels.stand_behind(&ports(&proxies));
+                proxies
+            }
+            Servers::Cluster(cluster) => {
+                let proxies = before(cluster.nodes());
+                cluster.stand_behind(&ports(&proxies));
+                proxies
+            }
+        };
+        let with_offset = |(place, clock)| {
+            let ahead_seconds = offset(place);
+            Clock { clock, ahead_seconds, most_ahead: ahead_seconds }
+        };
+        let clocks = clocks.into_iter().enumerate().map(with_offset).collect();
+        Ok(Self { topology, proxies, _runtime: runtime, servers, clocks, resource: RedisServer::start() })
+    }
+
+    /// What workers connect to.
+    pub(super) fn url(&self) -> String {
+        match &self.servers {
+            Servers::Loose(_) if self.topology == Topology::Single => self.proxies[0].url(),
+            Servers::Loose(_) => {
+                let urls: Vec<String> = self.proxies.iter().map(Proxy::url).collect();
+                format!("quorum:{}", urls.join("|"))
+            }
+            Servers::Sentinels(sentinels) => sentinels.url(),
+            Servers::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    pub(super) fn servers(&self) -> &[RedisServer] {
+        match &self.servers {
+            Servers::Loose(servers) => servers,
+            Servers::Sentinels(sentinels) => sentinels.servers(),
+            Servers::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    pub(super) fn server_mut(&mut self, at: usize) -> &mut RedisServer {
+        match &mut self.servers {
+            Servers::Loose(servers) => &mut servers[at],
+            Servers::Sentinels(sentinels) => &mut sentinels.servers_mut()[at],
+            Servers::Cluster(cluster) => &mut cluster.nodes_mut()[at],
+        }
+    }
+
+    /// What stands between this server and its clients, its replicas and its sentinels.
+    pub(super) fn proxy(&self, at: usize) -> &Proxy {
+        &self.proxies[at]
+    }
+
+    pub(super) fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.servers {
+            Servers::Sentinels(sentinels) => Some(sentinels),
+            _ => None,
+        }
+    }
+
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match &self.servers {
+            Servers::Cluster(cluster) => Some(cluster),
+            _ => None,
+        }
+    }
+
+    /// Somebody who serves `key`, as the store names it.
+    pub(super) fn serving(&self, key: &str, dice: &mut Dice) -> usize {
+        match &self.servers {
+            Servers::Loose(servers) => usize::try_from(dice.below(servers.len() as u64)).unwrap_or(0),
+            Servers::Sentinels(sentinels) => sentinels.primary_at(),
+            Servers::Cluster(cluster) => cluster.node_of(key),
+        }
+    }
+
+    /// Steps the clock of a server by so many seconds.
+    pub(super) fn step(&mut self, at: usize, seconds: i64) -> io::Result<()> {
+        let clock = &mut self.clocks[at];
+        clock.ahead_seconds += seconds;
+        clock.most_ahead = clock.most_ahead.max(clock.ahead_seconds);
+        clock.clock.set(ahead(clock.ahead_seconds))
+    }
+
+    /// Whether another time was on this server's clock that is later than what it shows now: if the counter is lost
+    /// too, tokens come again.
+    pub(super) fn is_behind(&self, at: usize) -> bool {
+        let clock = &self.clocks[at];
+        clock.ahead_seconds < clock.most_ahead
+    }
+
+    /// Whether a time was on one of the clocks that is later than what another shows now.
+    pub(super) fn clocks_differ(&self) -> bool {
+        let latest = self.clocks.iter().map(|clock| clock.most_ahead).max();
+        self.clocks.iter().any(|clock| Some(clock.ahead_seconds) < latest)
+    }
+
+    /// Returns when all servers that belong together do so again.
+    pub(super) fn heal(&self) {
+        match &self.servers {
+            Servers::Loose(_) => {}
+            Servers::Sentinels(sentinels) => sentinels.wait_until_ready(),
+            Servers::Cluster(cluster) => cluster.wait_until_ready(),
+        }
+    }
+}
+
+fn ahead(seconds: i64) -> Offset {
+    let size = Duration::from_secs(seconds.unsigned_abs());
+    if seconds < 0 { Offset::Behind(size) } else { Offset::Ahead(size) }
+}
+
+/// One command; what a server says that does not answer, or with an error.
+pub(super) fn tell(server: &RedisServer, command: &[&str]) -> io::Result<String> {
+    let mut connection = Connection::open(server.addr(), Duration::from_secs(5))?;
+    match connection.command(command)? {
+        Reply::Error(error) => Err(io::Error::other(format!("{command:?}: {error}"))),
+        reply => Ok(reply.to_string()),
+    }
+}

@@ -1,0 +1,223 @@
+//! [`Fault`]: what is done to a run, what it may take, and which errors it explains.
+
+use std::str::FromStr;
+
+use super::arena::Topology;
+use crate::history::{ErrorClass, Loses};
+
+/// Something that is done once, or for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// No message passes between the clients and one server, in either direction.
+    Partition,
+    /// Requests vanish on their way to one server; its answers and messages pass.
+    PartitionToServer,
+    /// Requests are carried out, and neither answers nor messages come back.
+    PartitionToClient,
+    /// A few requests are carried out, and their connections are silent from then on.
+    LostAnswers,
+    /// Every message is late by a time of its own.
+    SlowLink,
+    /// Connections are reset, before the request arrives or after it was carried out.
+    Reset,
+    /// Connections are reset when half of a request or of an answer has passed.
+    Torn,
+    /// One side of the connection sees its end, the other goes on.
+    HalfClosed,
+    /// Requests arrive after their client has closed the connection.
+    LateRequests,
+    /// Published messages vanish.
+    LostMessages,
+    /// Published messages come twice.
+    DoubledMessages,
+    /// Requests are answered by `LOADING`.
+    Loading,
+    /// SIGSTOP for a worker, for longer than its leases.
+    StoppedWorker,
+    /// The threads of a worker's executor do nothing for longer than its leases.
+    BlockedExecutor,
+    /// SIGKILL for a worker while it holds a lock.
+    KilledHolder,
+    /// SIGKILL for a worker while it waits for one.
+    KilledWaiter,
+    /// SIGKILL for a worker while it gives one back.
+    KilledReleaser,
+    /// SIGSTOP for a server, for longer than leases.
+    StoppedServer,
+    /// SIGKILL for a server, which comes back with its data.
+    KilledServer,
+    /// A server restarts without its data.
+    LostData,
+    /// `FLUSHALL`.
+    Flush,
+    /// `SCRIPT FLUSH`.
+    ScriptFlush,
+    /// All connections of clients are closed by the server.
+    CutClients,
+    /// The connections of subscribers are closed by the server.
+    CutSubscribers,
+    /// A message that is larger than the output buffers of subscribers may be.
+    SubscriberOverflow,
+    /// The user may not use channels any more.
+    NoChannels,
+    /// A key that is held is deleted.
+    DeletedKey,
+    /// A key that is held becomes somebody's text.
+    OverwrittenKey,
+    /// The server needs memory, and takes keys for it.
+    Eviction,
+    /// The server is full.
+    OutOfMemory,
+    /// The server has become a replica.
+    ReadOnly,
+    /// The clock of a live server is stepped forward by a minute.
+    ClockAhead,
+    /// The clock of a live server is stepped back by a minute.
+    ClockBehind,
+    /// The primary hangs, and a replica that has all its data takes over.
+    Failover,
+    /// The primary hangs, and a replica takes over that missed its last writes.
+    LossyFailover,
+    /// A replica becomes the primary by an operator's command.
+    Promotion,
+    /// The slot of a key moves to another node while it is held and waited for.
+    MovedSlot,
+    /// The slot of a key begins to move, with half of its keys, stays so for a while, and moves back.
+    HalfMovedSlot,
+}
+
+/// What a fault is.
+struct Entry {
+    fault: Fault,
+    name: &'static str,
+    loses: Loses,
+    errors: &'static [ErrorClass],
+    at: &'static [Topology],
+}
+
+const ALL: &[Topology] = &Topology::ALL;
+/// Where one process has the data of a key to itself, so that its data is all there is.
+const ALONE: &[Topology] = &[Topology::Single, Topology::Quorum];
+const SINGLE: &[Topology] = &[Topology::Single];
+const REPLICATED: &[Topology] = &[Topology::Sentinel, Topology::Cluster];
+const CLUSTER: &[Topology] = &[Topology::Cluster];
+
+const NONE: &[ErrorClass] = &[];
+const AWAY: &[ErrorClass] = &[ErrorClass::Unavailable, ErrorClass::Lost];
+const LOST: &[ErrorClass] = &[ErrorClass::Lost];
+const AWAY_OR_STRANGE: &[ErrorClass] =
+    &[ErrorClass::Unavailable, ErrorClass::Lost, ErrorClass::Misconfigured];
+
+const fn entry(
+    fault: Fault,
+    name: &'static str,
+    loses: Loses,
+    errors: &'static [ErrorClass],
+    at: &'static [Topology],
+) -> Entry {
+    Entry { fault, name, loses, errors, at }
+}
+
+const TABLE: [Entry; 38] = [
+    entry(Fault::Partition, "partition", Loses::Nothing, AWAY, ALL),
+    entry(Fault::PartitionToServer, "partition-to-server", Loses::Nothing, AWAY, ALL),
+    entry(Fault::PartitionToClient, "partition-to-client", Loses::Nothing, AWAY, ALL),
+    entry(Fault::LostAnswers, "lost-answers", Loses::Nothing, AWAY, ALL),
+    entry(Fault::SlowLink, "slow-link", Loses::Nothing, AWAY, ALL),
+    entry(Fault::Reset, "reset", Loses::Nothing, AWAY, ALL),
+    entry(Fault::Torn, "torn", Loses::Nothing, AWAY, ALL),
+    entry(Fault::HalfClosed, "half-closed", Loses::Nothing, AWAY, ALL),
+    entry(Fault::LateRequests, "late-requests", Loses::Nothing, AWAY, ALL),
+    entry(Fault::LostMessages, "lost-messages", Loses::Nothing, NONE, ALL),
+    entry(Fault::DoubledMessages, "doubled-messages", Loses::Nothing, NONE, ALL),
+    entry(Fault::Loading, "loading", Loses::Nothing, AWAY, ALL),
+    entry(Fault::StoppedWorker, "stopped-worker", Loses::Nothing, AWAY, ALL),
+    entry(Fault::BlockedExecutor, "blocked-executor", Loses::Nothing, AWAY, ALL),
+    entry(Fault::KilledHolder, "killed-holder", Loses::Nothing, NONE, ALL),
+    entry(Fault::KilledWaiter, "killed-waiter", Loses::Nothing, NONE, ALL),
+    entry(Fault::KilledReleaser, "killed-releaser", Loses::Nothing, NONE, ALL),
+    entry(Fault::StoppedServer, "stopped-server", Loses::Nothing, AWAY, ALONE),
+    entry(Fault::KilledServer, "killed-server", Loses::Nothing, AWAY, ALONE),
+    entry(Fault::LostData, "lost-data", Loses::Keys, AWAY, ALONE),
+    entry(Fault::Flush, "flush", Loses::Keys, LOST, ALL),
+    entry(Fault::ScriptFlush, "script-flush", Loses::Nothing, NONE, ALL),
+    entry(Fault::CutClients, "cut-clients", Loses::Nothing, AWAY, ALL),
+    entry(Fault::CutSubscribers, "cut-subscribers", Loses::Nothing, NONE, ALL),
+    entry(Fault::SubscriberOverflow, "subscriber-overflow", Loses::Nothing, NONE, ALL),
+    entry(Fault::NoChannels, "no-channels", Loses::Nothing, NONE, ALL),
+    entry(Fault::DeletedKey, "deleted-key", Loses::Keys, LOST, ALL),
+    entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, ALL),
+    entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, ALL),
+    entry(Fault::OutOfMemory, "out-of-memory", Loses::Nothing, AWAY, ALL),
+    entry(Fault::ReadOnly, "read-only", Loses::Nothing, AWAY, SINGLE),
+    entry(Fault::ClockAhead, "clock-ahead", Loses::Keys, AWAY, ALL),
+    entry(Fault::ClockBehind, "clock-behind", Loses::Nothing, AWAY, ALL),
+    entry(Fault::Failover, "failover", Loses::Keys, AWAY, REPLICATED),
+    entry(Fault::LossyFailover, "lossy-failover", Loses::Keys, AWAY, REPLICATED),
+    entry(Fault::Promotion, "promotion", Loses::Keys, AWAY, REPLICATED),
+    entry(Fault::MovedSlot, "moved-slot", Loses::Nothing, AWAY, CLUSTER),
+    entry(Fault::HalfMovedSlot, "half-moved-slot", Loses::Nothing, AWAY, CLUSTER),
+];
+
+impl Fault {
+    /// All that there are at a topology.
+    pub fn at(topology: Topology) -> impl Iterator<Item = Self> {
+        TABLE.iter().filter(move |entry| entry.at.contains(&topology)).map(|entry| entry.fault)
+    }
+
+    fn entry(self) -> &'static Entry {
+        TABLE.iter().find(|entry| entry.fault == self).expect("every fault is in the table")
+    }
+
+    /// As on the command line and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.entry().name
+    }
+
+    /// What it takes from the store: whether promises of exclusion hold.
+    #[must_use]
+    pub fn loses(self) -> Loses {
+        self.entry().loses
+    }
+
+    /// The errors that callers may get because of it, beside the end of their own wait.
+    #[must_use]
+    pub fn errors(self) -> &'static [ErrorClass] {
+        self.entry().errors
+    }
+
+    /// What it is, from the first line of its documentation above.
+    #[must_use]
+    pub fn class(self) -> char {
+        if self.loses() == Loses::Nothing { 'A' } else { 'B' }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        TABLE.iter().find(|entry| entry.name == text).map(|entry| entry.fault).ok_or_else(|| {
+            let names: Vec<&str> = TABLE.iter().map(|entry| entry.name).collect();
+            format!("no fault {text:?}; there are: {}", names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_has_one_name_and_a_place() {
+        for entry in &TABLE {
+            assert_eq!(entry.name.parse(), Ok(entry.fault));
+            assert_eq!(entry.fault.name(), entry.name);
+            assert!(!entry.at.is_empty());
+        }
+        assert!("nonsense".parse::<Fault>().unwrap_err().contains("half-moved-slot"));
+        assert!(Fault::at(Topology::Single).count() > 30);
+        assert!(Fault::at(Topology::Cluster).any(|fault| fault == Fault::MovedSlot));
+    }
+}

@@ -1,0 +1,293 @@
+//! Doing the faults.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::arena::tell;
+use super::fault::Fault;
+use super::run::Stage;
+use super::want::{WANTED, stored};
+use super::{CALL_TIMEOUT, LEASE};
+use crate::cluster::slot_of;
+use crate::history::Loses;
+use crate::proxy::{Fault as Trouble, Injection, Line, Way};
+use crate::redis::Data;
+
+/// Longer than leases.
+const LONG: Duration = LEASE.saturating_mul(5).checked_div(4).expect("not zero");
+/// Shorter than leases.
+const SHORT: Duration = Duration::from_millis(1500);
+/// How long something is tried that needs the right moment.
+const TRIES: Duration = Duration::from_secs(5);
+const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
+
+/// Where a fault hits.
+pub(super) struct Target {
+    key: String,
+    at: usize,
+}
+
+impl Stage<'_> {
+    /// Where the next fault is to hit: a key that is held by one at a time, as the store names it, and a server that
+    /// serves it.
+    pub(super) fn aim(&mut self) -> Target {
+        let key = stored(WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)]);
+        let at = self.arena.serving(&key, &mut self.dice);
+        Target { key, at }
+    }
+
+    /// What a fault takes from the store when it hits there.
+    pub(super) fn loses(&self, fault: Fault, target: &Target) -> Loses {
+        match fault {
+            Fault::LostData | Fault::Flush | Fault::Eviction if self.arena.is_behind(target.at) => {
+                Loses::KeysAndTokens
+            }
+            // The one that takes over may not have heard of the last tokens, and show an earlier time.
+            Fault::Failover | Fault::LossyFailover | Fault::Promotion if self.arena.clocks_differ() => {
+                Loses::KeysAndTokens
+            }
+            _ => fault.loses(),
+        }
+    }
+
+    /// Does it, and undoes it. Says whether it has really happened.
+    pub(super) fn inject(&mut self, fault: Fault, Target { key, at }: Target) -> io::Result<bool> {
+        match fault {
+            Fault::Partition
+            | Fault::PartitionToServer
+            | Fault::PartitionToClient
+            | Fault::LostAnswers
+            | Fault::SlowLink
+            | Fault::Reset
+            | Fault::Torn
+            | Fault::HalfClosed
+            | Fault::LateRequests
+            | Fault::LostMessages
+            | Fault::DoubledMessages
+            | Fault::Loading => self.network(fault, at),
+            Fault::StoppedWorker => self.stop_worker().map(|()| true),
+            Fault::BlockedExecutor => self.block_worker(LONG).map(|()| true),
+            Fault::KilledHolder => self.doom_worker("die holding").map(|()| true),
+            Fault::KilledWaiter => self.doom_worker("die waiting").map(|()| true),
+            Fault::KilledReleaser => self.doom_worker("die releasing").map(|()| true),
+            Fault::StoppedServer => {
+                self.arena.server_mut(at).stop();
+                let rest = self.rest(LONG);
+                self.arena.server_mut(at).cont();
+                rest.map(|()| true)
+            }
+            Fault::KilledServer => {
+                self.arena.server_mut(at).kill();
+                self.rest(SHORT / 3)?;
+                self.arena.server_mut(at).restart(Data::Kept);
+                Ok(true)
+            }
+            Fault::LostData => {
+                self.arena.server_mut(at).restart(Data::Lost);
+                Ok(true)
+            }
+            Fault::Failover | Fault::LossyFailover | Fault::Promotion => self.fail_over(fault, at, &key),
+            Fault::MovedSlot | Fault::HalfMovedSlot => self.move_slot(fault, &key),
+            Fault::ClockAhead => {
+                self.arena.step(at, 60)?;
+                self.rest(LONG).map(|()| true)
+            }
+            Fault::ClockBehind => {
+                // What a process has left that was killed a moment ago would be there for another minute.
+                self.rest(LEASE + Duration::from_secs(1))?;
+                self.arena.step(at, -60)?;
+                self.rest(LONG).map(|()| true)
+            }
+            Fault::Flush
+            | Fault::ScriptFlush
+            | Fault::CutClients
+            | Fault::CutSubscribers
+            | Fault::SubscriberOverflow
+            | Fault::NoChannels
+            | Fault::DeletedKey
+            | Fault::OverwrittenKey
+            | Fault::Eviction
+            | Fault::OutOfMemory
+            | Fault::ReadOnly => self.command(fault, at, &key),
+        }
+    }
+
+    /// What the proxy before the server can do.
+    fn network(&mut self, fault: Fault, at: usize) -> io::Result<bool> {
+        const LINES: [Line; 3] = [Line::Connecting, Line::Commands, Line::PubSub];
+        let proxy = self.arena.proxy(at);
+        let whole = |ways: &[Way]| -> Vec<Injection> {
+            let each = |way: &Way| LINES.map(|line| proxy.from_now(line, *way, Trouble::BlackHole));
+            ways.iter().flat_map(each).collect()
+        };
+        let some = |trouble| {
+            vec![
+                proxy.next(3, Line::Commands, Way::ToServer, trouble),
+                proxy.next(3, Line::Commands, Way::ToClient, trouble),
+                proxy.next(2, Line::PubSub, Way::ToClient, trouble),
+            ]
+        };
+        let news = |trouble| vec![proxy.from_now(Line::PubSub, Way::ToClient, trouble)];
+        let (injections, time) = match fault {
+            Fault::Partition => (whole(&[Way::ToServer, Way::ToClient]), LONG),
+            Fault::PartitionToServer => (whole(&[Way::ToServer]), LONG),
+            Fault::PartitionToClient => (whole(&[Way::ToClient]), LONG),
+            Fault::LostAnswers => {
+                (vec![proxy.next(4, Line::Commands, Way::ToClient, Trouble::BlackHole)], SHORT)
+            }
+            Fault::SlowLink => {
+                let slow = Trouble::Jitter(Duration::from_millis(200));
+                let way = |way| [Line::Commands, Line::PubSub].map(|line| proxy.from_now(line, way, slow));
+                ([way(Way::ToServer), way(Way::ToClient)].into_iter().flatten().collect(), LONG)
+            }
+            Fault::Reset => (some(Trouble::Reset), SHORT),
+            Fault::Torn => (some(Trouble::Torn), SHORT),
+            Fault::HalfClosed => (some(Trouble::HalfClose), SHORT),
+            Fault::LateRequests => {
+                let late = Trouble::Delay(CALL_TIMEOUT * 5 / 2);
+                (vec![proxy.next(4, Line::Commands, Way::ToServer, late)], LONG)
+            }
+            Fault::LostMessages => (news(Trouble::Lost), LONG),
+            Fault::DoubledMessages => (news(Trouble::Twice), LONG),
+            _ => {
+                let loading = Trouble::Refused("LOADING Redis is loading the dataset in memory");
+                (vec![proxy.from_now(Line::Commands, Way::ToServer, loading)], SHORT)
+            }
+        };
+        self.rest(time)?;
+        Ok(injections.iter().map(Injection::hits).sum::<usize>() > 0)
+    }
+
+    /// What the server does when it is told to.
+    fn command(&mut self, fault: Fault, at: usize, key: &str) -> io::Result<bool> {
+        let server = || &self.arena.servers()[at];
+        let tell = |command: &[&str]| tell(server(), command);
+        let set = |name: &str, value: &str| tell(&["CONFIG", "SET", name, value]).map(drop);
+        let evicted = || -> io::Result<String> {
+            let info = tell(&["INFO", "stats"])?;
+            Ok(info.lines().find(|line| line.starts_with("evicted_keys")).unwrap_or_default().to_owned())
+        };
+        match fault {
+            Fault::Flush => tell(&["FLUSHALL"]).map(|_| true),
+            Fault::ScriptFlush => tell(&["SCRIPT", "FLUSH"]).map(|_| true),
+            Fault::CutClients => {
+                let subscribers = tell(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
+                let others = tell(&["CLIENT", "KILL", "TYPE", "normal"])?;
+                Ok((subscribers, others) != ("0".to_owned(), "0".to_owned()))
+            }
+            Fault::CutSubscribers => self.until(|| Ok(tell(&["CLIENT", "KILL", "TYPE", "pubsub"])? != "0")),
+            Fault::SubscriberOverflow => {
+                let before = tell(&["CLIENT", "LIST", "TYPE", "pubsub"])?;
+                set("client-output-buffer-limit", "pubsub 32768 0 0")?;
+                let news = "x".repeat(400_000);
+                for (list, publish) in [("CHANNELS", "PUBLISH"), ("SHARDCHANNELS", "SPUBLISH")] {
+                    for channel in tell(&["PUBSUB", list])?.lines().filter(|channel| !channel.is_empty()) {
+                        // A slot that has moved away is no channel of this server.
+                        let _ = tell(&[publish, channel, &news]);
+                    }
+                }
+                self.rest(SHORT / 3)?;
+                set("client-output-buffer-limit", SUBSCRIBER_LIMIT)?;
+                let after = tell(&["CLIENT", "LIST", "TYPE", "pubsub"])?;
+                let id = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+                Ok(before.lines().any(|line| !after.lines().any(|other| id(other) == id(line))))
+            }
+            Fault::NoChannels => {
+                tell(&["ACL", "SETUSER", "default", "resetchannels"])?;
+                let rest = self.rest(LONG);
+                tell(&["ACL", "SETUSER", "default", "allchannels"])?;
+                rest.map(|()| true)
+            }
+            Fault::DeletedKey => self.until(|| Ok(tell(&["DEL", key])? == "1")),
+            Fault::OverwrittenKey => {
+                let happened = self.until(|| Ok(tell(&["SET", key, "mine", "XX", "PX", "1500"])? == "OK"))?;
+                self.rest(SHORT)?;
+                Ok(happened)
+            }
+            Fault::Eviction => {
+                let before = evicted()?;
+                set("maxmemory-policy", "allkeys-random")?;
+                set("maxmemory", "1")?;
+                let rest = self.rest(SHORT / 3);
+                set("maxmemory", "0")?;
+                set("maxmemory-policy", "noeviction")?;
+                rest?;
+                Ok(evicted()? != before)
+            }
+            Fault::OutOfMemory => {
+                set("maxmemory", "1")?;
+                let rest = self.rest(SHORT);
+                set("maxmemory", "0")?;
+                rest.map(|()| true)
+            }
+            _ => {
+                // Nobody listens there, so it keeps what it has.
+                tell(&["REPLICAOF", "127.0.0.1", "1"])?;
+                let rest = self.rest(SHORT);
+                tell(&["REPLICAOF", "NO", "ONE"])?;
+                rest.map(|()| true)
+            }
+        }
+    }
+
+    fn until(&self, try_it: impl Fn() -> io::Result<bool>) -> io::Result<bool> {
+        let deadline = Instant::now() + TRIES;
+        while Instant::now() < deadline {
+            if try_it()? {
+                return Ok(true);
+            }
+            self.rest(Duration::from_millis(1))?;
+        }
+        Ok(false)
+    }
+
+    fn fail_over(&mut self, fault: Fault, before: usize, key: &str) -> io::Result<bool> {
+        if fault == Fault::Promotion {
+            if let Some(sentinels) = self.arena.sentinels() {
+                sentinels.failover();
+            } else if let Some(cluster) = self.arena.cluster() {
+                cluster.failover(before);
+            }
+            self.arena.heal();
+            return Ok(true);
+        }
+        // From now on the replicas hear nothing of it: what it sends them vanishes, and is not delivered later either.
+        let proxy = self.arena.proxy(before);
+        let hole = (fault == Fault::LossyFailover)
+            .then(|| proxy.from_now(Line::Replication, Way::ToClient, Trouble::BlackHole));
+        if hole.is_some() {
+            self.rest(SHORT)?;
+        }
+        self.arena.server_mut(before).stop();
+        if let Some(sentinels) = self.arena.sentinels() {
+            sentinels.wait_for_failover(before);
+        } else if let Some(cluster) = self.arena.cluster() {
+            cluster.wait_for_failover(slot_of(key), before);
+        }
+        self.rest(SHORT)?;
+        self.arena.server_mut(before).cont();
+        self.arena.heal();
+        Ok(hole.is_none_or(|hole| hole.hits() > 0))
+    }
+
+    fn move_slot(&mut self, fault: Fault, key: &str) -> io::Result<bool> {
+        let Some(cluster) = self.arena.cluster() else { return Ok(false) };
+        let (slot, from) = (slot_of(key), cluster.node_of(key));
+        let others: Vec<usize> = cluster.primaries().into_iter().filter(|other| *other != from).collect();
+        let at = usize::try_from(self.dice.below(others.len() as u64)).unwrap_or(0);
+        let Some(&to) = others.get(at) else { return Ok(false) };
+        if fault == Fault::MovedSlot {
+            cluster.move_slot(slot, to);
+            return Ok(true);
+        }
+        let moving = cluster.begin_move(slot, to);
+        let keys = cluster.keys_left(moving);
+        let some: Vec<&str> = keys.iter().step_by(2).map(String::as_str).collect();
+        cluster.move_keys(moving, &some);
+        let rest = self.rest(LONG);
+        let Some(cluster) = self.arena.cluster() else { return Ok(false) };
+        cluster.move_all_keys(moving);
+        cluster.end_move(moving);
+        rest.map(|()| true)
+    }
+}

@@ -1,0 +1,185 @@
+//! [`Observer`]: looks at the keys from the side, and counts what the servers do.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::want::stored_keys;
+use crate::clock::now_nanos;
+use crate::history::{Event, Log};
+use crate::redis::{Connection, Reply};
+
+/// Between two looks at a key.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Who is slower is busy with a fault.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// A key, its queue, the queue's deadlines and when its waiters said that they live. Returns the milliseconds left to the key, its holders, and who waits with the
+/// milliseconds left to each, and writes nothing.
+const LOOK: &str = "\
+local time, holders, queue = redis.call('TIME'), {}, {}
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind == 'hash' then
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if field ~= 'mode' then holders[#holders + 1] = field end
+  end
+elseif kind ~= 'none' then
+  holders[1] = 'somebody'
+end
+if redis.call('TYPE', KEYS[2]).ok == 'list' then
+  for _, waiter in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+    local till = tonumber(redis.call('ZSCORE', KEYS[3], waiter) or '0')
+    -- One of ours counts as dead before its deadline when it does not say that it lives.
+    local by = string.match(redis.call('HGET', KEYS[4], waiter) or '', '^%d+ (%d+) ')
+    if by then till = tonumber(by) end
+    queue[#queue + 1] = waiter .. '@' .. string.format('%d', math.max(till - now, 0))
+  end
+end
+return {tostring(redis.call('PTTL', KEYS[1])), table.concat(holders, ','), table.concat(queue, ',')}";
+
+/// A thread that looks until it is dropped.
+pub(super) struct Observer {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Observer {
+    /// Counts what the `servers` do, and notes how the keys are if their `holders` are to be found on one of them.
+    pub(super) fn start(log: Log, servers: Vec<SocketAddr>, holders: Holders) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut eyes: Vec<Eye> = stored_keys().map(|(key, stored)| Eye::new(key, &stored)).collect();
+            let mut lines: Vec<Line> = servers.iter().map(|addr| Line { addr: *addr, open: None }).collect();
+            let mut counted = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                if holders == Holders::OnOne {
+                    for eye in &mut eyes {
+                        eye.look(&mut lines, &log);
+                    }
+                }
+                if counted.elapsed() >= Duration::from_secs(1) {
+                    counted = Instant::now();
+                    lines.iter_mut().for_each(|line| line.count(&log));
+                }
+                std::thread::sleep(PERIOD);
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where it can be seen who holds a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holders {
+    /// On the one server that serves it.
+    OnOne,
+    /// Only on several together.
+    OnMost,
+}
+
+/// A server.
+struct Line {
+    addr: SocketAddr,
+    open: Option<Connection>,
+}
+
+impl Line {
+    fn ask(&mut self, command: &[&str]) -> Option<Reply> {
+        if self.open.is_none() {
+            self.open = Connection::open(self.addr, PATIENCE).ok();
+        }
+        let reply = self.open.as_mut()?.command(command);
+        if reply.is_err() {
+            self.open = None;
+        }
+        reply.ok()
+    }
+
+    /// Whether it takes writes; a cluster's node says of each key whether it does.
+    fn is_primary(&mut self) -> bool {
+        matches!(self.ask(&["ROLE"]), Some(Reply::List(words)) if words.first() == Some(&Reply::Text("master".to_owned())))
+    }
+
+    fn count(&mut self, log: &Log) {
+        let Some(Reply::Text(info)) = self.ask(&["INFO", "stats"]) else { return };
+        let total = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+        if let Some(total) = total.and_then(|total| total.trim().parse().ok()) {
+            log.say(&Event::Commands { server: self.addr.to_string(), total });
+        }
+    }
+}
+
+/// What looks at one key.
+struct Eye {
+    key: &'static str,
+    stored: [String; 4],
+    /// Who served it last.
+    at: usize,
+}
+
+impl Eye {
+    fn new(key: &'static str, stored: &str) -> Self {
+        // As Redisson names them.
+        let beside = |prefix: &str| match stored.contains('{') {
+            true => format!("{prefix}:{stored}"),
+            false => format!("{prefix}:{{{stored}}}"),
+        };
+        let stored = [
+            stored.to_owned(),
+            beside("redisson_lock_queue"),
+            beside("redisson_lock_timeout"),
+            beside("lock_fair_alive"),
+        ];
+        Self { key, stored, at: 0 }
+    }
+
+    fn look(&mut self, lines: &mut [Line], log: &Log) {
+        let [key, queue, timeouts, alive] = &self.stored;
+        for _ in 0..lines.len() {
+            let line = &mut lines[self.at];
+            if line.is_primary()
+                && let Some(Reply::List(found)) = line.ask(&["EVAL", LOOK, "4", key, queue, timeouts, alive])
+            {
+                if let Some(event) = self.seen(&found) {
+                    log.say(&event);
+                }
+                return;
+            }
+            self.at = (self.at + 1) % lines.len();
+        }
+    }
+
+    fn seen(&self, found: &[Reply]) -> Option<Event> {
+        let now = now_nanos();
+        let from_now = |millis: u64| now.saturating_add(millis.saturating_mul(1_000_000));
+        let [ttl, holders, queue] = found else { return None };
+        let words = |reply: &Reply| -> Vec<String> {
+            reply.to_string().split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+        };
+        let holders = words(holders);
+        let expires = match ttl.to_string().parse::<u64>() {
+            _ if holders.is_empty() => 0,
+            Ok(millis) => from_now(millis),
+            // Somebody's key, which does not end.
+            Err(_) => u64::MAX,
+        };
+        let queue = words(queue).into_iter().filter_map(|place| {
+            let (id, millis) = place.rsplit_once('@')?;
+            Some((id.to_owned(), from_now(millis.parse().ok()?)))
+        });
+        Some(Event::Seen { key: self.key.to_owned(), holders, expires, queue: queue.collect() })
+    }
+}

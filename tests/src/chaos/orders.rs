@@ -1,0 +1,183 @@
+//! What a worker is told on its command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use lock_runtime::Replication;
+
+/// How a worker breaks the lock that it uses, to show that somebody notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Not at all.
+    Nothing,
+    /// Some requests for a key are granted without looking whether somebody has it.
+    DoubleGrant,
+    /// Some grants have the token of an earlier one.
+    ReusedToken,
+    /// A guard is thrown away, and its lock goes on being renewed.
+    Leak,
+    /// Some waiters do not hear that the lock is free.
+    DeafWaiter,
+    /// The body goes on with a lock that is lost, and nobody is told.
+    NoLostSignal,
+}
+
+impl Broken {
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::Nothing, "nothing"),
+        (Self::DoubleGrant, "double-grant"),
+        (Self::ReusedToken, "reused-token"),
+        (Self::Leak, "leak"),
+        (Self::DeafWaiter, "deaf-waiter"),
+        (Self::NoLostSignal, "no-lost-signal"),
+    ];
+
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(broken, _)| *broken == self).map_or("", |(_, name)| name)
+    }
+}
+
+impl FromStr for Broken {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(broken, _)| *broken);
+        let names = || Self::NAMES.map(|(_, name)| name).join(", ");
+        found.ok_or_else(|| format!("nothing breaks like {text:?}; there are: {}", names()))
+    }
+}
+
+/// Whose word is awaited before a lock counts as granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confirmed {
+    /// The primary's.
+    ByNobodyElse,
+    /// That of one replica too.
+    ByOne,
+    /// That of most of the replicas too.
+    ByMost,
+}
+
+impl Confirmed {
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::ByNobodyElse, "none"), (Self::ByOne, "one"), (Self::ByMost, "majority")];
+
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(policy, _)| *policy == self).map_or("", |(_, name)| name)
+    }
+
+    pub(super) fn policy(self) -> Replication {
+        const TIMEOUT: Duration = Duration::from_millis(500);
+        match self {
+            Self::ByNobodyElse => Replication::NONE,
+            Self::ByOne => Replication::at_least(1, TIMEOUT),
+            Self::ByMost => Replication::majority(TIMEOUT),
+        }
+    }
+}
+
+impl FromStr for Confirmed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(policy, _)| *policy);
+        found.ok_or_else(|| {
+            format!("no replication {text:?}; there are: {}", Self::NAMES.map(|(_, name)| name).join(", "))
+        })
+    }
+}
+
+/// What a worker is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orders {
+    /// Of the store.
+    pub url: String,
+    /// The server with the set that is written under the locks.
+    pub resource: SocketAddr,
+    /// Its own log.
+    pub log: PathBuf,
+    /// Its name in logs.
+    pub name: String,
+    /// Where its choices come from.
+    pub seed: u64,
+    /// Tasks side by side.
+    pub tasks: usize,
+    /// Of renewed locks.
+    pub lease: Duration,
+    /// How it breaks the lock.
+    pub broken: Broken,
+    /// Whose word is awaited.
+    pub replication: Confirmed,
+}
+
+impl Orders {
+    /// As arguments.
+    #[must_use]
+    pub fn to_args(&self) -> Vec<String> {
+        vec![
+            self.url.clone(),
+            self.resource.to_string(),
+            self.log.display().to_string(),
+            self.name.clone(),
+            self.seed.to_string(),
+            self.tasks.to_string(),
+            self.lease.as_millis().to_string(),
+            self.broken.name().to_owned(),
+            self.replication.name().to_owned(),
+        ]
+    }
+
+    /// From arguments.
+    ///
+    /// # Errors
+    ///
+    /// Says which argument is wrong.
+    pub fn from_args(args: &[String]) -> Result<Self, String> {
+        fn parsed<T: FromStr>(what: &str, text: &str) -> Result<T, String> {
+            text.parse().map_err(|_| format!("{what} is not understood: {text:?}"))
+        }
+        let [url, resource, log, name, seed, tasks, lease, broken, replication] = args else {
+            return Err(format!("nine arguments, please: {args:?}"));
+        };
+        Ok(Self {
+            url: url.clone(),
+            resource: parsed("the resource", resource)?,
+            log: log.into(),
+            name: name.clone(),
+            seed: parsed("the seed", seed)?,
+            tasks: parsed("the number of tasks", tasks)?,
+            lease: Duration::from_millis(parsed("the lease", lease)?),
+            broken: broken.parse()?,
+            replication: replication.parse()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_command_line() {
+        let orders = Orders {
+            url: "redis://127.0.0.1:1".to_owned(),
+            resource: SocketAddr::from(([127, 0, 0, 1], 2)),
+            log: "/tmp/a.log".into(),
+            name: "0.1".to_owned(),
+            seed: 5,
+            tasks: 16,
+            lease: Duration::from_secs(2),
+            broken: Broken::DeafWaiter,
+            replication: Confirmed::ByMost,
+        };
+        assert_eq!(Orders::from_args(&orders.to_args()), Ok(orders.clone()));
+        assert!(Orders::from_args(&orders.to_args()[1..]).is_err());
+        assert!("nonsense".parse::<Broken>().unwrap_err().contains("double-grant"));
+    }
+}

@@ -1,0 +1,379 @@
+//! The parent: starts servers and workers, injects faults, and looks at what is left.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::arena::{Arena, Topology, tell};
+use super::fault::Fault;
+use super::observe::{Holders, Observer};
+use super::orders::{Broken, Confirmed, Orders};
+use super::report::{Losses, Outcome};
+use super::schedule::schedule;
+use super::want::{WANTED, stored_keys};
+use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
+use crate::Helper;
+use crate::dice::Dice;
+use crate::fenced::FencedRegister;
+use crate::history::{Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, check};
+
+/// How long programs may take to start and to end. Generous: the machine is busy.
+const STARTS: Duration = Duration::from_secs(60);
+/// For how long a fair queue outlives the last of its waiters, if they all die.
+const QUEUE_LIFE: Duration = Duration::from_secs(10);
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program `chaos`.
+    pub program: PathBuf,
+    /// What the store is.
+    pub topology: Topology,
+    /// Faults and the workers' choices follow from it.
+    pub seed: u64,
+    /// How long faults happen in a random order; none of it: each of them once.
+    pub time: Option<Duration>,
+    /// Only these, in this order if each happens once; all that there are at the topology if there are none here.
+    pub only: Vec<Fault>,
+    /// How long the workers have their peace between two faults, about.
+    pub settle: Duration,
+    /// How long the workers go on after that.
+    pub calm: Duration,
+    /// What is granted to a busy machine on top of every bound.
+    pub slack: Duration,
+    /// Processes at work.
+    pub processes: usize,
+    /// Tasks of each.
+    pub tasks: usize,
+    /// Of renewed locks. If it is not the usual one, bodies last up to two thirds of it instead of a moment.
+    pub lease: Duration,
+    /// By how much the clocks of some servers are wrong from the start.
+    pub skew: Duration,
+    /// How workers break the lock.
+    pub broken: Broken,
+    /// Whose word workers await.
+    pub replication: Confirmed,
+}
+
+impl Plan {
+    /// Three processes of six tasks, and all faults once.
+    #[must_use]
+    pub fn new(program: PathBuf, topology: Topology, seed: u64) -> Self {
+        Self {
+            program,
+            topology,
+            seed,
+            time: None,
+            only: Vec::new(),
+            settle: Duration::from_millis(1500),
+            calm: Duration::from_secs(4),
+            slack: Duration::from_secs(8),
+            processes: 3,
+            tasks: 6,
+            lease: LEASE,
+            skew: Duration::ZERO,
+            broken: Broken::Nothing,
+            replication: Confirmed::ByNobodyElse,
+        }
+    }
+
+    /// What happens one after the other: without end if there is a time for it.
+    fn faults(&self) -> Box<dyn Iterator<Item = Fault>> {
+        let only = self.only.clone();
+        let chosen = move |fault: &Fault| only.is_empty() || only.contains(fault);
+        match self.time {
+            Some(_) => Box::new(schedule(self.seed, self.topology).filter(chosen)),
+            None if self.only.is_empty() => Box::new(Fault::at(self.topology)),
+            None => Box::new(self.only.clone().into_iter()),
+        }
+    }
+
+    /// The errors that callers may get because of the fault.
+    fn errors(&self, fault: Fault) -> Vec<ErrorClass> {
+        let mut errors = fault.errors().to_vec();
+        if self.replication != Confirmed::ByNobodyElse {
+            errors.push(ErrorClass::NotReplicated);
+        }
+        errors
+    }
+
+    fn limits(&self) -> Limits {
+        let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
+        Limits { slack: self.slack, ..settings }
+    }
+}
+
+struct Worker {
+    helper: Helper,
+    name: String,
+    log: Log,
+}
+
+/// What faults are done to.
+pub(super) struct Stage<'a> {
+    plan: &'a Plan,
+    logs: &'a Path,
+    pub(super) arena: Arena,
+    pub(super) dice: Dice,
+    workers: Vec<Worker>,
+    lives: Vec<u64>,
+    interrupted: &'a dyn Fn() -> bool,
+}
+
+/// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often; when it says so,
+/// everything is ended. `say` hears what happens.
+///
+/// # Errors
+///
+/// When it was interrupted, a server does not do what it is told, or the logs can't be written.
+///
+/// # Panics
+///
+/// When a server or a worker does not start, or a worker fails by itself.
+pub fn run(
+    plan: &Plan,
+    logs: &Path,
+    interrupted: &dyn Fn() -> bool,
+    say: &dyn Fn(&str),
+) -> io::Result<Outcome> {
+    let arena = Arena::start(plan.topology, plan.skew)?;
+    let log = Log::open(&logs.join("parent.log"))?;
+    let mut stage = Stage {
+        plan,
+        logs,
+        arena,
+        dice: Dice::new(plan.seed).fork(2),
+        workers: Vec::new(),
+        lives: vec![0; plan.processes],
+        interrupted,
+    };
+    for place in 0..plan.processes {
+        let worker = stage.start_worker(place)?;
+        stage.workers.push(worker);
+    }
+    for worker in &mut stage.workers {
+        assert_eq!(worker.helper.line(STARTS), "ready");
+    }
+    let holders = if plan.topology == Topology::Quorum { Holders::OnMost } else { Holders::OnOne };
+    let addrs = stage.arena.servers().iter().map(crate::RedisServer::addr).collect();
+    let observer = Observer::start(Log::open(&logs.join("observer.log"))?, addrs, holders);
+    stage.rest(Duration::from_secs(2))?;
+    let start = Instant::now();
+    let mut missed = Vec::new();
+    for fault in plan.faults() {
+        if plan.time.is_some_and(|time| start.elapsed() >= time) {
+            break;
+        }
+        let target = stage.aim();
+        log.say(&Event::Fault {
+            name: fault.name().to_owned(),
+            loses: stage.loses(fault, &target),
+            errors: plan.errors(fault),
+        });
+        let happened = stage
+            .inject(fault, target)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", fault.name())))?;
+        log.say(&Event::FaultOver { name: fault.name().to_owned() });
+        say(&format!(
+            "{:7.1} s  {}{}",
+            start.elapsed().as_secs_f64(),
+            fault.name(),
+            if happened { "" } else { " (hit nothing)" }
+        ));
+        if !happened {
+            missed.push(fault);
+        }
+        let settle = stage.dice.between(plan.settle / 2, plan.settle * 3 / 2);
+        stage.rest(settle)?;
+    }
+    log.say(&Event::Calm);
+    stage.rest(plan.calm)?;
+    let left = stage.end_work()?;
+    log.say(&Event::Quiet);
+    for what in left {
+        log.say(&Event::Remains { what: Remains::Other, ttl: None, name: what });
+    }
+    stage.note_what_is_left(&log)?;
+    drop(observer);
+    for key in WANTED {
+        let value = FencedRegister::open(stage.arena.resource.addr(), key).value();
+        let elements = value.split(',').filter(|element| !element.is_empty()).map(str::to_owned).collect();
+        log.say(&Event::Contents { set: key.to_owned(), elements });
+    }
+    for worker in stage.workers.drain(..) {
+        worker.helper.finish(STARTS);
+    }
+    judge(plan, logs, &missed)
+}
+
+/// Runs the checkers over the logs of a run of this plan. Those of `missed` are said to have hit nothing.
+///
+/// # Errors
+///
+/// When they can't be read.
+pub fn judge(plan: &Plan, logs: &Path, missed: &[Fault]) -> io::Result<Outcome> {
+    let mut history = History::read(logs)?;
+    let violations = check(&history, &plan.limits());
+    let outcome = Outcome::new(plan.topology, &history, violations, missed);
+    // What there would be to say if no fault were an excuse.
+    history.faults.iter_mut().for_each(|fault| fault.loses = Loses::Nothing);
+    let found = check(&history, &plan.limits());
+    let count = |check| found.iter().filter(|violation| violation.check == check).count();
+    let losses = Losses {
+        overlaps: count(Check::Exclusion),
+        taken: count(Check::Ownership),
+        tokens: count(Check::Tokens),
+        not_replicated: refused(&history, ErrorClass::NotReplicated),
+    };
+    Ok(Outcome { losses, ..outcome })
+}
+
+fn refused(history: &History, error: ErrorClass) -> usize {
+    let refused = |request: &&Request| request.refused.as_ref().is_some_and(|(class, _)| *class == error);
+    history.requests.iter().filter(refused).count()
+}
+
+impl Stage<'_> {
+    /// Does nothing for so long.
+    pub(super) fn rest(&self, time: Duration) -> io::Result<()> {
+        let until = Instant::now() + time;
+        loop {
+            if (self.interrupted)() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+            }
+            match until.checked_duration_since(Instant::now()) {
+                None | Some(Duration::ZERO) => return Ok(()),
+                Some(left) => std::thread::sleep(left.min(Duration::from_millis(50))),
+            }
+        }
+    }
+
+    fn start_worker(&self, place: usize) -> io::Result<Worker> {
+        let life = self.lives[place];
+        let name = format!("{place}.{life}");
+        let log = self.logs.join(format!("{name}.log"));
+        let orders = Orders {
+            url: self.arena.url(),
+            resource: self.arena.resource.addr(),
+            log: log.clone(),
+            name: name.clone(),
+            seed: Dice::new(self.plan.seed).fork(place as u64 + 3).fork(life).roll(),
+            tasks: self.plan.tasks,
+            lease: self.plan.lease,
+            broken: self.plan.broken,
+            replication: self.plan.replication,
+        };
+        let mut command = std::process::Command::new(&self.plan.program);
+        let helper = Helper::spawn_command(command.arg("worker").args(orders.to_args()));
+        Ok(Worker { helper, name, log: Log::open(&log)? })
+    }
+
+    fn any_worker(&mut self) -> usize {
+        usize::try_from(self.dice.below(self.workers.len() as u64)).unwrap_or(0)
+    }
+
+    /// For longer than leases.
+    pub(super) fn stop_worker(&mut self) -> io::Result<()> {
+        let (at, time) = (self.any_worker(), self.dice.between(LEASE * 6 / 5, LEASE * 2));
+        self.workers[at].log.say(&Event::Paused);
+        self.workers[at].helper.stop();
+        let rest = self.rest(time);
+        self.workers[at].helper.cont();
+        self.workers[at].log.say(&Event::Continued);
+        rest
+    }
+
+    pub(super) fn block_worker(&mut self, time: Duration) -> io::Result<()> {
+        let at = self.any_worker();
+        self.workers[at].helper.send(&format!("block {}", time.as_millis()));
+        self.rest(time + Duration::from_millis(200))
+    }
+
+    /// The worker kills itself at the next occasion, and another one takes its place.
+    pub(super) fn doom_worker(&mut self, how: &str) -> io::Result<()> {
+        let at = self.any_worker();
+        self.workers[at].helper.send(how);
+        self.workers[at].helper.process().wait(STARTS);
+        self.workers[at].log.say(&Event::Killed);
+        self.lives[at] += 1;
+        self.workers[at] = self.start_worker(at)?;
+        self.rest(Duration::from_millis(500))
+    }
+
+    /// Ends the work, and says what the processes still have then.
+    fn end_work(&mut self) -> io::Result<Vec<String>> {
+        let mut left = Vec::new();
+        for worker in &mut self.workers {
+            worker.helper.send("end");
+        }
+        let limit = Instant::now() + PATIENCE + STARTS;
+        for at in 0..self.workers.len() {
+            let rest = loop {
+                self.rest(Duration::ZERO)?;
+                match self.workers[at].helper.try_line(Duration::from_millis(200)) {
+                    Some(line) if line == "ready" => {}
+                    Some(line) => break Some(line),
+                    None if Instant::now() > limit => break None,
+                    None => {}
+                }
+            };
+            if rest.as_deref() != Some("quiet 0 0 0") {
+                left.push(format!("{} has keys, timers, tasks: {rest:?}", self.workers[at].name));
+            }
+        }
+        Ok(left)
+    }
+
+    /// Waits until nothing is left but counters, and notes what is.
+    fn note_what_is_left(&mut self, log: &Log) -> io::Result<()> {
+        let by = Instant::now() + QUEUE_LIFE.max(self.plan.lease) + CALL_TIMEOUT + self.plan.slack / 2;
+        loop {
+            let left = self.left()?;
+            let lasting = |(what, ..): &(Remains, Option<Duration>, String)| *what != Remains::Counter;
+            if Instant::now() >= by || !left.iter().any(lasting) {
+                for (what, ttl, name) in left {
+                    log.say(&Event::Remains { what, ttl, name });
+                }
+                return Ok(());
+            }
+            self.rest(Duration::from_millis(100))?;
+        }
+    }
+
+    fn left(&mut self) -> io::Result<Vec<(Remains, Option<Duration>, String)>> {
+        let mut found = Vec::new();
+        let mut primaries: Vec<usize> =
+            stored_keys().map(|(_, stored)| self.arena.serving(&stored, &mut self.dice)).collect();
+        if self.plan.topology == Topology::Quorum {
+            primaries = (0..self.arena.servers().len()).collect();
+        }
+        primaries.sort_unstable();
+        primaries.dedup();
+        for server in primaries.into_iter().map(|at| &self.arena.servers()[at]) {
+            for key in tell(server, &["KEYS", "*"])?.lines().filter(|key| !key.is_empty()) {
+                let what = match key {
+                    _ if key.starts_with("redisson_lock_token:") => Remains::Counter,
+                    _ if key.starts_with("redisson_unlock_latch") => Remains::Latch,
+                    _ => Remains::Key,
+                };
+                // Gone meanwhile: a negative number below.
+                let ttl = match tell(server, &["PTTL", key])?.parse::<i64>() {
+                    Ok(-2) => continue,
+                    Ok(millis) => u64::try_from(millis).ok().map(Duration::from_millis),
+                    Err(_) => None,
+                };
+                found.push((what, ttl, key.to_owned()));
+            }
+        }
+        for server in self.arena.servers() {
+            for list in ["CHANNELS", "SHARDCHANNELS"] {
+                for channel in tell(server, &["PUBSUB", list])?.lines() {
+                    if !channel.is_empty() && !channel.starts_with("__sentinel__") {
+                        found.push((Remains::Other, None, format!("listeners to {channel}")));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+}

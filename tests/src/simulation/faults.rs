@@ -1,0 +1,153 @@
+//! What is done to processes, servers and the network, and when: a function of the seed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::run::Processes;
+use super::world::{Cut, State, World, nanos, pick};
+use super::{Faults, Plan};
+use crate::dice::Dice;
+use crate::history::{ErrorClass, Event, Loses};
+
+/// Something that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// SIGSTOP and SIGCONT for a process.
+    Pause,
+    /// SIGKILL for a process; another takes its place.
+    Kill,
+    /// Between a process and a server: both ways, or one.
+    Cut(bool, bool),
+    /// Messages of all are lost, late, doubled.
+    Storm,
+    /// SIGSTOP and SIGCONT for a server.
+    Freeze,
+    /// A server ends, and comes back with all that it had.
+    Restart,
+    /// The clock of a server is set back.
+    StepBack,
+    /// A server ends, and comes back empty.
+    Flush,
+    /// A replica takes over, which has not heard of the latest.
+    Failover,
+    /// The clock of a server is set forward.
+    StepForward,
+}
+
+/// Those that lose nothing.
+const SAFE: [Deed; 9] = [
+    Deed::Pause,
+    Deed::Kill,
+    Deed::Cut(true, true),
+    Deed::Cut(true, false),
+    Deed::Cut(false, true),
+    Deed::Storm,
+    Deed::Freeze,
+    Deed::Restart,
+    Deed::StepBack,
+];
+
+/// Those that lose keys.
+const LOSING: [Deed; 3] = [Deed::Flush, Deed::Failover, Deed::StepForward];
+
+impl Deed {
+    fn loses(self) -> Loses {
+        if LOSING.contains(&self) { Loses::Keys } else { Loses::Nothing }
+    }
+}
+
+fn draw(faults: Faults, dice: &mut Dice) -> Option<Deed> {
+    let losing = LOSING[pick(dice, LOSING.len())];
+    let safe = SAFE[pick(dice, SAFE.len())];
+    match faults {
+        Faults::None => None,
+        Faults::Processes => Some(if dice.once_in(2) { Deed::Kill } else { Deed::Pause }),
+        Faults::Safe => Some(safe),
+        Faults::Losing => Some(if dice.once_in(3) { losing } else { safe }),
+    }
+}
+
+/// Does one thing after the other until the time is over.
+pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: Plan, mut dice: Dice) {
+    let end = Instant::now() + plan.time;
+    let mut number = 0;
+    loop {
+        sleep(dice.between(Duration::from_millis(50), plan.lease)).await;
+        let Some(deed) = draw(plan.faults, &mut dice).filter(|_| Instant::now() < end) else { break };
+        number += 1;
+        let name = format!("{number} {deed:?}");
+        let time = dice.between(Duration::from_millis(20), plan.lease * 3 / 2);
+        let (process, server) = (pick(&mut dice, plan.processes), pick(&mut dice, world.servers.len()));
+        match deed {
+            Deed::Pause => processes.pause(process, time).await,
+            Deed::Kill => processes.kill(process),
+            _ => {
+                let errors = vec![ErrorClass::Unavailable];
+                world.log.say(&Event::Fault { name: name.clone(), loses: deed.loses(), errors });
+                carry_out(&world, deed, (process, server), time).await;
+                world.log.say(&Event::FaultOver { name });
+            }
+        }
+    }
+    sleep_until(end).await;
+}
+
+async fn carry_out(world: &Arc<World>, deed: Deed, (process, place): (usize, usize), time: Duration) {
+    let server = &world.servers[place];
+    match deed {
+        Deed::Pause | Deed::Kill => {}
+        Deed::Cut(up, down) => {
+            world.set_cut(process, place, Cut { up, down });
+            sleep(time).await;
+            world.set_cut(process, place, Cut::default());
+        }
+        Deed::Storm => {
+            world.set_weather(|weather| weather.storm = 40);
+            sleep(time).await;
+            world.set_weather(|weather| weather.storm = 0);
+            // What is stuck is executed by then.
+            sleep(Duration::from_millis(500)).await;
+        }
+        Deed::Freeze => {
+            server.stop();
+            sleep(time).await;
+            server.resume();
+        }
+        Deed::Restart => {
+            let data = server.data();
+            server.end();
+            sleep(time / 2).await;
+            // Who watched the old one hears nothing of this one.
+            server.start(data.copy());
+        }
+        Deed::Flush => {
+            server.end();
+            sleep(time / 2).await;
+            server.start(server.empty());
+        }
+        Deed::Failover => {
+            let data = server.replica().unwrap_or_else(|| server.empty());
+            server.end();
+            sleep(time / 2).await;
+            server.start(data);
+        }
+        Deed::StepBack => {
+            server.data().purge();
+            server.clock.step(-i64::try_from(nanos(time)).unwrap_or(0));
+            // What is held ends later by as much.
+            sleep(time).await;
+        }
+        Deed::StepForward => server.clock.step(i64::try_from(nanos(time)).unwrap_or(0)),
+    }
+    debug_assert!(server.state() == State::Running);
+}
+
+/// Replicas hear of everything some time later.
+pub(super) async fn replicate(world: Arc<World>) {
+    loop {
+        sleep(Duration::from_millis(40)).await;
+        world.servers.iter().for_each(super::world::Server::replicate);
+    }
+}

@@ -1,0 +1,297 @@
+//! [`World`]: servers, the network between them and their clients, and what it does to messages.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_runtime::LockKey;
+use lock_runtime::store::{Item, KeepItem, KeepRequest, Mark, ServerTime};
+use lock_runtime::testing::simulation::{MemoryServer, SimClock};
+use tokio::time::Instant;
+
+use super::Lie;
+use super::net::{Event as Later, Net};
+use super::register::Register;
+use super::version::Version;
+use crate::dice::Dice;
+use crate::history::{Event, Log};
+
+/// 2026, in microseconds: what servers' clocks show when a run begins.
+const EPOCH: u64 = 1_767_225_600_000_000;
+
+/// How well messages fare.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weather {
+    /// Of a hundred requests, so many are lost, are answered in vain, are executed once more later, or get stuck: the client
+    /// hears that its connection broke, and the server executes them later.
+    pub(super) storm: u64,
+    /// Of a hundred notices, so many are lost.
+    pub(super) deaf: u64,
+    /// The longest way of a message, in milliseconds.
+    pub(super) delay: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Running,
+    /// What arrives is executed later.
+    Stopped,
+    /// Connections are refused.
+    Down,
+}
+
+/// What is cut between a process and a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cut {
+    pub(super) up: bool,
+    pub(super) down: bool,
+}
+
+pub(super) struct Server {
+    name: String,
+    pub(super) clock: SimClock,
+    inner: Mutex<Inner>,
+    /// Raised by each restart: connections of before are broken.
+    pub(super) generation: Version,
+}
+
+struct Inner {
+    data: MemoryServer,
+    state: State,
+    backlog: Vec<Later>,
+    commands: u64,
+    seen: BTreeMap<String, Event>,
+    /// What a replica had then.
+    copies: VecDeque<(Instant, MemoryServer)>,
+}
+
+impl Server {
+    fn new(name: String, parts_per_million: i64) -> Self {
+        let clock = SimClock::new(parts_per_million);
+        let inner = Inner {
+            data: used(MemoryServer::new(clock, ServerTime::from_micros(EPOCH))),
+            state: State::Running,
+            backlog: Vec::new(),
+            commands: 0,
+            seen: BTreeMap::new(),
+            copies: VecDeque::new(),
+        };
+        Self { name, clock, inner: Mutex::new(inner), generation: Version::default() }
+    }
+
+    pub(super) fn data(&self) -> MemoryServer {
+        self.inner.lock().unwrap().data.clone()
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.inner.lock().unwrap().state
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Now, or when it runs again.
+    pub(super) fn receive(&self, work: Later) {
+        let mut inner = self.inner.lock().unwrap();
+        if inner.state == State::Stopped {
+            inner.backlog.push(work);
+        } else {
+            drop(inner);
+            work();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.inner.lock().unwrap().state = State::Stopped;
+    }
+
+    pub(super) fn resume(&self) {
+        let mut inner = self.inner.lock().unwrap();
+        inner.state = State::Running;
+        let backlog = std::mem::take(&mut inner.backlog);
+        drop(inner);
+        for work in backlog {
+            work();
+        }
+    }
+
+    /// Refuses connections, and breaks those that it has.
+    pub(super) fn end(&self) {
+        let mut inner = self.inner.lock().unwrap();
+        inner.state = State::Down;
+        inner.backlog.clear();
+        drop(inner);
+        self.generation.raise();
+    }
+
+    /// Runs with this data.
+    pub(super) fn start(&self, data: MemoryServer) {
+        let mut inner = self.inner.lock().unwrap();
+        inner.data = data;
+        inner.state = State::Running;
+        inner.copies.clear();
+        drop(inner);
+        self.generation.raise();
+    }
+
+    pub(super) fn empty(&self) -> MemoryServer {
+        MemoryServer::new(self.clock, ServerTime::from_micros(EPOCH))
+    }
+
+    /// A replica has got what is there now.
+    pub(super) fn replicate(&self) {
+        let mut inner = self.inner.lock().unwrap();
+        let copy = inner.data.copy();
+        inner.copies.push_back((Instant::now(), copy));
+        if inner.copies.len() > 4 {
+            inner.copies.pop_front();
+        }
+    }
+
+    /// What a replica has, some time behind.
+    pub(super) fn replica(&self) -> Option<MemoryServer> {
+        self.inner.lock().unwrap().copies.front().map(|(_, data)| data.clone())
+    }
+}
+
+/// Everything that the processes of a run share.
+pub(super) struct World {
+    pub(super) net: Arc<Net>,
+    pub(super) servers: Vec<Server>,
+    pub(super) log: Log,
+    pub(super) register: Register,
+    pub(super) lie: Option<Lie>,
+    start: Instant,
+    dice: Mutex<Dice>,
+    weather: Mutex<Weather>,
+    cuts: Mutex<BTreeMap<(usize, usize), Cut>>,
+}
+
+impl World {
+    pub(super) fn new(mut dice: Dice, servers: usize, lie: Option<Lie>) -> Arc<Self> {
+        let start = Instant::now();
+        let log = Log::in_memory(move || nanos(start.elapsed()));
+        let rates: Vec<i64> = (0..servers).map(|_| rate(&mut dice)).collect();
+        let servers = rates.into_iter().enumerate().map(|(n, rate)| Server::new(format!("server {n}"), rate));
+        let weather = Weather { storm: 0, deaf: [0, 10, 100][pick(&mut dice, 3)], delay: 1 + dice.below(4) };
+        Arc::new(Self {
+            net: Arc::default(),
+            servers: servers.collect(),
+            register: Register::new(log.clone()),
+            log,
+            lie,
+            start,
+            dice: Mutex::new(dice),
+            weather: Mutex::new(weather),
+            cuts: Mutex::default(),
+        })
+    }
+
+    pub(super) fn lies(&self, lie: Lie) -> bool {
+        self.lie == Some(lie)
+    }
+
+    pub(super) fn new_log(&self) -> Log {
+        let start = self.start;
+        Log::in_memory(move || nanos(start.elapsed()))
+    }
+
+    pub(super) fn dice<T>(&self, roll: impl FnOnce(&mut Dice) -> T) -> T {
+        roll(&mut self.dice.lock().unwrap())
+    }
+
+    pub(super) fn weather(&self) -> Weather {
+        *self.weather.lock().unwrap()
+    }
+
+    pub(super) fn set_weather(&self, change: impl FnOnce(&mut Weather)) {
+        change(&mut self.weather.lock().unwrap());
+    }
+
+    pub(super) fn cut(&self, process: usize, server: usize) -> Cut {
+        self.cuts.lock().unwrap().get(&(process, server)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn set_cut(&self, process: usize, server: usize, cut: Cut) {
+        self.cuts.lock().unwrap().insert((process, server), cut);
+    }
+
+    /// How long the next message is under way.
+    pub(super) fn way(&self) -> Duration {
+        let longest = self.weather().delay;
+        self.dice(|dice| {
+            let longest = if dice.once_in(50) { longest * 5 } else { longest };
+            Duration::from_millis(1 + dice.below(longest))
+        })
+    }
+
+    /// After a command: counts it, and notes what has changed.
+    pub(super) fn executed(&self, server: usize, keys: &[LockKey]) {
+        let Some(server) = self.servers.get(server) else { return };
+        let mut inner = server.inner.lock().unwrap();
+        inner.commands += 1;
+        // What one server of several has says little.
+        for key in keys.iter().filter(|_| self.servers.len() == 1) {
+            let looked = inner.data.look(key);
+            let now = nanos(self.start.elapsed());
+            let until = |left: Duration| now + nanos(left);
+            // Who wants a key that all kinds want has no turn.
+            let in_turn = key.as_str().contains("fair");
+            let queue = looked.queue.iter().filter(|_| in_turn);
+            let event = Event::Seen {
+                key: key.as_str().to_owned(),
+                holders: looked.holders.iter().map(|owner| owner.as_str().to_owned()).collect(),
+                expires: looked.remaining.map_or(0, until),
+                queue: queue.map(|(owner, left)| (owner.as_str().to_owned(), until(*left))).collect(),
+            };
+            if inner.seen.get(key.as_str()) != Some(&event) {
+                self.log.say(&event);
+                inner.seen.insert(key.as_str().to_owned(), event);
+            }
+        }
+    }
+
+    /// Renews whatever is held.
+    pub(super) fn renew(&self, keys: &[LockKey], lease: Duration) {
+        for (place, server) in self.servers.iter().enumerate() {
+            let handle = server.data().connect();
+            for key in keys {
+                let status = handle.status(key);
+                let Some(kind) = status.kind else { continue };
+                let item = |(owner, _)| Item { key: key.clone(), kind, owner };
+                let items = status.holders.into_iter().map(item).map(|item| KeepItem::hold(item, lease));
+                let _ = handle.keep(&KeepRequest { items: items.collect(), timeout: lease });
+            }
+            self.executed(place, keys);
+        }
+    }
+
+    /// Notes how many commands the servers have executed.
+    pub(super) fn note_commands(&self) {
+        for server in &self.servers {
+            let total = server.inner.lock().unwrap().commands;
+            self.log.say(&Event::Commands { server: server.name.clone(), total });
+        }
+    }
+}
+
+/// A quorum believes a server that was never used before if it is told so.
+fn used(server: MemoryServer) -> MemoryServer {
+    let latest = ServerTime::from_micros(u64::MAX);
+    server.connect().mark(Mark::First { latest });
+    server
+}
+
+/// So many parts per million faster than true: two clocks stay within what leases allow for, a hundredth.
+pub(super) fn rate(dice: &mut Dice) -> i64 {
+    i64::try_from(dice.below(8001)).unwrap_or_default() - 4000
+}
+
+pub(super) fn pick(dice: &mut Dice, end: usize) -> usize {
+    usize::try_from(dice.below(end as u64)).unwrap_or_default()
+}
+
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,103 @@
+//! The real engine of several processes on a simulated server: everything follows from a seed.
+//!
+//! `LOCK_SIM_SEEDS=5000` plays more seeds, `LOCK_SIM_SEED=42` one of them, and writes its logs to the standard output.
+#![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
+
+use std::collections::BTreeSet;
+
+use lock_tests::history::Check;
+use lock_tests::simulation::{Faults, Lie, Plan};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Plays many seeds, or the one that was asked for.
+fn play(plan: fn(u64) -> Plan, seeds: u64) {
+    let one = number("LOCK_SIM_SEED");
+    let (from, to) = match one {
+        Some(seed) => (seed, seed + 1),
+        None => (0, number("LOCK_SIM_SEEDS").unwrap_or(seeds)),
+    };
+    let mut failed = Vec::new();
+    for seed in from..to {
+        let run = plan(seed).run();
+        if one.is_some() {
+            for (process, log) in &run.logs {
+                log.lines().for_each(|line| println!("{process}: {line}"));
+            }
+        }
+        if !run.violations.is_empty() {
+            println!("seed {seed}:");
+            run.violations.iter().take(5).for_each(|violation| println!("  {violation}"));
+            failed.push(seed);
+        }
+    }
+    assert!(failed.is_empty(), "LOCK_SIM_SEED={failed:?}");
+}
+
+#[test]
+fn nothing_goes_wrong_without_faults() {
+    play(|seed| Plan::new(seed, Faults::None), 10);
+}
+
+#[test]
+fn nothing_goes_wrong_while_processes_stop_and_die() {
+    play(|seed| Plan::new(seed, Faults::Processes), 15);
+}
+
+#[test]
+fn nothing_goes_wrong_while_faults_lose_no_keys() {
+    play(|seed| Plan::new(seed, Faults::Safe), 40);
+}
+
+#[test]
+fn faults_that_lose_keys_cost_one_validity() {
+    play(|seed| Plan::new(seed, Faults::Losing), 40);
+}
+
+#[test]
+fn a_quorum_of_three_servers_stands_the_same_faults() {
+    play(|seed| Plan::quorum(seed, Faults::Safe), 12);
+}
+
+/// Whether a checker notices a lie in one of a few seeds.
+#[track_caller]
+fn is_noticed(lie: Lie, faults: Faults, by: Check) {
+    let mut others = BTreeSet::new();
+    for seed in 0..20 {
+        let run = Plan { lie: Some(lie), ..Plan::new(seed, faults) }.run();
+        if run.violations.iter().any(|violation| violation.check == by) {
+            return;
+        }
+        others.extend(run.violations.into_iter().map(|violation| violation.check));
+    }
+    panic!("{lie:?} was not noticed by {by:?}, but by {others:?}");
+}
+
+#[test]
+fn every_checker_notices_its_lies() {
+    is_noticed(Lie::GrantsTwice, Faults::None, Check::Exclusion);
+    is_noticed(Lie::OnlySaysRenewed, Faults::None, Check::Exclusion);
+    is_noticed(Lie::ReusesTokens, Faults::None, Check::Tokens);
+    is_noticed(Lie::ForgetsTokens, Faults::Safe, Check::Fencing);
+    is_noticed(Lie::ForgetsWaiters, Faults::None, Check::Waiting);
+    is_noticed(Lie::NeverExpires, Faults::Processes, Check::Crashes);
+    is_noticed(Lie::NeverExpires, Faults::Processes, Check::Leftovers);
+    is_noticed(Lie::RenewsAll, Faults::None, Check::Renewals);
+    is_noticed(Lie::TellsNobody, Faults::None, Check::Validity);
+    is_noticed(Lie::ReleasesForeign, Faults::None, Check::Ownership);
+    is_noticed(Lie::WrongError, Faults::Safe, Check::Errors);
+    is_noticed(Lie::JumpsQueues, Faults::None, Check::Order);
+    is_noticed(Lie::StarvesOne, Faults::None, Check::Shares);
+    is_noticed(Lie::NoPauses, Faults::None, Check::Load);
+}
+
+#[test]
+fn a_seed_plays_the_same_run_again() {
+    for seed in [1, 2, 3] {
+        let (first, second) = (Plan::new(seed, Faults::Losing).run(), Plan::new(seed, Faults::Losing).run());
+        assert_eq!(first.logs, second.logs);
+    }
+    assert_ne!(Plan::new(1, Faults::Safe).run().logs, Plan::new(2, Faults::Safe).run().logs);
+}
