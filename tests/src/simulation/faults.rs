@@ -53,8 +53,15 @@ const SAFE: [Deed; 9] = [
 const LOSING: [Deed; 3] = [Deed::Flush, Deed::Failover, Deed::StepForward];
 
 impl Deed {
-    fn loses(self) -> Loses {
-        if LOSING.contains(&self) { Loses::Keys } else { Loses::Nothing }
+    /// `behind`: a clock was set back before. `lost`: a counter was. Both together, and tokens may begin again below the
+    /// highest.
+    fn loses(self, behind: bool, lost: bool) -> Loses {
+        match self {
+            Self::Flush | Self::Failover if behind => Loses::KeysAndTokens,
+            Self::StepBack if lost => Loses::KeysAndTokens,
+            Self::Flush | Self::Failover | Self::StepForward => Loses::Keys,
+            _ => Loses::Nothing,
+        }
     }
 }
 
@@ -72,7 +79,7 @@ fn draw(faults: Faults, dice: &mut Dice) -> Option<Deed> {
 /// Does one thing after the other until the time is over.
 pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: Plan, mut dice: Dice) {
     let end = Instant::now() + plan.time;
-    let mut number = 0;
+    let (mut number, mut behind, mut lost) = (0, false, false);
     loop {
         sleep(dice.between(Duration::from_millis(50), plan.lease)).await;
         let Some(deed) = draw(plan.faults, &mut dice).filter(|_| Instant::now() < end) else { break };
@@ -85,7 +92,10 @@ pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: 
             Deed::Kill => processes.kill(process),
             _ => {
                 let errors = vec![ErrorClass::Unavailable];
-                world.log.say(&Event::Fault { name: name.clone(), loses: deed.loses(), errors });
+                let loses = deed.loses(behind, lost);
+                behind |= deed == Deed::StepBack;
+                lost |= matches!(deed, Deed::Flush | Deed::Failover);
+                world.log.say(&Event::Fault { name: name.clone(), loses, errors });
                 carry_out(&world, deed, (process, server), time).await;
                 world.log.say(&Event::FaultOver { name });
             }
