@@ -44,7 +44,7 @@ Parts, in this order:
             the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
-            client from its registry the first time): on one server, and on Sentinel.
+            client from its registry the first time): on one server, on a cluster, on Sentinel.
             LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
   examples  quickstart and fencing, in memory and on a Redis server, two processes at once (needs redis-server)
 
@@ -121,6 +121,8 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --topology <name>   single (default), sentinel, cluster, quorum; several times or as a list: one run each
   --only <fault>      only these; a name that is not known lists them all
   --replication <who> whose word is awaited for a grant: none (default), one, majority
+  --lease <seconds>   of renewed locks, instead of 2.4; bodies then last up to two thirds of it
+  --skew <seconds>    the clocks of every second and third server are ahead and behind by so much from the start
   --break <how>       break the lock, which the checkers must notice: double-grant, reused-token, leak, deaf-waiter,
                       no-lost-signal
   --report <file>     write the table as Markdown

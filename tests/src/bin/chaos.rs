@@ -47,6 +47,8 @@ struct Options {
     only: Vec<Fault>,
     broken: Broken,
     replication: Confirmed,
+    lease: Option<Duration>,
+    skew: Duration,
     report: Option<PathBuf>,
     /// A folder with the logs of an earlier run.
     logs: Option<PathBuf>,
@@ -61,6 +63,8 @@ impl Options {
             only: Vec::new(),
             broken: Broken::Nothing,
             replication: Confirmed::ByNobodyElse,
+            lease: None,
+            skew: Duration::ZERO,
             report: None,
             logs: None,
         };
@@ -96,12 +100,14 @@ impl Options {
                 }
                 "--break" => options.broken = value()?.parse()?,
                 "--replication" => options.replication = value()?.parse()?,
+                "--lease" => options.lease = Some(seconds(arg, value()?)?),
+                "--skew" => options.skew = seconds(arg, value()?)?,
                 "--judge" => options.logs = Some(value()?.into()),
                 "--report" => options.report = Some(value()?.into()),
                 _ => {
                     return Err(format!(
                         "chaos knows no {arg:?}; it takes --minutes, --once, --seed, --topology, --only, --break, \
-                         --replication, --report, --judge"
+                         --replication, --lease, --skew, --report, --judge"
                     ));
                 }
             }
@@ -111,6 +117,11 @@ impl Options {
         }
         Ok(options)
     }
+}
+
+fn seconds(name: &str, text: &str) -> Result<Duration, String> {
+    let seconds: u32 = text.parse().map_err(|_| format!("{name} {text:?} is not a number of seconds"))?;
+    Ok(Duration::from_secs(u64::from(seconds.max(1))))
 }
 
 fn parent(options: &Options) -> Result<bool, String> {
@@ -124,8 +135,10 @@ fn parent(options: &Options) -> Result<bool, String> {
             only: options.only.clone(),
             broken: options.broken,
             replication: options.replication,
+            skew: options.skew,
             ..Plan::new(program.clone(), topology, options.seed)
         };
+        let plan = Plan { lease: options.lease.unwrap_or(plan.lease), ..plan };
         if let Some(logs) = &options.logs {
             let outcome = judge(&plan, logs, &[]).map_err(said)?;
             println!("{outcome}");

@@ -78,7 +78,8 @@ struct Clock {
 
 impl Arena {
     /// Starts all. Every server of a loose set writes down what it does, so that one that is killed comes back with its data.
-    pub(super) fn start(topology: Topology) -> io::Result<Self> {
+    /// Their clocks differ from the machine's by `skew`: the first by none of it, the second is ahead, the third behind.
+    pub(super) fn start(topology: Topology, skew: Duration) -> io::Result<Self> {
         const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let count = match topology {
@@ -86,8 +87,10 @@ impl Arena {
             Topology::Sentinel | Topology::Quorum => 3,
             Topology::Cluster => 6,
         };
+        let seconds = i64::try_from(skew.as_secs()).unwrap_or(i64::MAX);
+        let offset = |place: usize| [0, seconds, -seconds][place % 3];
         let clocks: Vec<ServerClock> =
-            (0..count).map(|_| ServerClock::new(Offset::NONE)).collect::<io::Result<_>>()?;
+            (0..count).map(|place| ServerClock::new(ahead(offset(place)))).collect::<io::Result<_>>()?;
         let failed = |error: crate::redis::StartError| io::Error::other(error.to_string());
         let mut servers = match topology {
             Topology::Single | Topology::Quorum => Servers::Loose(
@@ -119,8 +122,11 @@ impl Arena {
                 proxies
             }
         };
-        let clocks =
-            clocks.into_iter().map(|clock| Clock { clock, ahead_seconds: 0, most_ahead: 0 }).collect();
+        let with_offset = |(place, clock)| {
+            let ahead_seconds = offset(place);
+            Clock { clock, ahead_seconds, most_ahead: ahead_seconds }
+        };
+        let clocks = clocks.into_iter().enumerate().map(with_offset).collect();
         Ok(Self { topology, proxies, _runtime: runtime, servers, clocks, resource: RedisServer::start() })
     }
 
@@ -186,8 +192,7 @@ impl Arena {
         let clock = &mut self.clocks[at];
         clock.ahead_seconds += seconds;
         clock.most_ahead = clock.most_ahead.max(clock.ahead_seconds);
-        let size = Duration::from_secs(clock.ahead_seconds.unsigned_abs());
-        clock.clock.set(if clock.ahead_seconds < 0 { Offset::Behind(size) } else { Offset::Ahead(size) })
+        clock.clock.set(ahead(clock.ahead_seconds))
     }
 
     /// Whether another time was on this server's clock that is later than what it shows now: if the counter is lost
@@ -211,6 +216,11 @@ impl Arena {
             Servers::Cluster(cluster) => cluster.wait_until_ready(),
         }
     }
+}
+
+fn ahead(seconds: i64) -> Offset {
+    let size = Duration::from_secs(seconds.unsigned_abs());
+    if seconds < 0 { Offset::Behind(size) } else { Offset::Ahead(size) }
 }
 
 /// One command; what a server says that does not answer, or with an error.

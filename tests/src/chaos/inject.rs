@@ -256,7 +256,7 @@ impl Stage<'_> {
         let hole = (fault == Fault::LossyFailover)
             .then(|| proxy.from_now(Line::Replication, Way::ToClient, Trouble::BlackHole));
         if hole.is_some() {
-            self.rest(SHORT / 3)?;
+            self.rest(SHORT)?;
         }
         self.arena.server_mut(before).stop();
         if let Some(sentinels) = self.arena.sentinels() {

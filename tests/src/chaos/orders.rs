@@ -108,6 +108,8 @@ pub struct Orders {
     pub seed: u64,
     /// Tasks side by side.
     pub tasks: usize,
+    /// Of renewed locks.
+    pub lease: Duration,
     /// How it breaks the lock.
     pub broken: Broken,
     /// Whose word is awaited.
@@ -125,6 +127,7 @@ impl Orders {
             self.name.clone(),
             self.seed.to_string(),
             self.tasks.to_string(),
+            self.lease.as_millis().to_string(),
             self.broken.name().to_owned(),
             self.replication.name().to_owned(),
         ]
@@ -139,8 +142,8 @@ impl Orders {
         fn parsed<T: FromStr>(what: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("{what} is not understood: {text:?}"))
         }
-        let [url, resource, log, name, seed, tasks, broken, replication] = args else {
-            return Err(format!("eight arguments, please: {args:?}"));
+        let [url, resource, log, name, seed, tasks, lease, broken, replication] = args else {
+            return Err(format!("nine arguments, please: {args:?}"));
         };
         Ok(Self {
             url: url.clone(),
@@ -149,6 +152,7 @@ impl Orders {
             name: name.clone(),
             seed: parsed("the seed", seed)?,
             tasks: parsed("the number of tasks", tasks)?,
+            lease: Duration::from_millis(parsed("the lease", lease)?),
             broken: broken.parse()?,
             replication: replication.parse()?,
         })
@@ -168,6 +172,7 @@ mod tests {
             name: "0.1".to_owned(),
             seed: 5,
             tasks: 16,
+            lease: Duration::from_secs(2),
             broken: Broken::DeafWaiter,
             replication: Confirmed::ByMost,
         };

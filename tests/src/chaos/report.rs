@@ -220,3 +220,54 @@ pub fn markdown(rows: &[Row]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Check, Event, Kind, Log, Loses, Want};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_row_has_what_happened_around_its_fault() {
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let at = |seconds: u64| NOW.store(seconds * 1_000_000_000, Ordering::SeqCst);
+        let clock = || NOW.load(Ordering::SeqCst);
+        let (parent, worker) = (Log::in_memory(clock), Log::in_memory(clock));
+        let note = |id, event: Event| worker.note(id, &event, || Duration::ZERO);
+        let (key, wait) = (WANTED[0].to_owned(), Duration::from_secs(60));
+        let ask = |call| Event::Ask {
+            key: key.clone(),
+            kind: Kind::Mutex,
+            want: Want::Patient,
+            wait,
+            lease: None,
+            call,
+        };
+        at(98);
+        note(1, ask(1));
+        note(1, Event::Granted { token: 1 });
+        note(2, ask(2));
+        at(100);
+        let name = Fault::Partition.name().to_owned();
+        parent.say(&Event::Fault { name: name.clone(), loses: Loses::Nothing, errors: Vec::new() });
+        note(1, Event::End);
+        note(1, Event::Out { how: Out::Lost("its lease is over".to_owned()) });
+        at(103);
+        parent.say(&Event::FaultOver { name });
+        at(104);
+        note(2, Event::Granted { token: 2 });
+        at(110);
+        parent.say(&Event::Calm);
+        let history = History::of([("parent", &parent), ("0.0", &worker)]);
+        let what = "chaos:m0: free from 101000000000 ns".to_owned();
+        let violation = Violation { check: Check::Waiting, what };
+        let outcome = Outcome::new(Topology::Single, &history, vec![violation], &[]);
+        let [row] = &outcome.rows[..] else { panic!("{outcome}") };
+        assert_eq!((row.times, row.missed, row.lost, row.refused, row.violations), (1, 0, 1, 0, 1));
+        assert_eq!(row.stall, Duration::from_secs(4), "given up at 100 s, granted at 104 s");
+        assert!(row.grants[0] > 0.0 && row.grants[1] == 0.0 && row.grants[2] > 0.0, "{row:?}");
+        assert!(!outcome.is_clean());
+        let line = markdown(&outcome.rows).lines().last().map(str::to_owned);
+        assert_eq!(line.as_deref(), Some("| single | partition | A | 1 | 0, 0, 0 | 4.0 s | 1 | 0 | 1 |"));
+    }
+}

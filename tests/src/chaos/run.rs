@@ -45,6 +45,10 @@ pub struct Plan {
     pub processes: usize,
     /// Tasks of each.
     pub tasks: usize,
+    /// Of renewed locks. If it is not the usual one, bodies last up to two thirds of it instead of a moment.
+    pub lease: Duration,
+    /// By how much the clocks of some servers are wrong from the start.
+    pub skew: Duration,
     /// How workers break the lock.
     pub broken: Broken,
     /// Whose word workers await.
@@ -66,6 +70,8 @@ impl Plan {
             slack: Duration::from_secs(8),
             processes: 3,
             tasks: 6,
+            lease: LEASE,
+            skew: Duration::ZERO,
             broken: Broken::Nothing,
             replication: Confirmed::ByNobodyElse,
         }
@@ -92,7 +98,7 @@ impl Plan {
     }
 
     fn limits(&self) -> Limits {
-        let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(LEASE) };
+        let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
         Limits { slack: self.slack, ..settings }
     }
 }
@@ -130,7 +136,7 @@ pub fn run(
     interrupted: &dyn Fn() -> bool,
     say: &dyn Fn(&str),
 ) -> io::Result<Outcome> {
-    let arena = Arena::start(plan.topology)?;
+    let arena = Arena::start(plan.topology, plan.skew)?;
     let log = Log::open(&logs.join("parent.log"))?;
     let mut stage = Stage {
         plan,
@@ -253,6 +259,7 @@ impl Stage<'_> {
             name: name.clone(),
             seed: Dice::new(self.plan.seed).fork(place as u64 + 3).fork(life).roll(),
             tasks: self.plan.tasks,
+            lease: self.plan.lease,
             broken: self.plan.broken,
             replication: self.plan.replication,
         };
@@ -319,7 +326,7 @@ impl Stage<'_> {
 
     /// Waits until nothing is left but counters, and notes what is.
     fn note_what_is_left(&mut self, log: &Log) -> io::Result<()> {
-        let by = Instant::now() + QUEUE_LIFE.max(LEASE) + CALL_TIMEOUT + self.plan.slack / 2;
+        let by = Instant::now() + QUEUE_LIFE.max(self.plan.lease) + CALL_TIMEOUT + self.plan.slack / 2;
         loop {
             let left = self.left()?;
             let lasting = |(what, ..): &(Remains, Option<Duration>, String)| *what != Remains::Counter;

@@ -51,7 +51,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
         _ => None,
     };
     let dice = Dice::new(orders.seed);
-    let tasks = orders.tasks;
+    let (tasks, lease) = (orders.tasks, orders.lease);
     let worker = Arc::new(Worker {
         set: Mutex::new(Sets { addr: orders.resource, open: Vec::new() }),
         log,
@@ -84,7 +84,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
             Err(_) => {}
         }
     }
-    let settled_by = Instant::now() + LEASE * 3;
+    let settled_by = Instant::now() + lease * 3;
     let rest = loop {
         let rest = testing::leftovers(&locks);
         if (rest.keys, rest.timers, rest.tasks) == (0, 0, 0) || Instant::now() >= settled_by {
@@ -136,7 +136,7 @@ async fn connect(orders: &Orders) -> Result<LockManager, ConnectError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let settings = LockManager::builder()
-            .lease(LEASE)
+            .lease(orders.lease)
             .call_timeout(CALL_TIMEOUT)
             .connect_timeout(CALL_TIMEOUT * 2)
             .fallback_poll(FALLBACK)
@@ -295,7 +295,9 @@ impl Worker {
     /// Most bodies are short. Some last longer than a fixed lease, and some longer than a renewed one.
     async fn body(&self, wish: &Wish, guard: &LockGuard, ids: &[u64], dice: &mut Dice) {
         let ms = Duration::from_millis;
+        let long = dice.between(Duration::ZERO, self.orders.lease / 6);
         let pauses: &[Duration] = match dice.below(100) {
+            _ if self.orders.lease != LEASE => &[long; 4],
             _ if self.orders.broken == Broken::NoLostSignal => &[LEASE, LEASE, LEASE],
             0 => &[LEASE, ms(300)],
             1..=4 => &[ms(500), ms(200)],
