@@ -61,6 +61,11 @@ fn a_quorum_of_three_servers_stands_the_same_faults() {
     play(|seed| Plan::quorum(seed, Faults::Safe), 12);
 }
 
+#[test]
+fn a_quorum_believes_no_server_that_came_back_empty() {
+    play(|seed| Plan::quorum(seed, Faults::OneMember), 12);
+}
+
 /// Whether a checker notices a lie in one of a few seeds.
 #[track_caller]
 fn is_noticed(lie: Lie, faults: Faults, by: Check) {

@@ -72,6 +72,7 @@ fn draw(faults: Faults, dice: &mut Dice) -> Option<Deed> {
         Faults::None => None,
         Faults::Processes => Some(if dice.once_in(2) { Deed::Kill } else { Deed::Pause }),
         Faults::Safe => Some(safe),
+        Faults::OneMember => Some(if dice.once_in(4) { Deed::Flush } else { safe }),
         Faults::Losing => Some(if dice.once_in(3) { losing } else { safe }),
     }
 }
@@ -86,15 +87,18 @@ pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: 
         number += 1;
         let name = format!("{number} {deed:?}");
         let time = dice.between(Duration::from_millis(20), plan.lease * 3 / 2);
-        let (process, server) = (pick(&mut dice, plan.processes), pick(&mut dice, world.servers.len()));
+        let (process, mut server) = (pick(&mut dice, plan.processes), pick(&mut dice, world.servers.len()));
         match deed {
             Deed::Pause => processes.pause(process, time).await,
             Deed::Kill => processes.kill(process),
             _ => {
                 let errors = vec![ErrorClass::Unavailable];
-                let loses = deed.loses(behind, lost);
+                let mut loses = deed.loses(behind, lost);
+                if plan.faults == Faults::OneMember && deed == Deed::Flush {
+                    (server, loses) = (world.servers.len() - 1, Loses::Nothing);
+                }
                 behind |= deed == Deed::StepBack;
-                lost |= matches!(deed, Deed::Flush | Deed::Failover);
+                lost |= loses >= Loses::Keys;
                 world.log.say(&Event::Fault { name: name.clone(), loses, errors });
                 carry_out(&world, deed, (process, server), time).await;
                 world.log.say(&Event::FaultOver { name });
