@@ -47,6 +47,9 @@ fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
     Some(Event::Seen { key: key.to_owned(), holders, expires: until(left).unwrap_or(0), queue })
 }
 
+/// Holders, waiters, and the end of the hold.
+type Noted = (Vec<String>, Vec<String>, u64);
+
 /// Looks at the queues of `keys` until it is ended.
 #[derive(Debug)]
 pub(super) struct Watcher {
@@ -74,7 +77,7 @@ impl Watcher {
 
 fn watch(addr: SocketAddr, keys: &[String], ended: &AtomicBool, log: &Log) {
     // A look that says nothing new is not noted.
-    let mut before: Vec<Option<(Vec<String>, Vec<String>, u64)>> = vec![None; keys.len()];
+    let mut before: Vec<Option<Noted>> = vec![None; keys.len()];
     let mut connection = None;
     while !ended.load(Ordering::Relaxed) {
         for (key, before) in keys.iter().zip(&mut before) {
