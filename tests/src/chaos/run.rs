@@ -97,9 +97,19 @@ impl Plan {
         errors
     }
 
+    /// For how much longer a key may be there that nobody gave back before a failover: replicas are told when it ends by
+    /// their primary's clock, and one that takes over has its own.
+    fn skews(&self) -> Duration {
+        self.skew * 2
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE + self.skews() * 2
+    }
+
     fn limits(&self) -> Limits {
         let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
-        Limits { slack: self.slack, ..settings }
+        Limits { slack: self.slack + self.skews(), stint: settings.stint.max(self.lease * 3), ..settings }
     }
 }
 
@@ -260,6 +270,7 @@ impl Stage<'_> {
             seed: Dice::new(self.plan.seed).fork(place as u64 + 3).fork(life).roll(),
             tasks: self.plan.tasks,
             lease: self.plan.lease,
+            patience: self.plan.patience(),
             broken: self.plan.broken,
             replication: self.plan.replication,
         };
@@ -293,7 +304,7 @@ impl Stage<'_> {
     pub(super) fn doom_worker(&mut self, how: &str) -> io::Result<()> {
         let at = self.any_worker();
         self.workers[at].helper.send(how);
-        self.workers[at].helper.process().wait(STARTS);
+        self.workers[at].helper.process().wait(STARTS + self.plan.patience());
         self.workers[at].log.say(&Event::Killed);
         self.lives[at] += 1;
         self.workers[at] = self.start_worker(at)?;
@@ -306,7 +317,7 @@ impl Stage<'_> {
         for worker in &mut self.workers {
             worker.helper.send("end");
         }
-        let limit = Instant::now() + PATIENCE + STARTS;
+        let limit = Instant::now() + self.plan.patience() + STARTS;
         for at in 0..self.workers.len() {
             let rest = loop {
                 self.rest(Duration::ZERO)?;
