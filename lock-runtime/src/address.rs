@@ -49,6 +49,10 @@ impl Address {
     }
 
     fn quorum(urls: &str) -> Result<Self, ConnectError> {
+        let all: Vec<&str> = urls.split('|').map(str::trim).filter(|url| *url != "memory:").collect();
+        if all.iter().enumerate().any(|(index, url)| all.iter().skip(index + 1).any(|other| other == url)) {
+            return Err(refused("a quorum has one of its URLs twice; each of its stores has one vote"));
+        }
         let each = urls.split('|').map(|url| match Self::parse(url.trim()) {
             Ok(Self::Quorum(_)) => Err(refused("a quorum is of plain stores, not of quorums")),
             address => address,

@@ -1,5 +1,5 @@
 //! Locks of several keys: Redisson's multi lock, which takes one after the other in the order in which they are named, and
-//! ours, which takes all or none.
+//! ours, which takes all or none. In a cluster most of the keys here are in different slots.
 #![allow(clippy::print_stdout, reason = "figures, shown with --nocapture")]
 
 use std::sync::Arc;
@@ -161,33 +161,36 @@ async fn the_same_keys_in_opposite_orders_go_on_on_both_sides() {
     nothing_is_left(&server).await;
 }
 
+/// In one slot of a cluster: a lock of ours with keys in several stands in no queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_of_several_kinds_are_the_same_on_both_sides() {
     let server = Shared::start();
     let (locks, java) = with_defaults(&server).await;
     let other = connect(&server, |builder| builder).await;
-    let keys = || [MultiKey::fair("f"), MultiKey::mutex("m"), MultiKey::read("r"), MultiKey::write("w")];
-    let multi = java.lock("a", "multi", "write:w,read:r,lock:m,fair:f");
+    let keys = || {
+        [MultiKey::fair("{t}:f"), MultiKey::mutex("{t}:m"), MultiKey::read("{t}:r"), MultiKey::write("{t}:w")]
+    };
+    let multi = java.lock("a", "multi", "write:{t}:w,read:{t}:r,lock:{t}:m,fair:{t}:f");
     multi.lock().await.done();
-    assert!(locks.fair("f").try_acquire().await.unwrap().is_none());
-    assert!(!is_free(&locks, "m").await);
-    assert!(locks.write("r").try_acquire().await.unwrap().is_none());
-    assert!(locks.read("r").try_acquire().await.unwrap().is_some(), "readers are inside together");
-    assert!(locks.read("w").try_acquire().await.unwrap().is_none());
+    assert!(locks.fair("{t}:f").try_acquire().await.unwrap().is_none());
+    assert!(!is_free(&locks, "{t}:m").await);
+    assert!(locks.write("{t}:r").try_acquire().await.unwrap().is_none());
+    assert!(locks.read("{t}:r").try_acquire().await.unwrap().is_some(), "readers are inside together");
+    assert!(locks.read("{t}:w").try_acquire().await.unwrap().is_none());
     assert!(locks.multi(keys()).try_acquire().await.unwrap().is_none());
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move { locks.multi(keys()).wait(SLACK * 3).acquire().await.unwrap() }
     });
-    eventually(async || Kind::Fair.waiting_clients(&server, "f") == 1, SLACK).await;
+    eventually(async || Kind::Fair.waiting_clients(&server, "{t}:f") == 1, SLACK).await;
     multi.unlock().await.done();
     let guard = waiting.await.unwrap();
-    for (kind, name) in [("fair", "f"), ("lock", "m"), ("write", "r"), ("read", "w")] {
+    for (kind, name) in [("fair", "{t}:f"), ("lock", "{t}:m"), ("write", "{t}:r"), ("read", "{t}:w")] {
         assert!(!java.lock("b", kind, name).try_lock().await.is_true(), "{name}");
     }
-    let reader = java.lock("b", "read", "r");
+    let reader = java.lock("b", "read", "{t}:r");
     assert!(reader.try_lock().await.is_true());
-    assert!(other.read("r").try_acquire().await.unwrap().is_some());
+    assert!(other.read("{t}:r").try_acquire().await.unwrap().is_some());
     reader.unlock().await.done();
     let waiting = multi.lock().within(SLACK * 3);
     guard.release().await.unwrap();
@@ -245,10 +248,10 @@ async fn several_keys_are_lost_together_when_java_takes_one_by_force() {
 async fn several_keys_of_a_killed_java_holder_are_free_within_its_lease() {
     let server = Shared::start();
     let (locks, mut java) = with_short_lease(&server).await;
-    java.lock("a", "multi", "lock:a,fair:b").lock().await.done();
-    let keys = [MultiKey::mutex("a"), MultiKey::fair("b")];
+    java.lock("a", "multi", "lock:{t}:a,fair:{t}:b").lock().await.done();
+    let keys = [MultiKey::mutex("{t}:a"), MultiKey::fair("{t}:b")];
     let waiting = tokio::spawn(async move { locks.multi(keys).wait(SLACK * 3).acquire().await.unwrap() });
-    eventually(async || Kind::Fair.waiting_clients(&server, "b") == 1, SLACK).await;
+    eventually(async || Kind::Fair.waiting_clients(&server, "{t}:b") == 1, SLACK).await;
     java.kill();
     let killed = Instant::now();
     waiting.await.unwrap().release().await.unwrap();

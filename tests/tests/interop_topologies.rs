@@ -4,10 +4,11 @@
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockGuard, LockManager};
-use lock_tests::eventually;
+use lock_tests::cluster::{self, slot_of};
 use lock_tests::java::{
     Java, Kind, SLACK, Servers, Settings, Shared, connect, nothing_is_left, with_defaults,
 };
+use lock_tests::{Cluster, RedisServer, eventually};
 use tokio::task::JoinHandle;
 
 /// What a change of servers may take, on both sides.
@@ -37,26 +38,77 @@ async fn is_renewed(servers: &impl Servers, name: &str) {
     eventually(longer, LONG_LEASE).await;
 }
 
+/// What both sides hold while the servers `change` stays theirs, what they wait for is handed over.
+async fn holders_and_waiters_outlive(kind: Kind, servers: &impl Servers, change: impl FnOnce()) {
+    let (locks, java) = both(servers).await;
+    let (of_java, of_rust) = (kind.on(&java, "a", "java"), kind.acquire(&locks, "rust").await.unwrap());
+    of_java.lock().await.done();
+    let java_waits = kind.on(&java, "b", "rust").lock().within(CHANGE);
+    let rust_waits = waiter(kind, &locks, "java");
+    for name in ["java", "rust"] {
+        eventually(async || kind.waiting_clients(servers, name) == 1, SLACK).await;
+    }
+    let start = Instant::now();
+    tokio::task::block_in_place(change);
+    println!("{kind:?}: changed after {:.2?}", start.elapsed());
+    // Both are renewed where they are now.
+    for name in ["java", "rust"] {
+        is_renewed(servers, name).await;
+    }
+    assert!(!of_rust.is_lost() && !rust_waits.is_finished());
+    let released = Instant::now();
+    of_rust.release().await.unwrap();
+    java_waits.await.done();
+    println!("{kind:?}: Java in {:.2?} after the release", released.elapsed());
+    kind.on(&java, "b", "rust").unlock().await.done();
+
+    let unlocked = Instant::now();
+    of_java.unlock().await.done();
+    rust_waits.await.unwrap().release().await.unwrap();
+    println!("{kind:?}: Rust in {:.2?} after the unlock", unlocked.elapsed());
+    nothing_is_left(servers).await;
+}
+
+fn move_slots(cluster: &Cluster) {
+    for name in ["java", "rust"] {
+        cluster.move_slot(slot_of(name), (cluster.node_of(name) + 1) % 3);
+    }
+}
+
 lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Write]
-    /// What both hold stays theirs, what both wait for is handed over.
     async fn holders_and_waiters_of_both_sides_outlive_a_failover(kind: Kind) {
         let Some(sentinels) = Shared::sentinel_only() else { return };
-        let (locks, java) = both(&sentinels).await;
+        holders_and_waiters_outlive(kind, &sentinels, || {
+            sentinels.failover();
+        })
+        .await;
+    }
+
+    async fn holders_and_waiters_of_both_sides_outlive_a_failover_in_a_cluster(kind: Kind) {
+        let Some(cluster) = Shared::cluster_only(cluster::Options::default().replicas(1)) else { return };
+        holders_and_waiters_outlive(kind, &cluster, || {
+            for name in ["java", "rust"] {
+                cluster.failover(cluster.node_of(name));
+            }
+        })
+        .await;
+    }
+
+    /// And who comes after that. What becomes of Java's threads that wait meanwhile is below.
+    async fn holders_of_both_sides_and_rust_waiters_outlive_the_move_of_their_slots(kind: Kind) {
+        let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };
+        let (locks, java) = both(&cluster).await;
         let (of_java, of_rust) = (kind.on(&java, "a", "java"), kind.acquire(&locks, "rust").await.unwrap());
         of_java.lock().await.done();
-        let java_waits = kind.on(&java, "b", "rust").lock().within(CHANGE);
         let rust_waits = waiter(kind, &locks, "java");
+        eventually(async || kind.waiting_clients(&cluster, "java") == 1, SLACK).await;
+        tokio::task::block_in_place(|| move_slots(&cluster));
         for name in ["java", "rust"] {
-            eventually(async || kind.waiting_clients(&sentinels, name) == 1, SLACK).await;
-        }
-        let start = Instant::now();
-        let now = tokio::task::block_in_place(|| sentinels.failover());
-        println!("{kind:?}: server {now} is the primary after {:.2?}", start.elapsed());
-        // Both are renewed where they are now.
-        for name in ["java", "rust"] {
-            is_renewed(&sentinels, name).await;
+            is_renewed(&cluster, name).await;
         }
         assert!(!of_rust.is_lost() && !rust_waits.is_finished());
+        let java_waits = kind.on(&java, "b", "rust").lock().within(SLACK);
+        eventually(async || kind.waiting_clients(&cluster, "rust") == 1, SLACK).await;
         let released = Instant::now();
         of_rust.release().await.unwrap();
         java_waits.await.done();
@@ -67,8 +119,60 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         of_java.unlock().await.done();
         rust_waits.await.unwrap().release().await.unwrap();
         println!("{kind:?}: Rust in {:.2?} after the unlock", unlocked.elapsed());
-        nothing_is_left(&sentinels).await;
+        nothing_is_left(&cluster).await;
     }
+}
+
+/// Redisson does not listen where the slot has gone: a thread that waits sleeps for what was left of the lease when it
+/// looked last, or fails. Other programs are not disturbed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_java_thread_that_waits_while_its_slot_moves_misses_the_release_and_rust_goes_on() {
+    let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };
+    let (locks, java) = both(&cluster).await;
+    let guard = locks.mutex("rust").acquire().await.unwrap();
+    let waiting = java.lock("a", "lock", "rust").lock().within(LONG_LEASE + CHANGE);
+    eventually(async || Kind::Lock.waiting_clients(&cluster, "rust") == 1, SLACK).await;
+    tokio::task::block_in_place(|| move_slots(&cluster));
+    guard.release().await.unwrap();
+    let released = Instant::now();
+    let entered = waiting.await;
+    println!("after {:.2?}: {:?}", released.elapsed(), entered.result);
+    match &entered.result {
+        Ok(_) => java.lock("a", "lock", "rust").unlock().await.done(),
+        Err(error) => assert!(error.class.ends_with(".RedisTimeoutException"), "{error:?}"),
+    }
+    locks.mutex("rust").acquire().await.unwrap().release().await.unwrap();
+    nothing_is_left(&cluster).await;
+}
+
+/// Messages are seen by those who listen at the server of the slot, and by nobody else: a plain `SUBSCRIBE` to the same
+/// name is another channel.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_sides_listen_on_the_sharded_channel() {
+    let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };
+    let (locks, java) = with_defaults(&cluster).await;
+    let listeners = |command: &str| -> Vec<usize> {
+        let count = |node: &RedisServer| {
+            let answer = node.cli(&["PUBSUB", command, "redisson_lock__channel:{k}"]);
+            answer.lines().nth(1).unwrap().parse().unwrap()
+        };
+        cluster.nodes().iter().map(count).collect()
+    };
+    let mut only_there = vec![0; 3];
+    only_there[cluster.node_of("k")] = 1;
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let lock = java.lock("a", "lock", "k");
+    let waiting = lock.lock();
+    eventually(async || listeners("SHARDNUMSUB") == only_there, SLACK).await;
+    assert_eq!(listeners("NUMSUB"), [0; 3]);
+    guard.release().await.unwrap();
+    waiting.await.done();
+
+    let waiting = waiter(Kind::Lock, &locks, "k");
+    eventually(async || listeners("SHARDNUMSUB") == only_there, SLACK).await;
+    assert_eq!(listeners("NUMSUB"), [0; 3]);
+    lock.unlock().await.done();
+    waiting.await.unwrap().release().await.unwrap();
 }
 
 /// Redisson adds a WAIT to every script that changes a lock, for as many replicas as there are.

@@ -44,7 +44,7 @@ Parts, in this order:
             the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
-            client from its registry the first time): on one server, and on Sentinel.
+            client from its registry the first time): on one server, on a cluster, on Sentinel.
             LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
   examples  quickstart and fencing, in memory and on a Redis server, two processes at once (needs redis-server)
 

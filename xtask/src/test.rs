@@ -79,7 +79,7 @@ const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustl
 const INTEROP: &str = "interop_*";
 
 /// What they run on, one after the other.
-const INTEROP_SERVERS: [&str; 2] = ["single", "sentinel"];
+const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
 
 /// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
 const LIMIT: Duration = Duration::from_secs(25 * 60);

@@ -14,7 +14,7 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
         let Request { id, key, want, wait, asked, .. } = request;
         if let (Some((error, why)), Some(at)) = (&request.refused, request.answered)
             && !explained(history, life, limits, *error, *asked, at)
-            && !asked_for(request, *error)
+            && !asked_for(request, *error, why)
         {
             found.push(format!("{key}: {id} ({want:?}, wait {wait:?}) was refused: {error:?}: {why}"));
         }
@@ -41,10 +41,12 @@ fn late(ended: u64, until: u64, to: u64, life: &Life) -> Duration {
 }
 
 /// What becomes of requests when all goes well.
-fn asked_for(request: &Request, error: ErrorClass) -> bool {
+fn asked_for(request: &Request, error: ErrorClass, why: &str) -> bool {
     match error {
         ErrorClass::Busy => matches!(request.want, Want::Try | Want::Short) || request.wait.is_zero(),
         ErrorClass::TimedOut => matches!(request.want, Want::Short | Want::Fickle | Want::Try),
+        // A busy machine can make the way to the store too long for a short lease.
+        ErrorClass::Misconfigured => request.lease.is_some() && why.contains("round trips"),
         _ => false,
     }
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use lock_runtime::{LockManager, LockManagerBuilder, TokenRetention};
 
+use crate::cluster::Options;
 use crate::sentinels::MASTER;
 use crate::{Cluster, RedisServer, Sentinels};
 
@@ -184,9 +185,9 @@ impl Shared {
     /// When it does not start.
     #[track_caller]
     #[must_use]
-    pub fn cluster_only() -> Option<Cluster> {
+    pub fn cluster_only(options: Options) -> Option<Cluster> {
         match topology().as_str() {
-            "cluster" => Some(Cluster::start()),
+            "cluster" => Some(Cluster::start_with(options)),
             other => {
                 left_out(other, "it is about a cluster");
                 None

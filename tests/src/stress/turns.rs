@@ -13,6 +13,9 @@ use crate::clock::now_nanos;
 use crate::history::{Event, Log};
 use crate::redis::{Connection, Reply};
 
+/// In front of every key at the store.
+const PREFIX: &str = "lock:";
+
 /// Holder, time that it has left, then each waiter and for how long it counts as alive, in milliseconds.
 const LOOK: &str = "
 local time, lock = redis.call('TIME'), KEYS[1]
@@ -79,7 +82,8 @@ fn watch(addr: SocketAddr, keys: &[String], ended: &AtomicBool, log: &Log) {
             let Ok(reply) = connected.command(&["EVAL", LOOK, "1", key]) else { break };
             connection = Some(connected);
             // After the answer, so that no time is too early.
-            let Some(seen) = look(key, now_nanos(), reply) else { continue };
+            let name = key.strip_prefix(PREFIX).unwrap_or(key);
+            let Some(seen) = look(name, now_nanos(), reply) else { continue };
             let Event::Seen { holders, queue, .. } = &seen else { continue };
             let now = Some((holders.clone(), queue.iter().map(|(id, _)| id.clone()).collect()));
             if now != *before {

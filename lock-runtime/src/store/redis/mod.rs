@@ -21,8 +21,9 @@ use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore,
-    ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, MarkRequest,
+    Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind,
+    Watch, Withdrawn,
 };
 
 mod admin;
@@ -36,6 +37,7 @@ mod group;
 mod join;
 mod kinds;
 mod latch;
+mod mark;
 mod names;
 mod node;
 mod registry;
@@ -280,6 +282,14 @@ impl LockStore for RedisStore {
             |node| Ok(node.force_release(&key, At::once(node.options.call_timeout)).await?),
             |cluster| cluster.force_release(&key)
         )
+    }
+
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        step!(self, call_in_task, |node| Ok(node.mark(&request).await?), |cluster| async move {
+            // Each of its primaries may lose its data by itself.
+            let what = "a cluster can't be one of a quorum: it keeps no marker that says when it has lost locks; use single servers";
+            Err(cluster.address.error(StoreErrorKind::Unsupported, what))
+        })
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

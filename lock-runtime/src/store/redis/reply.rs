@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::store::{Acquired, Busy, Granted, Kept, Kind, LockStatus, ServerTime, TokenRange};
+use crate::store::{Acquired, Busy, Granted, Kept, Kind, LockStatus, Marked, ServerTime, TokenRange};
 use crate::token::{FencingToken, OwnerId};
 
 /// What `grant` in grant_all.lua says, and acquire_kinds.lua, and acquire.lua about each lock.
@@ -93,6 +93,16 @@ pub(super) fn time(value: &Value) -> Option<ServerTime> {
 /// A server time as a bare number.
 pub(super) fn now(value: &Value) -> Option<ServerTime> {
     micros(value)
+}
+
+/// What mark.lua says.
+pub(super) fn marked(value: &Value) -> Option<Marked> {
+    let [now, since] = array(value)? else { return None };
+    let since = match text(since)? {
+        "" => None,
+        since => Some(ServerTime::from_micros(since.parse().ok()?)),
+    };
+    Some(Marked { since, server_time: micros(now)? })
 }
 
 /// The answer of `grant` to a request for `tokens` tokens for each of `items` locks.

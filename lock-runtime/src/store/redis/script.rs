@@ -110,6 +110,7 @@ scripts! {
     LATCH_COUNT_DOWN = "latch_count_down": "latch_count_down";
     LATCH_COUNT = "latch_count": "latch_count";
     LATCH_DELETE = "latch_delete": "latch_delete";
+    MARK = "mark": "mark";
 }
 
 /// One call of a script.

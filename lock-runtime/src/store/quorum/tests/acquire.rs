@@ -13,7 +13,7 @@ async fn who_is_refused_at_the_gate_asks_nobody_else() {
     let (first, second) = (rig.process(), rig.process());
     grant(&first, 1).await;
     assert_eq!(rig.holders("a").await, vec![Some(owner(1)); 3]);
-    rig.servers.iter().for_each(|server| drop(server.acquires()));
+    rig.servers.iter().for_each(|server| _ = server.acquires());
     assert!(is_busy(&second, 2).await);
     let asked: Vec<usize> = rig.servers.iter().map(|server| server.acquires()).collect();
     assert_eq!(asked, [1, 0, 0]);

@@ -45,7 +45,7 @@ async fn the_votes_that_a_loser_gives_back_wake_nobody_soon_nor_often() {
         assert!(!hears_within(watch, SHORT).await);
     }
     // Each asks again whenever it is woken.
-    rig.servers.iter().for_each(|server| drop(server.acquires()));
+    rig.servers.iter().for_each(|server| _ = server.acquires());
     let mut number = 10;
     let end = tokio::time::Instant::now() + SECOND * 20;
     while tokio::time::Instant::now() < end {

@@ -123,6 +123,22 @@ impl Cluster {
         assert_eq!(moved, "OK", "{key}");
     }
 
+    /// Moves all keys of the slot of `name`, also those that come meanwhile.
+    pub(super) async fn move_slot_keys(&self, name: &str, from: usize, to: usize) {
+        let slot = slot(name).to_string();
+        loop {
+            let keys: Vec<String> =
+                self.servers[from].command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).await;
+            if keys.is_empty() {
+                return;
+            }
+            let port = self.servers[to].port().to_string();
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            words.extend(keys.iter().map(String::as_str));
+            let _: String = self.servers[from].command(&words).await;
+        }
+    }
+
     /// The slot of `name` is at `to` now, and everybody knows.
     pub(super) async fn end_move(&self, name: &str, to: usize) {
         let slot = slot(name).to_string();

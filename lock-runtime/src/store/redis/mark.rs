@@ -1,0 +1,36 @@
+//! The marker of a server that is one of a quorum; see `scripts/mark.lua`.
+
+use super::fault::Fault;
+use super::node::{At, Node};
+use super::reply;
+use super::script::{self, Invocation};
+use crate::store::{Mark, MarkRequest, Marked, StoreErrorKind};
+
+/// What it is called at the server. Each prefix has its own, as it has its own locks.
+pub(super) fn name(prefix: &str) -> String {
+    format!("lock_quorum_marker:{prefix}")
+}
+
+impl Node {
+    pub(super) async fn mark(&self, request: &MarkRequest) -> Result<Marked, Fault> {
+        let name = name(&self.options.prefix);
+        let ready = self.connector.ready(At::once(request.timeout)).await?;
+        let mut invocation = Invocation::new(&script::MARK, self.dialect, 1, 2);
+        invocation.arg(&name);
+        match request.mark {
+            Mark::Look => invocation.arg("look"),
+            Mark::Make => invocation.arg("make"),
+            Mark::First { latest } => invocation.arg("first").arg(latest.as_micros()),
+        };
+        let value = self.connector.run(&ready, &invocation).await?;
+        if reply::text(&value).is_some() {
+            let what = format!(
+                "the key {name:?} is not the marker of a quorum: it is somebody's data and is left alone"
+            );
+            return Err(self.address.error(StoreErrorKind::ForeignData, what).into());
+        }
+        let marked = reply::marked(&value).ok_or_else(|| self.senseless(&value))?;
+        self.server_clock.observe(marked.server_time, ready.now);
+        Ok(marked)
+    }
+}

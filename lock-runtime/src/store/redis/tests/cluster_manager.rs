@@ -1,0 +1,113 @@
+//! Managers on a cluster: everything together, while slots move.
+
+use super::cluster::Cluster;
+use super::*;
+use crate::LockManager;
+
+const ROUNDS: usize = 40;
+
+async fn manager(cluster: &Cluster) -> LockManager {
+    LockManager::connect(&cluster.url()).await.unwrap()
+}
+
+/// Who is inside, and the highest token seen there.
+#[derive(Default)]
+struct Inside {
+    count: AtomicU64,
+    token: AtomicU64,
+}
+
+impl Inside {
+    fn enter(&self, token: u64) {
+        assert_eq!(self.count.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+        let before = self.token.swap(token, Ordering::SeqCst);
+        assert!(before < token, "{before} and then {token}");
+    }
+
+    fn leave(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contenders_of_two_managers_go_on_while_their_slot_moves() {
+    let cluster = Arc::new(Cluster::start().await);
+    let managers = [manager(&cluster).await, manager(&cluster).await];
+    let inside = Arc::new(Inside::default());
+    let mut tasks = tokio::task::JoinSet::new();
+    for manager in managers.iter().cycle().take(4) {
+        let (manager, inside) = (manager.clone(), Arc::clone(&inside));
+        tasks.spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = manager.mutex("a").wait(Duration::from_secs(60)).acquire().await.unwrap();
+                inside.enter(guard.fencing_token().get());
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                inside.leave();
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    let mover = tokio::spawn({
+        let cluster = Arc::clone(&cluster);
+        async move {
+            let mut at = cluster.home("lock:a");
+            loop {
+                let to = (at + 1) % 3;
+                cluster.begin_move("lock:a", at, to).await;
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                cluster.move_slot_keys("lock:a", at, to).await;
+                cluster.end_move("lock:a", to).await;
+                at = to;
+                tokio::time::sleep(Duration::from_millis(150)).await;
+            }
+        }
+    });
+    let done = tokio::time::timeout(Duration::from_secs(90), tasks.join_all()).await;
+    mover.abort();
+    done.expect("they stand still");
+    for manager in managers {
+        manager.shutdown(Duration::from_secs(5)).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_for_keys_of_several_servers_exclude_each_other_and_single_ones() {
+    let cluster = Cluster::start().await;
+    let names = ["a", "b", "c", "d"];
+    let inside = Arc::new(names.map(|_| Inside::default()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for (number, wish) in [vec![0, 1, 2, 3], vec![3, 1], vec![2], vec![0, 3], vec![1]].into_iter().enumerate()
+    {
+        let (manager, inside) = (manager(&cluster).await, Arc::clone(&inside));
+        tasks.spawn(async move {
+            for _ in 0..8 {
+                let keys = wish.iter().map(|index| names[*index]);
+                let lock = manager.multi(keys).wait(Duration::from_secs(60));
+                let guard = lock.acquire().await.unwrap_or_else(|error| panic!("{number}: {error}"));
+                for index in &wish {
+                    assert_eq!(inside[*index].count.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                wish.iter().for_each(|index| inside[*index].leave());
+                guard.release().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            manager.shutdown(Duration::from_secs(5)).await.unwrap();
+        });
+    }
+    tokio::time::timeout(Duration::from_secs(90), tasks.join_all()).await.expect("they stand still");
+    until("nothing is left but counters", async || {
+        cluster.keys().await.iter().all(|key| key.starts_with("redisson_lock_token:"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_manager_says_at_once_when_the_address_is_of_another_kind_of_server() {
+    let cluster = Cluster::start().await;
+    let error = LockManager::connect(&format!("redis://127.0.0.1:{}", cluster.servers[0].port())).await;
+    assert!(error.unwrap_err().to_string().contains("redis+cluster://"));
+    let server = Server::start();
+    let error = LockManager::connect(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
+    assert!(error.unwrap_err().to_string().contains("not in cluster mode"));
+}

@@ -1,0 +1,198 @@
+//! Three servers as a quorum: what happens when one is killed, stopped, or started again without its data.
+
+use super::*;
+use crate::manager::LockManager;
+use crate::store::quorum::{QuorumOptions, QuorumStore};
+use crate::store::{Mark, MarkRequest, Marked, StoreErrorKind};
+
+const MAX_LEASE: Duration = Duration::from_secs(15);
+
+fn three() -> [Server; 3] {
+    [Server::start(), Server::start(), Server::start()]
+}
+
+fn quorum(servers: &[Server; 3]) -> Arc<dyn LockStore> {
+    let stores = servers.iter().map(|server| {
+        let store: Arc<dyn LockStore> = Arc::new(store(server));
+        store
+    });
+    let config = Config::default();
+    let options =
+        QuorumOptions { max_lease: MAX_LEASE, ..QuorumOptions::new(&config, Clock::Boot, Handle::current()) };
+    Arc::new(QuorumStore::new(stores.collect(), options).unwrap())
+}
+
+fn url(servers: &[Server; 3]) -> String {
+    let urls: Vec<_> = servers.iter().map(|server| format!("redis://127.0.0.1:{}", server.port())).collect();
+    format!("quorum:{}", urls.join("|"))
+}
+
+async fn try_acquire(store: &Arc<dyn LockStore>, item: &Item) -> Result<Acquired, StoreError> {
+    store.acquire(Arc::new(request(std::slice::from_ref(item)))).await
+}
+
+async fn is_granted(store: &Arc<dyn LockStore>, item: &Item) -> bool {
+    matches!(try_acquire(store, item).await, Ok(Acquired::Granted(_)))
+}
+
+async fn mark(store: &RedisStore, mark: Mark) -> Marked {
+    store.mark(MarkRequest { mark, timeout: TIMEOUT }).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_marker_is_made_once_and_stays() {
+    let server = Server::start();
+    let store = store(&server);
+    assert_eq!(mark(&store, Mark::Look).await.since, None);
+    let made = mark(&store, Mark::Make).await;
+    assert_eq!(made.since, Some(made.server_time));
+    let again = mark(&store, Mark::Make).await;
+    assert!(again.since == made.since && again.server_time > made.server_time);
+    assert_eq!(server.command::<i64>(&["PTTL", "lock_quorum_marker:lock:"]).await, -1);
+    // The time in which the server could be called new is over.
+    let late = Mark::First { latest: made.server_time };
+    assert_eq!(mark(&store, late).await.since, made.since);
+    let in_time = ServerTime::from_micros(made.server_time.as_micros() + 60_000_000);
+    assert_eq!(mark(&store, Mark::First { latest: in_time }).await.since, Some(ServerTime::from_micros(0)));
+
+    let _: () = server.command(&["SET", "lock_quorum_marker:lock:", "mine"]).await;
+    let request = MarkRequest { mark: Mark::Make, timeout: TIMEOUT };
+    let error = store.mark(request).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
+}
+
+#[tokio::test]
+async fn a_lock_of_three_servers_is_on_all_of_them() {
+    let servers = three();
+    let (one, other) = (quorum(&servers), quorum(&servers));
+    let (mine, theirs) = (item("a"), item("a"));
+    assert!(is_granted(&one, &mine).await);
+    assert!(!is_granted(&other, &theirs).await);
+    // The slowest of them is not waited for.
+    for server in &servers {
+        while server.command::<i64>(&["EXISTS", "lock:a"]).await == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let released = one.release(Arc::new(release_request(std::slice::from_ref(&mine)))).await.unwrap();
+    assert_eq!(released.held, [true]);
+    assert!(is_granted(&other, &theirs).await);
+}
+
+#[tokio::test]
+async fn one_of_three_may_be_killed_or_stopped_whichever_it_is() {
+    for node in 0..3 {
+        let mut servers = three();
+        let store = quorum(&servers);
+        store.check().await.unwrap();
+        let held = item("held");
+        assert!(is_granted(&store, &held).await);
+        if node == 1 {
+            servers[node].signal("STOP");
+        } else {
+            servers[node].kill();
+        }
+        let keep = keep_request(std::slice::from_ref(&held), LEASE, Standing::Holder);
+        assert_eq!(store.keep(keep).await.unwrap(), [Kept::Renewed]);
+        assert!(is_granted(&store, &item("b")).await);
+        assert!(!is_granted(&quorum(&servers), &item("held")).await);
+        let released = store.release(Arc::new(release_request(std::slice::from_ref(&held)))).await.unwrap();
+        assert_eq!(released.held, [true]);
+        assert!(is_granted(&quorum(&servers), &item("held")).await);
+        if node == 1 {
+            servers[node].signal("CONT");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_without_its_data_gives_nobodys_lock_away() {
+    let mut servers = three();
+    let (one, other) = (quorum(&servers), quorum(&servers));
+    one.check().await.unwrap();
+    servers[2].kill();
+    assert!(is_granted(&one, &item("a")).await);
+    // Of the two that have the lock, one forgets it and one dies. The third never knew of it.
+    servers[1].start_again();
+    servers[2].start_again();
+    servers[0].kill();
+    let error = try_acquire(&other, &item("a")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
+    assert!(error.to_string().contains("may have forgotten locks"), "{error}");
+    for server in &servers[1..] {
+        assert_eq!(server.keys().await.iter().filter(|key| *key == "lock:a").count(), 0, "it is undone");
+    }
+    // They are believed when every lease is over.
+    let limit = tokio::time::Instant::now() + MAX_LEASE * 2;
+    while !is_granted(&other, &item("a")).await {
+        assert!(tokio::time::Instant::now() < limit);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_lost_a_hold_gets_it_back_with_the_next_renewal() {
+    let mut servers = three();
+    let store = quorum(&servers);
+    store.check().await.unwrap();
+    let held = [item("a")];
+    assert!(is_granted(&store, &held[0]).await);
+    servers[1].start_again();
+    let back = tokio::time::timeout(Duration::from_secs(60), async {
+        while servers[1].command::<i64>(&["EXISTS", "lock:a"]).await == 0 {
+            let kept = store.keep(keep_request(&held, LEASE, Standing::Holder)).await.unwrap();
+            assert_eq!(kept, [Kept::Renewed]);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    back.await.unwrap();
+}
+
+#[tokio::test]
+async fn managers_exclude_each_other_while_servers_die_and_come_back() {
+    let mut servers = three();
+    let url = url(&servers);
+    let inside = Arc::new(AtomicU64::new(0));
+    let highest = Arc::new(AtomicU64::new(0));
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let locks = LockManager::connect(&url).await.unwrap();
+        let (inside, highest) = (Arc::clone(&inside), Arc::clone(&highest));
+        workers.spawn(async move {
+            for _ in 0..15 {
+                let guard = locks.mutex("a").wait(Duration::from_secs(60)).acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody else is inside");
+                let token = guard.fencing_token().get();
+                assert!(highest.swap(token, Ordering::SeqCst) < token, "tokens grow");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                guard.release().await.unwrap();
+            }
+            locks.shutdown(Duration::from_secs(10)).await
+        });
+    }
+    // The gate, with its data lost; then the last is stopped for a while. The first has no vote until the end.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    servers[0].start_again();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    servers[2].signal("STOP");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    servers[2].signal("CONT");
+    while let Some(ended) = workers.join_next().await {
+        ended.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_guard_is_lost_when_a_majority_is() {
+    let mut servers = three();
+    let locks = LockManager::builder().lease(Duration::from_secs(3)).connect(url(&servers)).await.unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    servers[0].kill();
+    // For longer than a lease.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!guard.is_lost(), "two of three are enough");
+    servers[2].kill();
+    tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.unwrap();
+    assert!(locks.mutex("b").try_acquire().await.is_err());
+}
