@@ -140,7 +140,7 @@ fn parent(options: &Options) -> Result<bool, String> {
         };
         let plan = match options.lease {
             // Bodies last for seconds: so many would wait for each other longer than they have patience.
-            Some(lease) => Plan { lease, tasks: 3, ..plan },
+            Some(lease) => Plan { lease, tasks: 3, settle: lease / 2, ..plan },
             None => plan,
         };
         if let Some(logs) = &options.logs {

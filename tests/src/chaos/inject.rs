@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::arena::tell;
+use super::arena::{Topology, tell};
 use super::fault::Fault;
 use super::run::Stage;
 use super::want::{WANTED, stored};
@@ -19,6 +19,8 @@ const LONG: Duration = LEASE.saturating_mul(5).checked_div(4).expect("not zero")
 const SHORT: Duration = Duration::from_millis(1500);
 /// How long something is tried that needs the right moment.
 const TRIES: Duration = Duration::from_secs(5);
+/// For how long a server of a quorum is not believed that has lost its data, its clock stepped back in the meantime.
+const QUARANTINE: Duration = Duration::from_secs(125);
 const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
 
 /// Where a fault hits.
@@ -28,17 +30,29 @@ pub(super) struct Target {
 }
 
 impl Stage<'_> {
-    /// Where the next fault is to hit: a key that is held by one at a time, as the store names it, and a server that
-    /// serves it.
-    pub(super) fn aim(&mut self) -> Target {
+    /// Where a fault is to hit: a key that is held by one at a time, as the store names it, and a server that serves it.
+    pub(super) fn aim(&mut self, fault: Fault) -> Target {
         let key = stored(WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)]);
-        let at = self.arena.serving(&key, &mut self.dice);
+        let mut at = self.arena.serving(&key, &mut self.dice);
+        if self.arena.topology == Topology::Quorum {
+            // One that has lost its data has no vote until the locks are over that it may have forgotten. All that takes
+            // data hits the same one, and so does everything else for so long: two at a time are too many of three.
+            let last = self.arena.servers().len() - 1;
+            if fault.loses() != Loses::Nothing || fault == Fault::ClockBehind {
+                self.spared_until = Instant::now() + QUARANTINE;
+            }
+            if Instant::now() < self.spared_until {
+                at = last;
+            }
+        }
         Target { key, at }
     }
 
     /// What a fault takes from the store when it hits there.
     pub(super) fn loses(&self, fault: Fault, target: &Target) -> Loses {
         match fault {
+            // One of three does not matter.
+            _ if self.arena.topology == Topology::Quorum => Loses::Nothing,
             Fault::LostData | Fault::Flush | Fault::Eviction if self.arena.is_behind(target.at) => {
                 Loses::KeysAndTokens
             }

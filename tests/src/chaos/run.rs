@@ -127,6 +127,8 @@ pub(super) struct Stage<'a> {
     pub(super) dice: Dice,
     workers: Vec<Worker>,
     lives: Vec<u64>,
+    /// Until when faults hit the last server only.
+    pub(super) spared_until: Instant,
     interrupted: &'a dyn Fn() -> bool,
 }
 
@@ -155,6 +157,7 @@ pub fn run(
         dice: Dice::new(plan.seed).fork(2),
         workers: Vec::new(),
         lives: vec![0; plan.processes],
+        spared_until: Instant::now(),
         interrupted,
     };
     for place in 0..plan.processes {
@@ -174,7 +177,7 @@ pub fn run(
         if plan.time.is_some_and(|time| start.elapsed() >= time) {
             break;
         }
-        let target = stage.aim();
+        let target = stage.aim(fault);
         log.say(&Event::Fault {
             name: fault.name().to_owned(),
             loses: stage.loses(fault, &target),
@@ -361,7 +364,10 @@ impl Stage<'_> {
         primaries.sort_unstable();
         primaries.dedup();
         for server in primaries.into_iter().map(|at| &self.arena.servers()[at]) {
-            for key in tell(server, &["KEYS", "*"])?.lines().filter(|key| !key.is_empty()) {
+            let keys = tell(server, &["KEYS", "*"])?;
+            // Every server of a quorum has a marker for life.
+            let marker = |key: &str| key.starts_with("lock_quorum_marker:");
+            for key in keys.lines().filter(|key| !key.is_empty() && !marker(key)) {
                 let what = match key {
                     _ if key.starts_with("redisson_lock_token:") => Remains::Counter,
                     _ if key.starts_with("redisson_unlock_latch") => Remains::Latch,
