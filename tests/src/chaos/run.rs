@@ -19,6 +19,8 @@ use crate::history::{Check, ErrorClass, Event, History, Limits, Log, Loses, Rema
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
+/// How long an answer may be on its way to somebody on a busy machine.
+const ECHO: Duration = Duration::from_millis(300);
 /// For how long a fair queue outlives the last of its waiters, if they all die.
 const QUEUE_LIFE: Duration = Duration::from_secs(10);
 
@@ -104,7 +106,7 @@ impl Plan {
     }
 
     fn patience(&self) -> Duration {
-        PATIENCE + self.skews() * 2
+        PATIENCE + self.lease * 5 + self.skews() * 2
     }
 
     fn limits(&self) -> Limits {
@@ -186,6 +188,8 @@ pub fn run(
         let happened = stage
             .inject(fault, target)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", fault.name())))?;
+        // Until those have heard of their grants who got them just before.
+        stage.rest(ECHO)?;
         log.say(&Event::FaultOver { name: fault.name().to_owned() });
         say(&format!(
             "{:7.1} s  {}{}",
@@ -206,6 +210,7 @@ pub fn run(
     for what in left {
         log.say(&Event::Remains { what: Remains::Other, ttl: None, name: what });
     }
+    stage.close_forgotten_connections();
     stage.note_what_is_left(&log)?;
     drop(observer);
     for key in WANTED {
@@ -336,6 +341,14 @@ impl Stage<'_> {
             }
         }
         Ok(left)
+    }
+
+    /// Closes what a server takes for subscribers. Black holes swallow the ends of connections too, so there may be some of
+    /// which their clients know nothing; who lives and wants to listen comes back.
+    fn close_forgotten_connections(&self) {
+        for server in self.arena.servers() {
+            let _ = tell(server, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
     }
 
     /// Waits until nothing is left but counters, and notes what is.
