@@ -15,7 +15,9 @@ use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
 use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
-use crate::history::{Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, check};
+use crate::history::{
+    Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, SameToken, check,
+};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
@@ -111,7 +113,12 @@ impl Plan {
 
     fn limits(&self) -> Limits {
         let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
-        Limits { slack: self.slack + self.skews(), stint: settings.stint.max(self.lease * 3), ..settings }
+        let same_token = match self.topology {
+            Topology::Quorum => SameToken::AmongReaders,
+            _ => SameToken::InOneProcess,
+        };
+        let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
+        Limits { slack, stint, same_token, ..settings }
     }
 }
 

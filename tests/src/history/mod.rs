@@ -31,7 +31,7 @@ mod tokens;
 mod validity;
 mod waiting;
 
-pub use check::{Check, Limits, Violation, check};
+pub use check::{Check, Limits, SameToken, Violation, check};
 pub use event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote};
 pub use log::{Log, Record};
 pub use request::{Fault, Grant, History, Life, Request, Sample, Seen};
