@@ -11,7 +11,7 @@ use lock_runtime::store::{
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
-use lock_runtime::{AcquireError, LockError, LockKey, LockManager, Replication};
+use lock_runtime::{AcquireError, FencingToken, LockError, LockKey, LockManager, Replication};
 use tokio::time::Instant;
 
 const MS: Duration = Duration::from_millis(1);
@@ -170,7 +170,7 @@ async fn it_is_granted_when_the_replicas_are_back() {
         store.replicas.store(1, Ordering::SeqCst);
         let guard = tokio::time::timeout(10 * SECOND, waiting).await.unwrap().unwrap().unwrap();
         let token = guard.fencing_token().get();
-        assert_eq!(store.status("k").await.last_token.map(|token| token.get()), Some(token));
+        assert_eq!(store.status("k").await.last_token.map(FencingToken::get), Some(token));
         guard.release().await.unwrap();
     }
 }

@@ -138,7 +138,11 @@ fn parent(options: &Options) -> Result<bool, String> {
             skew: options.skew,
             ..Plan::new(program.clone(), topology, options.seed)
         };
-        let plan = Plan { lease: options.lease.unwrap_or(plan.lease), ..plan };
+        let plan = match options.lease {
+            // Bodies last for seconds: so many would wait for each other longer than they have patience.
+            Some(lease) => Plan { lease, tasks: 3, settle: lease / 2, ..plan },
+            None => plan,
+        };
         if let Some(logs) = &options.logs {
             let outcome = judge(&plan, logs, &[]).map_err(said)?;
             println!("{outcome}");

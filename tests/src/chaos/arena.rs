@@ -10,6 +10,10 @@ use crate::dice::Dice;
 use crate::redis::{Connection, Reply};
 use crate::{Cluster, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
 
+/// How long a server is silent that is taken for dead. Longer than a busy machine keeps one waiting: a failover that is
+/// no fault of the run would have no excuse.
+const DEAD_AFTER: Duration = Duration::from_secs(5);
+
 /// What the store is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topology {
@@ -97,11 +101,12 @@ impl Arena {
                 clocks.iter().map(|clock| RedisServer::start_with_clock(&WRITTEN_DOWN, clock)).collect(),
             ),
             Topology::Sentinel => {
-                let options = sentinels::Options::default().clocks(&clocks);
+                let options = sentinels::Options::default().down_after(DEAD_AFTER).clocks(&clocks);
                 Servers::Sentinels(Box::new(Sentinels::try_start_with(options).map_err(failed)?))
             }
             Topology::Cluster => {
-                let options = cluster::Options::default().replicas(1).clocks(&clocks);
+                let options =
+                    cluster::Options::default().replicas(1).node_timeout(DEAD_AFTER).clocks(&clocks);
                 Servers::Cluster(Box::new(Cluster::try_start_with(options).map_err(failed)?))
             }
         };
@@ -195,11 +200,20 @@ impl Arena {
         clock.clock.set(ahead(clock.ahead_seconds))
     }
 
-    /// Whether another time was on this server's clock that is later than what it shows now: if the counter is lost
-    /// too, tokens come again.
+    /// Whether tokens may be on this server that are later than what its clock shows now: if the counter is lost too,
+    /// they come again.
     pub(super) fn is_behind(&self, at: usize) -> bool {
+        // Failovers and slots that move bring counters from one server to another.
         let clock = &self.clocks[at];
-        clock.ahead_seconds < clock.most_ahead
+        match self.servers {
+            Servers::Loose(_) => clock.ahead_seconds < clock.most_ahead,
+            Servers::Sentinels(_) | Servers::Cluster(_) => self.clocks_differ(),
+        }
+    }
+
+    /// Whether a server has others that take its place.
+    pub(super) fn is_replicated(&self) -> bool {
+        !matches!(self.servers, Servers::Loose(_))
     }
 
     /// Whether a time was on one of the clocks that is later than what another shows now.

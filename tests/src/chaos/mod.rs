@@ -36,5 +36,5 @@ pub(crate) const LEASE: Duration = Duration::from_millis(2400);
 const CALL_TIMEOUT: Duration = Duration::from_millis(1000);
 /// The longest pause of a waiter that hears nothing.
 const FALLBACK: Duration = Duration::from_millis(1000);
-/// How long requests wait that never give up.
+/// How long requests wait that never give up, while clocks agree.
 const PATIENCE: Duration = Duration::from_secs(60);

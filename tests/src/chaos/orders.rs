@@ -110,6 +110,8 @@ pub struct Orders {
     pub tasks: usize,
     /// Of renewed locks.
     pub lease: Duration,
+    /// How long requests wait that never give up.
+    pub patience: Duration,
     /// How it breaks the lock.
     pub broken: Broken,
     /// Whose word is awaited.
@@ -128,6 +130,7 @@ impl Orders {
             self.seed.to_string(),
             self.tasks.to_string(),
             self.lease.as_millis().to_string(),
+            self.patience.as_millis().to_string(),
             self.broken.name().to_owned(),
             self.replication.name().to_owned(),
         ]
@@ -142,8 +145,8 @@ impl Orders {
         fn parsed<T: FromStr>(what: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("{what} is not understood: {text:?}"))
         }
-        let [url, resource, log, name, seed, tasks, lease, broken, replication] = args else {
-            return Err(format!("nine arguments, please: {args:?}"));
+        let [url, resource, log, name, seed, tasks, lease, patience, broken, replication] = args else {
+            return Err(format!("ten arguments, please: {args:?}"));
         };
         Ok(Self {
             url: url.clone(),
@@ -153,6 +156,7 @@ impl Orders {
             seed: parsed("the seed", seed)?,
             tasks: parsed("the number of tasks", tasks)?,
             lease: Duration::from_millis(parsed("the lease", lease)?),
+            patience: Duration::from_millis(parsed("the patience", patience)?),
             broken: broken.parse()?,
             replication: replication.parse()?,
         })
@@ -173,6 +177,7 @@ mod tests {
             seed: 5,
             tasks: 16,
             lease: Duration::from_secs(2),
+            patience: Duration::from_secs(60),
             broken: Broken::DeafWaiter,
             replication: Confirmed::ByMost,
         };

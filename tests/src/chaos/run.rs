@@ -15,10 +15,14 @@ use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
 use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
-use crate::history::{Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, check};
+use crate::history::{
+    Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, SameToken, check,
+};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
+/// How long an answer may be on its way to somebody on a busy machine.
+const ECHO: Duration = Duration::from_millis(300);
 /// For how long a fair queue outlives the last of its waiters, if they all die.
 const QUEUE_LIFE: Duration = Duration::from_secs(10);
 
@@ -97,9 +101,24 @@ impl Plan {
         errors
     }
 
+    /// For how much longer a key may be there that nobody gave back before a failover: replicas are told when it ends by
+    /// their primary's clock, and one that takes over has its own.
+    fn skews(&self) -> Duration {
+        self.skew * 2
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE + self.lease * 5 + self.skews() * 2
+    }
+
     fn limits(&self) -> Limits {
         let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
-        Limits { slack: self.slack, ..settings }
+        let same_token = match self.topology {
+            Topology::Quorum => SameToken::AmongReaders,
+            _ => SameToken::InOneProcess,
+        };
+        let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
+        Limits { slack, stint, same_token, ..settings }
     }
 }
 
@@ -117,6 +136,8 @@ pub(super) struct Stage<'a> {
     pub(super) dice: Dice,
     workers: Vec<Worker>,
     lives: Vec<u64>,
+    /// Until when faults hit the last server only.
+    pub(super) spared_until: Instant,
     interrupted: &'a dyn Fn() -> bool,
 }
 
@@ -145,6 +166,7 @@ pub fn run(
         dice: Dice::new(plan.seed).fork(2),
         workers: Vec::new(),
         lives: vec![0; plan.processes],
+        spared_until: Instant::now(),
         interrupted,
     };
     for place in 0..plan.processes {
@@ -164,7 +186,7 @@ pub fn run(
         if plan.time.is_some_and(|time| start.elapsed() >= time) {
             break;
         }
-        let target = stage.aim();
+        let target = stage.aim(fault);
         log.say(&Event::Fault {
             name: fault.name().to_owned(),
             loses: stage.loses(fault, &target),
@@ -173,6 +195,8 @@ pub fn run(
         let happened = stage
             .inject(fault, target)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", fault.name())))?;
+        // Until those have heard of their grants who got them just before.
+        stage.rest(ECHO)?;
         log.say(&Event::FaultOver { name: fault.name().to_owned() });
         say(&format!(
             "{:7.1} s  {}{}",
@@ -193,6 +217,7 @@ pub fn run(
     for what in left {
         log.say(&Event::Remains { what: Remains::Other, ttl: None, name: what });
     }
+    stage.close_forgotten_connections();
     stage.note_what_is_left(&log)?;
     drop(observer);
     for key in WANTED {
@@ -260,6 +285,7 @@ impl Stage<'_> {
             seed: Dice::new(self.plan.seed).fork(place as u64 + 3).fork(life).roll(),
             tasks: self.plan.tasks,
             lease: self.plan.lease,
+            patience: self.plan.patience(),
             broken: self.plan.broken,
             replication: self.plan.replication,
         };
@@ -293,7 +319,7 @@ impl Stage<'_> {
     pub(super) fn doom_worker(&mut self, how: &str) -> io::Result<()> {
         let at = self.any_worker();
         self.workers[at].helper.send(how);
-        self.workers[at].helper.process().wait(STARTS);
+        self.workers[at].helper.process().wait(STARTS + self.plan.patience());
         self.workers[at].log.say(&Event::Killed);
         self.lives[at] += 1;
         self.workers[at] = self.start_worker(at)?;
@@ -306,7 +332,7 @@ impl Stage<'_> {
         for worker in &mut self.workers {
             worker.helper.send("end");
         }
-        let limit = Instant::now() + PATIENCE + STARTS;
+        let limit = Instant::now() + self.plan.patience() + STARTS;
         for at in 0..self.workers.len() {
             let rest = loop {
                 self.rest(Duration::ZERO)?;
@@ -322,6 +348,14 @@ impl Stage<'_> {
             }
         }
         Ok(left)
+    }
+
+    /// Closes what a server takes for subscribers. Black holes swallow the ends of connections too, so there may be some of
+    /// which their clients know nothing; who lives and wants to listen comes back.
+    fn close_forgotten_connections(&self) {
+        for server in self.arena.servers() {
+            let _ = tell(server, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
     }
 
     /// Waits until nothing is left but counters, and notes what is.
@@ -350,7 +384,10 @@ impl Stage<'_> {
         primaries.sort_unstable();
         primaries.dedup();
         for server in primaries.into_iter().map(|at| &self.arena.servers()[at]) {
-            for key in tell(server, &["KEYS", "*"])?.lines().filter(|key| !key.is_empty()) {
+            let keys = tell(server, &["KEYS", "*"])?;
+            // Every server of a quorum has a marker for life.
+            let marker = |key: &str| key.starts_with("lock_quorum_marker:");
+            for key in keys.lines().filter(|key| !key.is_empty() && !marker(key)) {
                 let what = match key {
                     _ if key.starts_with("redisson_lock_token:") => Remains::Counter,
                     _ if key.starts_with("redisson_unlock_latch") => Remains::Latch,

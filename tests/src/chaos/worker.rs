@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::orders::{Broken, Orders};
 use super::want::{MUTEXES, TOGETHER, Wish};
-use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
+use super::{CALL_TIMEOUT, FALLBACK, LEASE};
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
 use crate::history::{Event, Kind, Log, Outcome, Want, Wrote};
@@ -51,7 +51,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
         _ => None,
     };
     let dice = Dice::new(orders.seed);
-    let (tasks, lease) = (orders.tasks, orders.lease);
+    let Orders { tasks, lease, patience, .. } = orders;
     let worker = Arc::new(Worker {
         set: Mutex::new(Sets { addr: orders.resource, open: Vec::new() }),
         log,
@@ -75,7 +75,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
         }
     }
     worker.ended.store(true, Ordering::SeqCst);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     for task in tasks {
         match tokio::time::timeout(deadline.saturating_duration_since(Instant::now()), task).await {
             Ok(Ok(())) => {}
@@ -133,7 +133,7 @@ fn block(runtime: &Handle, time: Duration, log: &Log) {
 
 /// Some server may be away just now.
 async fn connect(orders: &Orders) -> Result<LockManager, ConnectError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + orders.patience;
     loop {
         let settings = LockManager::builder()
             .lease(orders.lease)
@@ -207,7 +207,7 @@ impl Worker {
     fn here(&self, place: u8) {
         if self.doom.load(Ordering::SeqCst) == place {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-            std::thread::sleep(PATIENCE);
+            std::thread::sleep(self.orders.patience);
         }
     }
 
@@ -224,8 +224,11 @@ impl Worker {
     /// One request, from its beginning to its end.
     async fn request(&self, dice: &mut Dice) {
         let doomed = self.doom.load(Ordering::SeqCst) != 0;
-        let wish =
-            if doomed { Wish::patient(MUTEXES[0], Kind::Mutex, PATIENCE) } else { Wish::any(dice, PATIENCE) };
+        let wish = if doomed {
+            Wish::patient(MUTEXES[0], Kind::Mutex, self.orders.patience)
+        } else {
+            Wish::any(dice, self.orders.patience)
+        };
         let mut ids = Vec::new();
         let call = self.numbers.fetch_add(wish.parts.len() as u64, Ordering::Relaxed);
         for (id, (key, kind)) in (call..).zip(&wish.parts) {

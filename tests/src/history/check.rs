@@ -42,6 +42,15 @@ pub enum Check {
     Answers,
 }
 
+/// Who may have the same token as another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameToken {
+    /// Readers of one process, who share a hold.
+    InOneProcess,
+    /// Readers anywhere: several stores give their tokens in different orders to those who read at the same time.
+    AmongReaders,
+}
+
 /// What is allowed.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -63,6 +72,8 @@ pub struct Limits {
     pub stint: Duration,
     /// Commands that a server gets in a second, at most.
     pub commands_per_second: u64,
+    /// Who may share a token.
+    pub same_token: SameToken,
 }
 
 impl Limits {
@@ -79,6 +90,7 @@ impl Limits {
             share: 0.05,
             stint: Duration::from_secs(10),
             commands_per_second: 50_000,
+            same_token: SameToken::InOneProcess,
         }
     }
 

@@ -89,7 +89,8 @@ struct Excuses<'a> {
 /// Who does not know yet that its hold is lost.
 #[derive(PartialEq)]
 enum Survivor<'a> {
-    One(&'a str),
+    /// A process.
+    Of(&'a str),
     Readers,
 }
 
@@ -105,10 +106,14 @@ impl<'a> Excuses<'a> {
         if nanos(overlap) > self.longest {
             return false;
         }
-        let who = || if before.shared { Survivor::Readers } else { Survivor::One(before.id) };
+        // A process that does not know yet may hand on what it has lost: then the survivor is granted later, and has the
+        // smaller token.
+        let handed_on = after.token < before.token && after.process != before.process;
         for (fault, survivor) in &mut self.faults {
             let over = fault.to.saturating_add(self.longest);
             let between = before.granted <= fault.to && fault.from <= after.from && after.from <= over;
+            let old = if handed_on && fault.loses == Loses::Keys { after } else { before };
+            let who = || if old.shared { Survivor::Readers } else { Survivor::Of(old.process) };
             if between && survivor.as_ref().is_none_or(|known| *known == who()) {
                 *survivor = Some(who());
                 return true;

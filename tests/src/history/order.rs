@@ -50,7 +50,8 @@ fn too_often(history: &History, limits: &Limits) -> Vec<String> {
     for (key, mut requests) in keys {
         requests.sort_by_key(|request| request.asked);
         for (at, waiter) in requests.iter().enumerate().filter(|(_, waiter)| waiter.want == Want::Patient) {
-            let until = waiter.answered.unwrap_or(history.end);
+            let killed = history.lives.get(&waiter.process).and_then(|life| life.killed);
+            let until = waiter.answered.or(killed).unwrap_or(history.end);
             let later = requests.iter().skip(at + 1).take_while(|other| other.asked <= until);
             let before = |other: &&&Request| {
                 other.kind != waiter.kind && other.grant.as_ref().is_some_and(|grant| grant.at < until)
