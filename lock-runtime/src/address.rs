@@ -23,7 +23,7 @@ pub(crate) enum Address {
     /// A fresh store, or the one of this name.
     Memory(Option<String>),
     #[cfg(feature = "redis")]
-    Redis(Servers),
+    Redis(Box<Servers>),
     Quorum(Vec<Address>),
 }
 
@@ -69,7 +69,7 @@ impl Address {
 
     #[cfg(feature = "redis")]
     fn redis(url: &str) -> Result<Self, ConnectError> {
-        Ok(Self::Redis(crate::store::redis::url::servers(url)?))
+        Ok(Self::Redis(Box::new(crate::store::redis::url::servers(url)?)))
     }
 
     #[cfg(not(feature = "redis"))]
@@ -105,7 +105,7 @@ impl Address {
             #[cfg(feature = "redis")]
             Self::Redis(servers) => {
                 let options = RedisOptions::new(config, clock, runtime.clone());
-                Arc::new(match servers {
+                Arc::new(match *servers {
                     Servers::One(client) => RedisStore::new(&client, options)?,
                     Servers::Sentinel(sentinels) => RedisStore::with_sentinels(&sentinels, options),
                     Servers::Cluster(seeds) => RedisStore::cluster(&seeds, options)?,

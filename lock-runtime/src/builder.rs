@@ -332,7 +332,7 @@ impl LockManagerBuilder {
     /// As [`connect`](Self::connect).
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         self.check_settings()?;
-        let address = Address::Redis(Servers::One(client));
+        let address = Address::Redis(Box::new(Servers::One(client)));
         self.start(Clock::Boot, |config, runtime| address.open(config, Clock::Boot, runtime))?.checked().await
     }
 }

@@ -134,7 +134,7 @@ async fn run(servers: usize, seed: u64, restart: Restart) -> (Option<String>, us
         } else {
             return None;
         };
-        Some(format!("seed {seed}: {what}: {one:?} and {next:?}"))
+        Some(format!("seed {seed}: {what}: {}, {one:?} and {}, {next:?}", one.owner, next.owner))
     });
     (fault, book.len())
 }
