@@ -112,6 +112,13 @@ impl Address {
                 })
             }
             Self::Quorum(each) => {
+                if config.lease > config.max_lease {
+                    let (lease, most) = (config.lease, config.max_lease);
+                    return Err(refused(&format!(
+                        "the lease of {lease:?} is longer than the longest of this quorum, {most:?}; set `max_lease`, in \
+                         all programs that use these servers"
+                    )));
+                }
                 let each = each.into_iter().map(|address| address.open(config, clock, runtime));
                 let options = QuorumOptions::new(config, clock, runtime.clone());
                 Arc::new(QuorumStore::new(each.collect::<Result<_, _>>()?, options)?)

@@ -129,6 +129,16 @@ impl LockManagerBuilder {
         self
     }
 
+    /// The longest lease on a `quorum:` of servers, also of a `min_hold`; longer ones are refused. Default 60 s. Elsewhere it
+    /// is not looked at.
+    ///
+    /// A server that was started again without its data has no vote for so long: the locks that it has forgotten are over
+    /// then. *All programs that use the servers have to set the same.*
+    pub fn max_lease(mut self, max_lease: Duration) -> Self {
+        self.config.max_lease = max_lease.min(LONGEST);
+        self
+    }
+
     /// Connecting fails, instead of warning, when the server is configured in a way that can lose locks (a
     /// `maxmemory-policy` other than `noeviction`).
     pub fn strict(mut self) -> Self {

@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) token_retention: TokenRetention,
     /// How many replicas have to confirm a grant, for requests that don't say.
     pub(crate) replication: Replication,
+    /// The longest lease on a quorum of servers.
+    pub(crate) max_lease: Duration,
     /// How many replicas a single primary has.
     pub(crate) replicas: Option<u32>,
     /// Warnings about the server's configuration are errors.
@@ -70,6 +72,7 @@ impl Default for Config {
             token_retention: TokenRetention::For(Duration::from_secs(24 * 60 * 60)),
             replication: Replication::NONE,
             replicas: None,
+            max_lease: Duration::from_secs(60),
             strict: false,
             #[cfg(feature = "testing")]
             process: None,

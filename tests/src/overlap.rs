@@ -1,4 +1,5 @@
-//! Proof that a lock excluded: what several processes did under it, and a checker that finds overlaps.
+//! Proof that a lock excluded: what several processes, also such in Java, did under it, judged by two of the checkers of
+//! [histories](crate::history).
 //!
 //! Every section writes one line when it enters and one when it leaves, each by one `write` to a file opened for
 //! appending, which keeps lines of several processes whole without a lock of their own. Times are on the clock that
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::now_nanos;
+use crate::history::{Window, beside, not_grown};
 
 /// Writes what this process does to the common log.
 #[derive(Debug)]
@@ -174,42 +176,11 @@ impl Report {
         self.sections.insert(key, list.len());
         list.retain(|interval| interval.from < interval.to);
         list.sort_by_key(|interval| interval.from);
-        self.judge(&list);
-    }
-
-    fn judge(&mut self, list: &[Interval]) {
-        // Who leaves last, of all that entered before, and of the writers among them.
-        let (mut last, mut last_writer): (Option<&Interval>, Option<&Interval>) = (None, None);
-        // The same for tokens.
-        let (mut highest, mut highest_writer): (Option<&Interval>, Option<&Interval>) = (None, None);
-        for interval in list {
-            let rival = if interval.shared { last_writer } else { last };
-            if let Some(rival) = rival.filter(|rival| interval.from < rival.to) {
-                self.overlaps.push(format!("{interval} while {rival}"));
-            }
-            raise(&mut last, interval, |interval| interval.to);
-            // A reader may have the token of a writer that became a reader.
-            let (earlier, same) = if interval.shared { (highest_writer, false) } else { (highest, true) };
-            let broken = |earlier: &&Interval| {
-                interval.token.is_some()
-                    && (interval.token < earlier.token || same && interval.token == earlier.token)
-            };
-            if let Some(earlier) = earlier.filter(broken) {
-                self.tokens.push(format!("{interval} after {earlier}"));
-            }
-            raise(&mut highest, interval, |interval| interval.token);
-            if !interval.shared {
-                raise(&mut last_writer, interval, |interval| interval.to);
-                raise(&mut highest_writer, interval, |interval| interval.token);
-            }
-        }
-    }
-}
-
-/// Replaces `most` by `other` if that has more.
-fn raise<'a, T: Ord>(most: &mut Option<&'a Interval>, other: &'a Interval, of: impl Fn(&Interval) -> T) {
-    if most.is_none_or(|most| of(other) > of(most)) {
-        *most = Some(other);
+        let windows: Vec<Window<'_>> = list.iter().map(Interval::window).collect();
+        let key = list.first().map_or("", |interval| &interval.key);
+        let pairs = beside(&windows);
+        self.overlaps.extend(pairs.iter().map(|(later, other)| format!("{key}: {later} while {other}")));
+        self.tokens.extend(not_grown(&windows).into_iter().map(|line| format!("{key}: {line}")));
     }
 }
 
@@ -244,12 +215,11 @@ pub(crate) struct Interval {
     pub(crate) to: u64,
 }
 
-impl fmt::Display for Interval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, key, token, shared, from, to } = self;
-        let reads = if *shared { ", reading," } else { "" };
-        let token = token.map_or_else(|| "no token".to_owned(), |token| format!("token {token}"));
-        write!(f, "{key} by {id}{reads} with {token} from {from} to {to} ns")
+impl Interval {
+    fn window(&self) -> Window<'_> {
+        let Self { id, token, shared, from, to, .. } = self;
+        let process = id.rsplit_once('-').map_or(id.as_str(), |(process, _)| process);
+        Window { id, process, token: *token, shared: *shared, from: *from, to: *to, granted: *from }
     }
 }
 

@@ -108,6 +108,13 @@ impl Site {
         &self.url
     }
 
+    /// Whether the highest token that `status` tells is that of the last grant. On a quorum it is the highest of any server,
+    /// also of one that was not needed for the grant.
+    #[must_use]
+    pub fn tells_the_last_token(&self) -> bool {
+        !matches!(&self.servers, Servers::Shared(several) if matches!(**several, Several::Quorum(_)))
+    }
+
     /// Whether there are servers behind it, so that time is real and other processes are in the way.
     #[must_use]
     pub fn is_remote(&self) -> bool {
@@ -157,7 +164,8 @@ impl Site {
     ) -> LockManager {
         let mut builder = LockManager::builder();
         if let Some(prefix) = &self.prefix {
-            builder = builder.prefix(prefix.clone());
+            // On a quorum leases have a maximum, but for what is tested here.
+            builder = builder.prefix(prefix.clone()).max_lease(Duration::from_secs(24 * 60 * 60));
         }
         match settings(builder).connect(&self.url).await {
             Ok(locks) => locks,

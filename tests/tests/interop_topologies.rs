@@ -175,16 +175,20 @@ async fn both_sides_listen_on_the_sharded_channel() {
     waiting.await.unwrap().release().await.unwrap();
 }
 
+/// How often a server was asked a command.
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let start = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&start));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
 /// Redisson adds a WAIT to every script that changes a lock, for as many replicas as there are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn java_waits_for_the_replicas_and_rust_does_not() {
     let Some(sentinels) = Shared::sentinel_only() else { return };
     let (locks, java) = with_defaults(&sentinels).await;
-    let waits = || {
-        let stats = sentinels.primary().cli(&["INFO", "commandstats"]);
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
-        line.map_or(0, |rest| rest.split(',').next().unwrap().parse::<u64>().unwrap())
-    };
+    let waits = || calls(sentinels.primary(), "wait");
     let before = waits();
     for _ in 0..10 {
         locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
@@ -196,4 +200,25 @@ async fn java_waits_for_the_replicas_and_rust_does_not() {
         lock.unlock().await.done();
     }
     assert!(waits() >= before + 20, "{} after {before}", waits());
+}
+
+/// `isLocked()` and `remainTimeToLive()`; not `isHeldByCurrentThread()` and `getHoldCount()`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn java_asks_a_replica_whether_a_lock_is_held_and_the_primary_whether_it_is_its_own() {
+    let Some(sentinels) = Shared::sentinel_only() else { return };
+    let (locks, java) = with_defaults(&sentinels).await;
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let lock = java.lock("a", "lock", "k");
+    const COMMANDS: [(&str, bool); 3] = [("exists", false), ("hexists", true), ("hget", true)];
+    let asked = |server: &RedisServer| COMMANDS.map(|(command, _)| calls(server, command));
+    let before = asked(sentinels.primary());
+    // It may not know yet.
+    eventually(async || lock.status().await.locked, SLACK).await;
+    let after = asked(sentinels.primary());
+    for (at, (command, by_primary)) in COMMANDS.into_iter().enumerate() {
+        assert_eq!(after[at] > before[at], by_primary, "{command}");
+        let by_replicas = sentinels.replicas().into_iter().any(|server| asked(server)[at] > 0);
+        assert_eq!(by_replicas, !by_primary, "{command}");
+    }
+    guard.release().await.unwrap();
 }

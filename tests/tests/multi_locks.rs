@@ -54,7 +54,8 @@ on_every_store! {
             assert_eq!(keys, ["a", "b", "c"], "in the order of the keys, each once");
             assert_eq!((guard.key().as_str(), guard.fencing_token()), ("a", tokens[0].1));
             for (key, token) in &tokens {
-                assert_eq!(status(&other, key.as_str()).await.last_token, Some(*token));
+                let last = status(&other, key.as_str()).await.last_token;
+                assert!(last >= Some(*token) && (!site.tells_the_last_token() || last == Some(*token)), "{last:?}");
                 assert!(!is_free(other.mutex(key.clone())).await);
             }
             guard.release().await.unwrap();

@@ -1,9 +1,12 @@
 //! The real engine of several processes on a simulated server: everything follows from a seed.
 //!
-//! `LOCK_SIM_SEEDS=5000` plays more seeds, `LOCK_SIM_SEED=42` one of them, and writes its logs to the standard output.
+//! `LOCK_SIM_SEEDS=5000` plays more seeds, on all cores, and `LOCK_SIM_SEED=42` one of them, and writes its logs to the
+//! standard output.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lock_tests::history::Check;
 use lock_tests::simulation::{Faults, Lie, Plan};
@@ -19,20 +22,37 @@ fn play(plan: fn(u64) -> Plan, seeds: u64) {
         Some(seed) => (seed, seed + 1),
         None => (0, number("LOCK_SIM_SEEDS").unwrap_or(seeds)),
     };
-    let mut failed = Vec::new();
-    for seed in from..to {
-        let run = plan(seed).run();
-        if one.is_some() {
-            for (process, log) in &run.logs {
-                log.lines().for_each(|line| println!("{process}: {line}"));
+    // Tests are side by side already; a long run of one is not.
+    let threads = match number("LOCK_SIM_SEEDS") {
+        Some(_) => std::thread::available_parallelism().map_or(1, usize::from),
+        None => 1,
+    };
+    let next = AtomicU64::new(from);
+    let failed = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= to {
+                return;
+            }
+            let run = plan(seed).run();
+            if one.is_some() {
+                for (process, log) in &run.logs {
+                    log.lines().for_each(|line| println!("{process}: {line}"));
+                }
+            }
+            if !run.violations.is_empty() {
+                println!("seed {seed}:");
+                run.violations.iter().take(5).for_each(|violation| println!("  {violation}"));
+                failed.lock().unwrap().push(seed);
             }
         }
-        if !run.violations.is_empty() {
-            println!("seed {seed}:");
-            run.violations.iter().take(5).for_each(|violation| println!("  {violation}"));
-            failed.push(seed);
-        }
-    }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "LOCK_SIM_SEED={failed:?}");
 }
 
@@ -48,17 +68,22 @@ fn nothing_goes_wrong_while_processes_stop_and_die() {
 
 #[test]
 fn nothing_goes_wrong_while_faults_lose_no_keys() {
-    play(|seed| Plan::new(seed, Faults::Safe), 40);
+    play(|seed| Plan::new(seed, Faults::Safe), 30);
 }
 
 #[test]
 fn faults_that_lose_keys_cost_one_validity() {
-    play(|seed| Plan::new(seed, Faults::Losing), 40);
+    play(|seed| Plan::new(seed, Faults::Losing), 30);
 }
 
 #[test]
 fn a_quorum_of_three_servers_stands_the_same_faults() {
-    play(|seed| Plan::quorum(seed, Faults::Safe), 12);
+    play(|seed| Plan::quorum(seed, Faults::Safe), 10);
+}
+
+#[test]
+fn a_quorum_believes_no_server_that_came_back_empty() {
+    play(|seed| Plan::quorum(seed, Faults::OneMember), 10);
 }
 
 /// Whether a checker notices a lie in one of a few seeds.

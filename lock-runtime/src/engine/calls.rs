@@ -187,6 +187,9 @@ impl Engine {
             };
             let now = self.clock.now();
             let next = now + backoff.next();
+            if error.kind() == StoreErrorKind::Unsupported {
+                return Err(ExtendError::Misconfigured { reason: format!("lock {key}: {error}").into() });
+            }
             if !error.is_transient() || next >= retry_until || !hold.is_valid(next) {
                 return Err(ExtendError::Unavailable { key, cause: Arc::new(error) });
             }

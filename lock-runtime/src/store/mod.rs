@@ -38,7 +38,6 @@ mod latch;
 mod latest;
 mod mark;
 pub(crate) mod memory;
-#[allow(dead_code, reason = "the builder makes it")]
 pub(crate) mod quorum;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

@@ -10,22 +10,24 @@ use super::spans::{length, nanos};
 
 /// A time in which a key was held.
 #[derive(Clone, Copy)]
-pub(super) struct Window<'a> {
-    pub(super) id: &'a str,
-    pub(super) process: &'a str,
-    pub(super) token: u64,
-    pub(super) shared: bool,
-    pub(super) from: u64,
-    pub(super) to: u64,
+pub(crate) struct Window<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) process: &'a str,
+    /// Locks of others have none.
+    pub(crate) token: Option<u64>,
+    pub(crate) shared: bool,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
     /// When the grant was heard of, also if it shares only since later.
-    granted: u64,
+    pub(crate) granted: u64,
 }
 
 impl fmt::Display for Window<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, token, from, to, .. } = self;
         let shared = if self.shared { " shared" } else { "" };
-        write!(f, "{id}{shared} with token {token} from {from} to {to} ns")
+        let token = token.map_or_else(|| "no token".to_owned(), |token| format!("token {token}"));
+        write!(f, "{id}{shared} with {token} from {from} to {to} ns")
     }
 }
 
@@ -35,7 +37,7 @@ pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)]) -> Vec<Window<'a>
     for &(Request { id, process, kind, .. }, grant) in grants {
         let mut add = |shared, from, to| {
             if from < to {
-                let (token, granted) = (grant.token, grant.at);
+                let (token, granted) = (Some(grant.token), grant.at);
                 found.push(Window { id, process, token, shared, from, to, granted });
             }
         };
@@ -51,19 +53,28 @@ pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)]) -> Vec<Window<'a>
     found
 }
 
+/// Windows of one key that exclude each other and overlap: the later one, and the earlier. They are given in the order of
+/// their beginnings.
+pub(crate) fn beside<'a>(windows: &[Window<'a>]) -> Vec<(Window<'a>, Window<'a>)> {
+    let mut found = Vec::new();
+    let mut open: Vec<Window<'_>> = Vec::new();
+    for window in windows {
+        open.retain(|other| window.from < other.to);
+        let excluded = open.iter().filter(|other| !(other.shared && window.shared));
+        found.extend(excluded.map(|other| (*window, *other)));
+        open.push(*window);
+    }
+    found
+}
+
 pub(super) fn overlaps(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for (key, grants) in history.grants() {
         let mut excuses = Excuses::new(history, limits);
-        let mut open: Vec<Window<'_>> = Vec::new();
-        for window in windows(&grants) {
-            open.retain(|other| window.from < other.to);
-            for other in open.iter().filter(|other| !(other.shared && window.shared)) {
-                if !excuses.excuse(other, &window) {
-                    found.push(format!("{key}: {window} while {other}"));
-                }
+        for (window, other) in beside(&windows(&grants)) {
+            if !excuses.excuse(&other, &window) {
+                found.push(format!("{key}: {window} while {other}"));
             }
-            open.push(window);
         }
     }
     found

@@ -31,6 +31,9 @@ mod tokens;
 mod validity;
 mod waiting;
 
+pub(crate) use exclusion::{Window, beside};
+pub(crate) use tokens::not_grown;
+
 pub use check::{Check, Limits, SameToken, Violation, check};
 pub use event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote};
 pub use log::{Log, Record};

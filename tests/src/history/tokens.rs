@@ -27,7 +27,8 @@ pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
         epochs.sort_unstable_by_key(|(epoch, _)| *epoch);
         for (_, grants) in epochs {
             let lines =
-                [shared(&grants, limits.same_token), not_in_order(&grants), not_grown(&grants)].concat();
+                [shared(&grants, limits.same_token), not_in_order(&grants), not_grown(&windows(&grants))]
+                    .concat();
             found.extend(lines.into_iter().map(|line| format!("{key}: {line}")));
         }
     }
@@ -81,17 +82,17 @@ fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
     found
 }
 
-/// A token is larger than those of all that held the key before.
-fn not_grown(grants: &[Granted<'_>]) -> Vec<String> {
-    let windows = windows(grants);
+/// A token is larger than those of all that held the key before. The windows are given in the order of their beginnings.
+pub(crate) fn not_grown(windows: &[Window<'_>]) -> Vec<String> {
+    let mut windows: Vec<&Window<'_>> = windows.iter().filter(|window| window.token.is_some()).collect();
     let mut ends = windows.clone();
     ends.sort_by_key(|window| window.to);
     let mut ends = ends.into_iter().peekable();
-    let (mut highest, mut exclusive): (Option<Window<'_>>, Option<Window<'_>>) = (None, None);
+    let (mut highest, mut exclusive): (Option<&Window<'_>>, Option<&Window<'_>>) = (None, None);
     let mut found = Vec::new();
-    for window in &windows {
+    for window in windows.drain(..) {
         while let Some(before) = ends.next_if(|before| before.to <= window.from) {
-            let higher = |other: Option<Window<'_>>| other.is_none_or(|other| before.token > other.token);
+            let higher = |other: Option<&Window<'_>>| other.is_none_or(|other| before.token > other.token);
             if higher(highest) {
                 highest = Some(before);
             }

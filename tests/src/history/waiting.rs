@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Limits;
-use super::event::{ErrorClass, Kind, Outcome, Want};
+use super::event::{ErrorClass, Kind, Loses, Outcome, Want};
 use super::request::{History, Life, Request};
 use super::spans::{Spans, length, nanos};
 
@@ -77,7 +77,14 @@ fn held(history: &History, outages: &Spans, limits: &Limits) -> BTreeMap<String,
         let Some(life) = history.lives.get(&request.process) else { continue };
         spans.entry(&request.key).or_default().extend(open.spans(request, life, history.end));
     }
-    spans.into_iter().map(|(key, spans)| (key.to_owned(), Spans::of(spans))).collect()
+    // A store that has lost its latest may have holders and waiters that are gone.
+    let losses = history.faults.iter().filter(|fault| fault.loses >= Loses::Keys);
+    let rest = nanos(limits.lease.max(limits.waiter_life));
+    let losses: Vec<_> = losses.map(|fault| (fault.from, fault.to.saturating_add(rest))).collect();
+    let all = spans
+        .into_iter()
+        .map(|(key, spans)| (key.to_owned(), spans.into_iter().chain(losses.iter().copied())));
+    all.map(|(key, spans)| (key, Spans::of(spans))).collect()
 }
 
 pub(super) fn free_with_waiter(history: &History, limits: &Limits) -> Vec<String> {

@@ -53,8 +53,15 @@ const SAFE: [Deed; 9] = [
 const LOSING: [Deed; 3] = [Deed::Flush, Deed::Failover, Deed::StepForward];
 
 impl Deed {
-    fn loses(self) -> Loses {
-        if LOSING.contains(&self) { Loses::Keys } else { Loses::Nothing }
+    /// `behind`: a clock was set back before. `lost`: a counter was. Both together, and tokens may begin again below the
+    /// highest.
+    fn loses(self, behind: bool, lost: bool) -> Loses {
+        match self {
+            Self::Flush | Self::Failover if behind => Loses::KeysAndTokens,
+            Self::StepBack if lost => Loses::KeysAndTokens,
+            Self::Flush | Self::Failover | Self::StepForward => Loses::Keys,
+            _ => Loses::Nothing,
+        }
     }
 }
 
@@ -65,6 +72,7 @@ fn draw(faults: Faults, dice: &mut Dice) -> Option<Deed> {
         Faults::None => None,
         Faults::Processes => Some(if dice.once_in(2) { Deed::Kill } else { Deed::Pause }),
         Faults::Safe => Some(safe),
+        Faults::OneMember => Some(if dice.once_in(4) { Deed::Flush } else { safe }),
         Faults::Losing => Some(if dice.once_in(3) { losing } else { safe }),
     }
 }
@@ -72,20 +80,26 @@ fn draw(faults: Faults, dice: &mut Dice) -> Option<Deed> {
 /// Does one thing after the other until the time is over.
 pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: Plan, mut dice: Dice) {
     let end = Instant::now() + plan.time;
-    let mut number = 0;
+    let (mut number, mut behind, mut lost) = (0, false, false);
     loop {
         sleep(dice.between(Duration::from_millis(50), plan.lease)).await;
         let Some(deed) = draw(plan.faults, &mut dice).filter(|_| Instant::now() < end) else { break };
         number += 1;
         let name = format!("{number} {deed:?}");
         let time = dice.between(Duration::from_millis(20), plan.lease * 3 / 2);
-        let (process, server) = (pick(&mut dice, plan.processes), pick(&mut dice, world.servers.len()));
+        let (process, mut server) = (pick(&mut dice, plan.processes), pick(&mut dice, world.servers.len()));
         match deed {
             Deed::Pause => processes.pause(process, time).await,
             Deed::Kill => processes.kill(process),
             _ => {
                 let errors = vec![ErrorClass::Unavailable];
-                world.log.say(&Event::Fault { name: name.clone(), loses: deed.loses(), errors });
+                let mut loses = deed.loses(behind, lost);
+                if plan.faults == Faults::OneMember && deed == Deed::Flush {
+                    (server, loses) = (world.servers.len() - 1, Loses::Nothing);
+                }
+                behind |= deed == Deed::StepBack;
+                lost |= loses >= Loses::Keys;
+                world.log.say(&Event::Fault { name: name.clone(), loses, errors });
                 carry_out(&world, deed, (process, server), time).await;
                 world.log.say(&Event::FaultOver { name });
             }

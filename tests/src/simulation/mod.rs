@@ -37,6 +37,8 @@ pub enum Faults {
     Safe,
     /// What loses keys, too.
     Losing,
+    /// Of several servers, the last one comes back empty now and then, which costs nothing.
+    OneMember,
 }
 
 /// A bug that is put in on purpose.

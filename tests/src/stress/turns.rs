@@ -16,6 +16,9 @@ use crate::redis::{Connection, Reply};
 /// In front of every key at the store.
 const PREFIX: &str = "lock:";
 
+/// A hold whose end has moved by so many nanoseconds was renewed.
+const RENEWED: u64 = 100_000_000;
+
 /// Holder, time that it has left, then each waiter and for how long it counts as alive, in milliseconds.
 const LOOK: &str = "
 local time, lock = redis.call('TIME'), KEYS[1]
@@ -44,6 +47,9 @@ fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
     Some(Event::Seen { key: key.to_owned(), holders, expires: until(left).unwrap_or(0), queue })
 }
 
+/// Holders, waiters, and the end of the hold.
+type Noted = (Vec<String>, Vec<String>, u64);
+
 /// Looks at the queues of `keys` until it is ended.
 #[derive(Debug)]
 pub(super) struct Watcher {
@@ -71,7 +77,7 @@ impl Watcher {
 
 fn watch(addr: SocketAddr, keys: &[String], ended: &AtomicBool, log: &Log) {
     // A look that says nothing new is not noted.
-    let mut before: Vec<Option<(Vec<String>, Vec<String>)>> = vec![None; keys.len()];
+    let mut before: Vec<Option<Noted>> = vec![None; keys.len()];
     let mut connection = None;
     while !ended.load(Ordering::Relaxed) {
         for (key, before) in keys.iter().zip(&mut before) {
@@ -84,11 +90,15 @@ fn watch(addr: SocketAddr, keys: &[String], ended: &AtomicBool, log: &Log) {
             // After the answer, so that no time is too early.
             let name = key.strip_prefix(PREFIX).unwrap_or(key);
             let Some(seen) = look(name, now_nanos(), reply) else { continue };
-            let Event::Seen { holders, queue, .. } = &seen else { continue };
-            let now = Some((holders.clone(), queue.iter().map(|(id, _)| id.clone()).collect()));
-            if now != *before {
+            let Event::Seen { holders, queue, expires, .. } = &seen else { continue };
+            let waiters: Vec<String> = queue.iter().map(|(id, _)| id.clone()).collect();
+            let same = before.as_ref().is_some_and(|(held, waited, until)| {
+                held == holders && *waited == waiters && expires.abs_diff(*until) < RENEWED
+            });
+            if !same {
+                let now = (holders.clone(), waiters, *expires);
                 log.say(&seen);
-                *before = now;
+                *before = Some(now);
             }
         }
         std::thread::sleep(Duration::from_millis(2));

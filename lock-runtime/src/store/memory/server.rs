@@ -65,7 +65,7 @@ impl MemoryServer {
     /// Throws away what has expired. Before its clock is set back, a server of the real kind has done so with all that
     /// was looked at.
     pub fn purge(&self) {
-        self.0.table().purge(self.0.clock.now(), usize::MAX);
+        self.0.table().drop_expired(self.0.clock.now());
     }
 
     /// A client.

@@ -63,6 +63,15 @@ impl Table {
         }
     }
 
+    /// Throws away all that has expired, whatever it costs.
+    #[cfg(feature = "testing")]
+    pub(super) fn drop_expired(&mut self, now: Tick) {
+        for entry in self.entries.values_mut() {
+            entry.queue.purge(now);
+            entry.drop_expired(now);
+        }
+    }
+
     /// Throws away what has expired, looking at no more than `budget` entries, soonest expiry first. As long as each
     /// step's budget is at least twice the number of its keys (a key is looked at for its hold and for its counter),
     /// throwing away keeps up with adding.

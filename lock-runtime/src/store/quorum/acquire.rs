@@ -1,4 +1,4 @@
-//! Acquire: the gate first, then the others at once, then the counters.
+//! Acquire: the gate first, then the others at once, then the [counters](super::raise).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::calls::{Answers, Quorum, unanswered};
 use super::first;
 use super::parts::{Attempt, Role};
 use super::strays::Stray;
-use super::tokens::{Behind, Counters};
+use super::tokens::Counters;
 use super::undo;
 use super::votes::{Tally, Verdict, Vote};
 use crate::clock::Tick;
@@ -56,19 +56,19 @@ pub(super) async fn acquire(
     ballot.hold().await
 }
 
-fn withdrawn() -> StoreError {
+pub(super) fn withdrawn() -> StoreError {
     StoreError::new(StoreErrorKind::TooLate, "the request was withdrawn before it was sent")
 }
 
 /// One attempt.
-struct Ballot {
-    quorum: Arc<Quorum>,
-    request: Arc<AcquireRequest>,
-    attempt: Attempt,
-    tally: Tally,
-    began: Tick,
+pub(super) struct Ballot {
+    pub(super) quorum: Arc<Quorum>,
+    pub(super) request: Arc<AcquireRequest>,
+    pub(super) attempt: Attempt,
+    pub(super) tally: Tally,
+    pub(super) began: Tick,
     /// Time-out of one call.
-    step: Duration,
+    pub(super) step: Duration,
 }
 
 /// What the gate says.
@@ -95,10 +95,17 @@ impl Ballot {
         }
         let held = !self.tally.remnants().is_empty();
         self.undo().await?;
+        let again = self.quorum.pause(1.0, 4.0).max(Duration::from_millis(1));
+        if self.tally.verdict(0) == Verdict::Won {
+            // Its tokens could not be written down, or others have got them: it is tried again soon.
+            let server_time = self.tally.grants().first().map(|(_, granted)| granted.server_time);
+            let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
+            return Ok(Acquired::Busy(Busy { item: 0, remaining: again, server_time }));
+        }
         let busy = self.tally.refusal()?;
         if held {
             // So that rivals who have split the votes don't meet again.
-            tokio::time::sleep(self.quorum.pause(1.0, 4.0)).await;
+            tokio::time::sleep(again).await;
         }
         Ok(Acquired::Busy(busy))
     }
@@ -190,7 +197,7 @@ impl Ballot {
         self.tally.verdict(0)
     }
 
-    /// Lifts the counters. Where nobody has answered yet, it may be held too, or will be.
+    /// Raises the counters. Where nobody has answered yet, it may be held too, or will be.
     async fn won(&mut self, mut late: Answers<Vote>) -> Result<Option<Granted>, StoreError> {
         let quorum = Arc::clone(&self.quorum);
         for &node in late.silent() {
@@ -200,18 +207,17 @@ impl Ballot {
         let server_time = grants.iter().map(|(_, granted)| granted.server_time).max();
         let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
         let mut counters = Counters::new(quorum.majority(), self.request.items.len(), &grants);
-        let mut unlifted = Vec::new();
+        let mut unlifted = self.raise(&mut counters, server_time).await?;
         if !counters.is_settled() {
-            unlifted = self.lift(&mut counters).await?;
-            if !counters.is_settled() {
-                for stray in unlifted {
-                    self.tally.put(
-                        stray.node,
-                        Vote::Unknown(unanswered("its fencing counter could not be lifted")),
-                    );
-                }
-                return Ok(None);
+            for stray in unlifted {
+                let error = unanswered("its fencing counter could not be raised");
+                self.tally.put(stray.node, Vote::Unknown(error));
             }
+            // What has to be undone is known then.
+            while let Some((node, answer)) = late.next().await {
+                self.tally.put(node, answer.unwrap_or_else(Vote::from_error));
+            }
+            return Ok(None);
         }
         let now = quorum.now();
         for node in self.tally.unknown() {
@@ -229,42 +235,6 @@ impl Ballot {
             });
         }
         Ok(Some(Granted { tokens: counters.tokens(), server_time }))
-    }
-
-    /// Lifts counters by acquiring once more, each key on its own. Returns what was not answered.
-    async fn lift(&self, counters: &mut Counters) -> Result<Vec<Stray>, StoreError> {
-        let mut parts = Vec::new();
-        for behind in counters.behind() {
-            let Some(item) = self.request.items.get(behind.item) else { continue };
-            let make = || {
-                let items = vec![item.clone()];
-                AcquireRequest::new(items, self.request.lease, self.step)
-                    .token_floor(behind.to.saturating_sub(1))
-            };
-            let now = self.quorum.now();
-            let part = self.request.parts.part(self.attempt, behind.node, Role::Lift, now, make);
-            parts.push((behind, part.ok_or_else(withdrawn)?, now));
-        }
-        // A node may have several counters: each is a call of its own.
-        let mut calls: Vec<(Behind, Answers<Acquired>)> = Vec::with_capacity(parts.len());
-        for (behind, part, _) in &parts {
-            let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(part));
-            calls.push((*behind, self.quorum.ask([behind.node], self.step, ask)));
-        }
-        let mut unanswered = Vec::new();
-        for ((behind, mut answer), (_, part, sent)) in calls.into_iter().zip(parts) {
-            match answer.next().await {
-                Some((_, Ok(Acquired::Granted(granted)))) => {
-                    let last = granted.tokens.first().map_or(0, |range| range.last);
-                    counters.lifted(behind.node, behind.item, last);
-                }
-                Some((_, Ok(Acquired::Busy(_)))) => {}
-                Some((_, Err(error))) if !error.outcome_unknown() => {}
-                _ => unanswered.push(Stray::new(behind.node, Arc::clone(&part), sent)),
-            }
-            self.note_latest(&part);
-        }
-        Ok(unanswered)
     }
 
     /// Gives back what the attempt has got.
@@ -290,7 +260,7 @@ impl Ballot {
     }
 
     /// What says until when the request may be executed somewhere.
-    fn note_latest(&self, part: &AcquireRequest) {
+    pub(super) fn note_latest(&self, part: &AcquireRequest) {
         if let Some(latest) = part.latest() {
             self.request.raise_latest(latest);
         }

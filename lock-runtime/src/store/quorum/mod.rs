@@ -18,7 +18,7 @@
 //!
 //! - [`votes`], [`tokens`], [`merge`], [`wake`]: decisions, without I/O.
 //! - [`calls`]: asks several stores at once. [`parts`], [`strays`]: what was sent, so that it can be undone.
-//! - [`acquire`], [`undo`], [`keep`], [`release`], [`admin`], [`watch`], [`first`]: the methods.
+//! - [`acquire`], [`raise`], [`undo`], [`keep`], [`release`], [`admin`], [`watch`], [`first`]: the methods.
 
 use std::fmt;
 use std::future::Future;
@@ -43,6 +43,7 @@ mod first;
 mod keep;
 mod merge;
 mod parts;
+mod raise;
 mod release;
 mod strays;
 #[cfg(test)]
@@ -60,9 +61,6 @@ use keep::Renewal;
 
 /// Most stores of a quorum.
 const MOST: usize = 15;
-
-/// The default of [`QuorumOptions::max_lease`].
-pub(crate) const MAX_LEASE: Duration = Duration::from_secs(60);
 
 /// Settings of a [`QuorumStore`].
 #[derive(Clone, Debug)]
@@ -83,11 +81,8 @@ pub(crate) struct QuorumOptions {
 impl QuorumOptions {
     /// The store's part of `config`, for calls in `runtime`.
     pub(crate) fn new(config: &Config, clock: Clock, runtime: Handle) -> Self {
-        let Config { call_timeout, connect_timeout, .. } = *config;
-        // The default lease of the manager has to fit.
-        let max_lease = MAX_LEASE.max(config.lease);
-        let tasks = Tasks::new(runtime, config);
-        Self { clock, tasks, call_timeout, connect_timeout, max_lease }
+        let Config { call_timeout, connect_timeout, max_lease, .. } = *config;
+        Self { clock, tasks: Tasks::new(runtime, config), call_timeout, connect_timeout, max_lease }
     }
 }
 

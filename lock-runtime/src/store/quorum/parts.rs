@@ -13,8 +13,8 @@ pub(super) enum Role {
     Gate,
     /// It asks for a vote, and leaves nothing behind when it is refused.
     Vote,
-    /// It lifts the counter of one key.
-    Lift,
+    /// It raises the counter of one key.
+    Raise,
 }
 
 /// Which attempt makes parts: an earlier one makes no more after the request was withdrawn.
@@ -71,7 +71,7 @@ impl Parts {
         }
         let part = inner.made.iter_mut().find(|part| part.node == node && part.role == role);
         // One that was withdrawn before it was sent can't be sent any more.
-        if let Some(part) = part.filter(|part| part.role != Role::Lift && !part.request.is_sealed()) {
+        if let Some(part) = part.filter(|part| part.role != Role::Raise && !part.request.is_sealed()) {
             part.sent = now;
             return Some(Arc::clone(&part.request));
         }

@@ -3,6 +3,11 @@
 //! Every store has a counter of its own. The tokens of a grant are those of the store whose counter is highest, and the
 //! grant is not returned before a majority of the stores have a counter at least as high: any later grant has one of
 //! them in its own majority, which gives it higher tokens, and so the highest of that majority's are higher too.
+//!
+//! Readers get a key at the same time, so this does not tell them apart: the highest tokens of two of them may be the same
+//! numbers, of two different stores. They claim a range instead: one store grants it, above all counters and clocks, and
+//! the others are asked for just this one, which they grant unless they have granted some of it, or later ones, to somebody
+//! else. Of two ranges that overlap only one is granted by a majority.
 
 use crate::store::{Granted, TokenRange};
 
@@ -16,12 +21,32 @@ pub(super) struct Counters {
     known: Vec<(usize, Vec<u64>)>,
 }
 
-/// A counter that is behind: to be lifted to `to`.
+/// A counter that is behind: to be raised to `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind {
     pub(super) node: usize,
     pub(super) item: usize,
     pub(super) to: u64,
+}
+
+/// A range that is to be granted by a majority just so.
+#[derive(Debug)]
+pub(super) struct Claim {
+    item: usize,
+    range: TokenRange,
+    /// By node.
+    granted: Vec<(usize, TokenRange)>,
+}
+
+impl Claim {
+    pub(super) fn new(item: usize, range: TokenRange) -> Self {
+        Self { item, range, granted: Vec::new() }
+    }
+
+    /// What a node has granted when it was asked for the range.
+    pub(super) fn granted(&mut self, node: usize, range: TokenRange) {
+        self.granted.push((node, range));
+    }
 }
 
 impl Counters {
@@ -54,7 +79,7 @@ impl Counters {
         self.known.iter().filter(there).count() >= self.majority
     }
 
-    /// What has to be lifted; any of it may fail as long as it is settled in the end.
+    /// What has to be raised; any of it may fail as long as it is settled in the end.
     pub(super) fn behind(&self) -> Vec<Behind> {
         let mut behind = Vec::new();
         for (item, top) in self.tops.iter().enumerate() {
@@ -68,8 +93,41 @@ impl Counters {
         behind
     }
 
-    /// A counter was lifted to `last`.
-    pub(super) fn lifted(&mut self, node: usize, item: usize, last: u64) {
+    /// Who has granted the request.
+    pub(super) fn nodes(&self) -> Vec<usize> {
+        self.known.iter().map(|(node, _)| *node).collect()
+    }
+
+    /// The grant has the tokens that were claimed, if a majority has granted them; whether it has.
+    pub(super) fn claim(&mut self, claim: &Claim) -> bool {
+        for (node, range) in &claim.granted {
+            self.raised(*node, claim.item, range.last);
+        }
+        let nodes = claim.granted.iter().filter(|(_, range)| *range == claim.range).count();
+        match self.tops.get_mut(claim.item) {
+            Some(top) if nodes >= self.majority => {
+                *top = claim.range;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The highest counter of an item.
+    pub(super) fn top(&self, item: usize) -> u64 {
+        self.known.iter().filter_map(|(_, lasts)| lasts.get(item).copied()).max().unwrap_or(0)
+    }
+
+    /// No tokens of this item can be told to be ours alone.
+    pub(super) fn give_up(&mut self, item: usize) {
+        self.known.iter_mut().filter_map(|(_, lasts)| lasts.get_mut(item)).for_each(|last| *last = 0);
+        if let Some(top) = self.tops.get_mut(item) {
+            *top = TokenRange { first: u64::MAX, last: u64::MAX };
+        }
+    }
+
+    /// A counter was raised to `last`.
+    pub(super) fn raised(&mut self, node: usize, item: usize, last: u64) {
         let lasts = self.known.iter_mut().find(|(known, _)| *known == node);
         if let Some(at) = lasts.and_then(|(_, lasts)| lasts.get_mut(item)) {
             *at = last.max(*at);
@@ -94,9 +152,9 @@ mod tests {
         assert_eq!(counters.tokens(), [TokenRange { first: 100, last: 100 }]);
         assert!(!counters.is_settled());
         assert_eq!(counters.behind(), [Behind { node: 0, item: 0, to: 100 }]);
-        counters.lifted(0, 0, 99);
+        counters.raised(0, 0, 99);
         assert!(!counters.is_settled());
-        counters.lifted(0, 0, 103);
+        counters.raised(0, 0, 103);
         assert!(counters.is_settled() && counters.behind().is_empty());
         assert_eq!(counters.tokens(), [TokenRange { first: 100, last: 100 }]);
     }
@@ -105,6 +163,28 @@ mod tests {
     fn a_majority_that_agrees_needs_no_second_round() {
         let (low, high) = (granted(&[10]), granted(&[100]));
         assert!(Counters::new(2, 1, &[(0, &high), (1, &low), (2, &high)]).is_settled());
+    }
+
+    #[test]
+    fn a_claim_is_granted_by_a_majority_or_not_at_all() {
+        let (low, high) = (granted(&[10]), granted(&[100]));
+        let mut counters = Counters::new(2, 1, &[(0, &low), (1, &high), (2, &low)]);
+        let range = |first| TokenRange { first, last: first + 4 };
+        assert_eq!(counters.top(0), 100);
+        let mut claim = Claim::new(0, range(101));
+        claim.granted(0, range(101));
+        // Somebody else was there.
+        claim.granted(1, range(106));
+        assert!(!counters.claim(&claim));
+        assert_eq!(counters.top(0), 110);
+        let mut claim = Claim::new(0, range(111));
+        claim.granted(0, range(111));
+        claim.granted(2, range(111));
+        assert!(counters.claim(&claim));
+        assert!(counters.is_settled());
+        assert_eq!(counters.tokens(), [range(111)]);
+        counters.give_up(0);
+        assert!(!counters.is_settled());
     }
 
     #[test]

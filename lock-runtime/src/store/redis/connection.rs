@@ -10,144 +10,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, ServerError,
-    Value,
-};
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{Cmd, PushInfo, PushKind, ServerError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::classify::{Address, is_replica};
+use super::classify::is_replica;
+use super::dialer::Dialer;
 use super::fault::{Fault, Redirect};
 use super::node::At;
 use super::reply;
 use super::script::Invocation;
-use super::sentinel::Discovery;
 use super::server_clock::ServerClock;
-use super::url::Sentinels;
-use crate::clock::{Clock, Tick};
+use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::{Apart, lock};
 
-/// Commands that may wait for the socket; past it callers wait.
-const QUEUE: usize = 1024;
 /// Pauses between attempts to connect while they fail: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-
-/// How connections are made.
-#[derive(Clone)]
-pub(super) struct Dialer {
-    route: Route,
-    pub(super) address: Address,
-    pub(super) connect_timeout: Duration,
-    pub(super) clock: Clock,
-}
-
-/// How the server is found.
-#[derive(Clone)]
-enum Route {
-    Fixed(Arc<Client>),
-    /// Whichever server the sentinels name.
-    Named(Arc<Discovery>),
-}
-
-impl Dialer {
-    /// To the server of `client`.
-    pub(super) fn new(client: &Client, connect_timeout: Duration, clock: Clock) -> Result<Self, StoreError> {
-        let info = client.get_connection_info();
-        let address = Address::new(info);
-        let client = Client::open(prepared(info)).map_err(|error| address.connect_error(&error))?;
-        Ok(Self { route: Route::Fixed(Arc::new(client)), address, connect_timeout, clock })
-    }
-
-    /// To the primary that `sentinels` name. They are listened to in `runtime`.
-    pub(super) fn through(
-        sentinels: &Sentinels,
-        connect_timeout: Duration,
-        clock: Clock,
-        runtime: Handle,
-    ) -> Self {
-        let discovery = Discovery::new(sentinels, connect_timeout, clock, runtime);
-        let address = discovery.address().clone();
-        Self { route: Route::Named(discovery), address, connect_timeout, clock }
-    }
-
-    /// The same server, spoken to in the protocol that servers before version 6 know too.
-    pub(super) fn older_protocol(&self) -> Result<Client, StoreError> {
-        let Route::Fixed(client) = &self.route else {
-            let what = "sentinels are not asked in the older protocol";
-            return Err(self.address.error(StoreErrorKind::Unsupported, what));
-        };
-        let info = client.get_connection_info().clone();
-        let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
-        Client::open(info.set_redis_settings(redis)).map_err(|error| self.address.connect_error(&error))
-    }
-
-    /// How many replicas the server has, those that are down included, if sentinels have said that.
-    pub(super) fn known_replicas(&self) -> Option<u32> {
-        match &self.route {
-            Route::Fixed(_) => None,
-            Route::Named(discovery) => discovery.replicas(),
-        }
-    }
-
-    /// A new connection; nothing is executed on it but the handshake. `pushes` also gets a `Disconnection` when another
-    /// server has to be used from then on.
-    pub(super) async fn dial(
-        &self,
-        pushes: impl AsyncPushSender,
-    ) -> Result<MultiplexedConnection, StoreError> {
-        let client = match &self.route {
-            Route::Fixed(client) => client,
-            // Boxed: it is large, and rare.
-            Route::Named(discovery) => return Box::pin(discovery.dial(pushes)).await,
-        };
-        let config = configuration(pushes);
-        let dial = client.get_multiplexed_async_connection_with_config(&config);
-        match tokio::time::timeout(self.connect_timeout, dial).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(self.address.connect_error(&error)),
-            Err(_) => Err(self.address.error(
-                StoreErrorKind::Unreachable,
-                format!("no connection within {:?}", self.connect_timeout),
-            )),
-        }
-    }
-}
-
-/// `info` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions) and with keep-alive
-/// probes, unless the user has set some.
-pub(super) fn prepared(info: &ConnectionInfo) -> ConnectionInfo {
-    let mut tcp = info.tcp_settings().clone().set_nodelay(true);
-    if tcp.keepalive().is_none() {
-        let probes = TcpKeepalive::new().with_time(Duration::from_secs(15));
-        #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "windows"))]
-        let probes = probes.with_interval(Duration::from_secs(5));
-        tcp = tcp.set_keepalive(probes);
-    }
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    if tcp.user_timeout().is_none() {
-        tcp = tcp.set_user_timeout(Duration::from_secs(30));
-    }
-    let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    if redis.lib_name().is_none() && !redis.skip_set_lib_name() {
-        redis = redis.set_lib_name("lock-runtime", env!("CARGO_PKG_VERSION"));
-    }
-    info.clone().set_tcp_settings(tcp).set_redis_settings(redis)
-}
-
-/// Time-outs are ours.
-pub(super) fn configuration(pushes: impl AsyncPushSender) -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(QUEUE)
-        .set_push_sender(pushes)
-}
 
 /// A connection in use.
 pub(super) struct Link {

@@ -6,7 +6,7 @@
 //!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
 //! - [`semaphore`], [`latch`]: the steps of those. [`cluster`]: all steps where there are several servers.
 //! - [`node`]: one server. [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
-//!   [`synced`]: one for each grant that replicas confirm. [`sentinel`]: finds the primary.
+//!   [`synced`]: one for each grant that replicas confirm. [`dialer`]: how they are made. [`sentinel`]: finds the primary.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
 //! - [`fault`], [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
 
@@ -31,6 +31,7 @@ mod check;
 mod classify;
 mod cluster;
 mod connection;
+mod dialer;
 mod fair;
 mod fault;
 mod group;
@@ -58,7 +59,7 @@ pub(crate) mod url;
 mod tests;
 
 use cluster::Cluster;
-use connection::Dialer;
+use dialer::Dialer;
 use node::{At, Node};
 
 /// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::RedisOptions;
 use super::classify::Address;
-use super::connection::{Connector, Dialer};
+use super::connection::Connector;
+use super::dialer::Dialer;
 use super::group::Group;
 use super::script::{Dialect, Invocation, Script};
 use super::server_clock::ServerClock;

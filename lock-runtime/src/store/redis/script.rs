@@ -164,3 +164,27 @@ impl Invocation {
         command
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_the_sharded_dialect_nothing_is_published_to_all_servers() {
+        for script in all() {
+            let text = script.text(Dialect::Sharded);
+            assert!(!text.contains("'PUBLISH'") && !text.contains("'NUMSUB'"), "{}", script.name);
+            let differs = script.source.contains("'PUBLISH'") || script.source.contains("'NUMSUB'");
+            assert_eq!(script.source != text, differs, "{}", script.name);
+            assert_eq!(
+                script.sha1(Dialect::Classic) != script.sha1(Dialect::Sharded),
+                differs,
+                "{}",
+                script.name
+            );
+            assert!(!script.source.contains("\"PUBLISH\""), "{}: in other quotes", script.name);
+        }
+        let telling = all().into_iter().filter(|script| script.text(Dialect::Sharded).contains("'SPUBLISH'"));
+        assert!(telling.count() >= 20);
+    }
+}

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
-use super::connection::Dialer;
+use super::dialer::Dialer;
 use super::node::Channels;
 use super::registry::{Own, Readiness, Registry, Ring};
 use super::script::Dialect;

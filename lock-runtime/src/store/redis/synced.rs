@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::connection::{CallError, Connector, Dialer, Ready};
+use super::connection::{CallError, Connector, Ready};
+use super::dialer::Dialer;
 use super::fault::Fault;
 use super::node::{At, Node};
 use super::reply;

@@ -1,7 +1,7 @@
 //! Stores that were started without data: new ones, and those that have lost it.
 
 use super::rig::*;
-use crate::store::{Acquired, LockStore, StoreErrorKind};
+use crate::store::{Acquired, StoreErrorKind};
 
 #[tokio::test(start_paused = true)]
 async fn new_stores_are_believed_at_once() {

@@ -4,6 +4,7 @@ mod acquire;
 mod conformance;
 mod exclusion;
 mod first_use;
+mod managers;
 mod release;
 mod renewal;
 mod rig;

@@ -104,6 +104,8 @@ impl Server {
 struct Path {
     server: Arc<Server>,
     handle: Mutex<(u64, Arc<MemoryStore>)>,
+    /// What a call takes on its way there.
+    delay: Duration,
 }
 
 impl std::fmt::Debug for Path {
@@ -130,6 +132,9 @@ impl Path {
         let path = Arc::clone(self);
         Box::pin(async move {
             let lost = || Err(StoreError::new(StoreErrorKind::Unanswered, "lost"));
+            if !path.delay.is_zero() {
+                tokio::time::sleep(path.delay).await;
+            }
             let fault = path.server.now.lock().unwrap().fault;
             match fault {
                 Fault::Refuses => return Err(StoreError::new(StoreErrorKind::Unreachable, "refused")),
@@ -226,13 +231,23 @@ impl Rig {
         self.process_with(MAX_LEASE)
     }
 
+    /// The same over connections that take so many milliseconds to each server.
+    pub(super) fn process_over(&self, delays: &[u64]) -> Arc<dyn LockStore> {
+        self.connect(MAX_LEASE, delays)
+    }
+
     pub(super) fn process_with(&self, max_lease: Duration) -> Arc<dyn LockStore> {
-        let stores = self.servers.iter().map(|server| {
+        self.connect(max_lease, &[])
+    }
+
+    fn connect(&self, max_lease: Duration, delays: &[u64]) -> Arc<dyn LockStore> {
+        let stores = self.servers.iter().enumerate().map(|(node, server)| {
+            let delay = Duration::from_millis(delays.get(node).copied().unwrap_or(0));
             let now = server.now.lock().unwrap();
             let handle = Mutex::new((now.runs, now.store.another()));
             drop(now);
             let reached: Arc<dyn LockStore> =
-                Arc::new(Reached(Arc::new(Path { server: Arc::clone(server), handle })));
+                Arc::new(Reached(Arc::new(Path { server: Arc::clone(server), handle, delay })));
             reached
         });
         let options = QuorumOptions { max_lease, ..options() };

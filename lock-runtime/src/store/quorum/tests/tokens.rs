@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::rig::*;
-use crate::store::{AcquireRequest, Acquired, LockStore, TokenRange};
+use crate::store::{AcquireRequest, Acquired, Item, Kind, TokenRange};
 
 /// Above every clock.
 const AHEAD: u64 = 1 << 52;
@@ -77,12 +77,10 @@ async fn play(counters: &[u64], turns: &[Turn]) -> Result<(), TestCaseError> {
         server.count_to("a", AHEAD + counter).await;
     }
     let mut before: [Option<TokenRange>; 2] = [None, None];
-    let mut owner = 0;
-    for (turn, process) in turns.iter().zip(processes.iter().cycle()) {
+    for (owner, (turn, process)) in (1..).zip(turns.iter().zip(processes.iter().cycle())) {
         for (server, fault) in rig.servers.iter().zip(&turn.faults) {
             server.fail(*fault);
         }
-        owner += 1;
         let names = if turn.several { &["a", "b"][..] } else { &["a"] };
         let items: Vec<_> = names.iter().map(|name| item(name, owner)).collect();
         let request = std::sync::Arc::new(AcquireRequest::new(items, LEASE, SECOND * 2).tokens(turn.tokens));
@@ -112,6 +110,44 @@ fn played(counters: &[u64], turns: &[Turn]) -> Result<(), TestCaseError> {
     runtime.unwrap().block_on(play(counters, turns))
 }
 
+/// Readers come at the same time, over connections of their own.
+async fn read_together(counters: &[u64], delays: &[Vec<u64>]) -> Result<usize, TestCaseError> {
+    let rig = Rig::new(counters.len());
+    rig.process().check().await.unwrap();
+    for (server, &counter) in rig.servers.iter().zip(counters) {
+        server.count_to("a", AHEAD + counter).await;
+    }
+    let mut readers = tokio::task::JoinSet::new();
+    for (number, delays) in (1..).zip(delays) {
+        let process = rig.process_over(delays);
+        let item = Item { kind: Kind::Read, ..item("a", number) };
+        let request = AcquireRequest::new(vec![item], LEASE, SECOND * 2).tokens(number);
+        readers.spawn(async move { process.acquire(std::sync::Arc::new(request)).await });
+    }
+    let mut ranges = Vec::new();
+    for answer in readers.join_all().await {
+        if let Ok(Acquired::Granted(granted)) = answer {
+            ranges.push(granted.tokens[0]);
+        }
+    }
+    ranges.sort_by_key(|range| range.first);
+    for pair in ranges.windows(2) {
+        prop_assert!(pair[0].last < pair[1].first, "{:?}", pair);
+    }
+    Ok(ranges.len())
+}
+
+fn read(counters: &[u64], delays: &[Vec<u64>]) -> Result<usize, TestCaseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.unwrap().block_on(read_together(counters, delays))
+}
+
+#[test]
+fn readers_on_good_connections_all_get_tokens() {
+    let delays = vec![vec![1; 3]; 4];
+    assert_eq!(read(&[1, 1000, 20], &delays).unwrap(), 4);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
@@ -129,5 +165,13 @@ proptest! {
         turns in turns(5),
     ) {
         played(&counters, &turns)?;
+    }
+
+    #[test]
+    fn tokens_of_readers_that_come_together_are_distinct(
+        counters in prop::collection::vec(1..20_u64, 3),
+        delays in prop::collection::vec(prop::collection::vec(0..60_u64, 3), 2..5),
+    ) {
+        read(&counters, &delays)?;
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::watch as cell;
 
 use super::RedisOptions;
 use super::classify::Address;
-use super::connection::Dialer;
+use super::dialer::Dialer;
 use super::fault::{Fault, Redirect};
 use super::node::{At, Channels, Node};
 use super::script::Dialect;

@@ -19,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// What a watch listens to.
 struct Places {
     sender: mpsc::Sender<Notice>,
-    channels: Mutex<Vec<Channel>>,
+    /// `None` when the watch has gone.
+    channels: Mutex<Option<Vec<Channel>>>,
 }
 
 struct Channel {
@@ -37,7 +38,7 @@ struct Following {
 impl Drop for Following {
     fn drop(&mut self) {
         self.task.abort();
-        let channels = std::mem::take(&mut *lock(&self.places.channels));
+        let channels = lock(&self.places.channels).take();
         drop(channels);
     }
 }
@@ -58,7 +59,7 @@ impl Cluster {
         let (sender, notices) = mpsc::channel(NOTICES);
         let channels =
             channels.into_iter().map(|name| Channel { slot: slot(&name), name, at: None }).collect();
-        let places = Arc::new(Places { sender, channels: Mutex::new(channels) });
+        let places = Arc::new(Places { sender, channels: Mutex::new(Some(channels)) });
         let mut changes = self.map.subscribe();
         let map = changes.borrow_and_update().clone();
         let pending = map.map_or_else(Vec::new, |map| self.place(&places, &map));
@@ -69,20 +70,31 @@ impl Cluster {
         Ok(Watch::new(notices, confirmed, Box::new(following)))
     }
 
-    /// Listens to each channel where its slot is now.
+    /// Listens to each channel where its slot is now. Called for one watch by one task at a time.
     fn place(&self, places: &Places, map: &SlotMap) -> Vec<Readiness> {
-        let mut pending = Vec::new();
-        let mut left = Vec::new();
-        for channel in &mut *lock(&places.channels) {
-            let Some(owner) = map.owner(channel.slot) else { continue };
-            if channel.at.as_ref().is_some_and(|(place, _)| place == owner) {
-                continue;
-            }
-            let Ok(node) = self.node(owner) else { continue };
-            let (registration, readiness) =
-                node.subscriber.register(vec![Arc::clone(&channel.name)], &places.sender);
+        let misplaced: Vec<_> = lock(&places.channels)
+            .iter()
+            .flatten()
+            .enumerate()
+            .filter_map(|(index, channel)| {
+                let owner = map.owner(channel.slot)?;
+                let here = channel.at.as_ref().is_some_and(|(place, _)| place == owner);
+                (!here).then(|| (index, Arc::clone(&channel.name), owner.clone()))
+            })
+            .collect();
+        let (mut pending, mut left) = (Vec::new(), Vec::new());
+        for (index, name, owner) in misplaced {
+            let Ok(node) = self.node(&owner) else { continue };
+            let (registration, readiness) = node.subscriber.register(vec![name], &places.sender);
             pending.extend(readiness);
-            left.extend(channel.at.replace((owner.clone(), registration)));
+            let mut new = Some((owner, registration));
+            let mut channels = lock(&places.channels);
+            if let Some(channel) = channels.as_mut().and_then(|channels| channels.get_mut(index)) {
+                std::mem::swap(&mut channel.at, &mut new);
+            }
+            drop(channels);
+            // Where it was; or all of it, when the watch has gone meanwhile.
+            left.push(new);
         }
         pending
     }
@@ -90,7 +102,7 @@ impl Cluster {
     /// Whether messages for this watch may be published where nobody listens.
     fn is_deaf(&self, places: &Places) -> bool {
         let moving = lock(&self.moving);
-        lock(&places.channels).iter().any(|channel| moving.is_moving(channel.slot, self.now()))
+        lock(&places.channels).iter().flatten().any(|channel| moving.is_moving(channel.slot, self.now()))
     }
 }
 

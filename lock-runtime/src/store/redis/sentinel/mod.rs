@@ -20,7 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::check::entry;
 use super::classify::Address;
-use super::connection::{configuration, prepared};
+use super::dialer::{configuration, prepared};
 use super::url::Sentinels;
 use crate::clock::{Clock, Tick};
 use crate::store::{StoreError, StoreErrorKind};

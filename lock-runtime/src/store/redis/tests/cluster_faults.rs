@@ -221,3 +221,45 @@ fn slots_of_the_names_of_a_lock_are_one() {
         assert_eq!(slot(names.channel(kind).to_string()), lock);
     }
 }
+
+#[tokio::test]
+async fn a_cluster_that_is_down_is_not_ready() {
+    let mut cluster = Cluster::start().await;
+    let store = cluster.store();
+    let name = key_at(&cluster, 0);
+    granted(&store, &[item(&name)]).await;
+    cluster.servers[2].kill();
+    until("the others notice", async || {
+        let info: String = cluster.servers[0].command(&["CLUSTER", "INFO"]).await;
+        info.contains("cluster_state:fail")
+    })
+    .await;
+    let error = acquire(&store, &[item(&name)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
+    assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
+    assert!(cluster.store().check().await.unwrap_err().is_transient());
+    cluster.servers[2].start_again();
+    until("it is up again", async || acquire(&store, &[item(&name)]).await.is_ok()).await;
+    until("all of it is up again", async || store.check().await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_holds_up_nobody_else() {
+    let cluster = partial().await;
+    let names = [0, 1].map(|index| key_at(&cluster, index));
+    // It is the seed that is asked first, too.
+    cluster.servers[0].signal("STOP");
+    let url = format!("{},127.0.0.1:{}", cluster.url(), cluster.servers[1].port());
+    let Servers::Cluster(seeds) = servers(&url).unwrap() else { panic!("no cluster") };
+    let store = RedisStore::cluster(&seeds, options()).unwrap();
+    let mine = [item(&names[1])];
+    granted(&store, &mine).await;
+    let wish = [item(&names[0])];
+    let stopped = acquire(&store, &wish);
+    let kept = keep(&store, &mine, LEASE * 2);
+    let (stopped, kept) = tokio::join!(stopped, kept);
+    assert!(stopped.unwrap_err().is_transient());
+    assert_eq!(kept, [Kept::Renewed]);
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+    cluster.servers[0].signal("CONT");
+}

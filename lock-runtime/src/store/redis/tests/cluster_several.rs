@@ -3,6 +3,7 @@
 use super::cluster::Cluster;
 use super::*;
 use crate::store::{Acquired, StoreErrorKind, Withdrawn};
+use crate::token::FencingToken;
 
 /// Names in three slots, at three servers, in an order that is not that of their slots.
 fn apart(cluster: &Cluster) -> [String; 3] {
@@ -23,7 +24,7 @@ async fn keys_of_three_servers_are_taken_renewed_and_given_back_together() {
     for (item, range) in mine.iter().zip(&granted.tokens) {
         let status = store.status(item.key.clone()).await.unwrap();
         assert_eq!(status.holders, [(item.owner.clone(), 1)]);
-        assert_eq!(status.last_token.map(|token| token.get()), Some(range.last), "each has its own token");
+        assert_eq!(status.last_token.map(FencingToken::get), Some(range.last), "each has its own token");
     }
     assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed; 3]);
     let stranger = item(mine[1].key.as_str());
