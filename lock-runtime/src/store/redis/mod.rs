@@ -54,6 +54,7 @@ mod steps;
 mod subscriber;
 mod synced;
 pub(crate) mod url;
+mod url_parts;
 
 #[cfg(test)]
 mod tests;
