@@ -34,6 +34,8 @@ mod connection;
 mod dialer;
 mod fair;
 mod fault;
+#[cfg(feature = "testing")]
+pub(crate) mod fuzzing;
 mod group;
 mod join;
 mod kinds;
