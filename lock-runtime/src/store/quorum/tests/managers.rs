@@ -110,7 +110,7 @@ async fn what_a_quorum_cannot_do_is_said_clearly() {
     for (url, hint) in [
         ("quorum:memory:|memory:", "use 3"),
         ("quorum:memory:", "no safer than that store"),
-        ("quorum:", "begins with"),
+        ("quorum:", "url1|url2|url3"),
         ("quorum:memory:a|memory:a|memory:b", "twice"),
         ("quorum:memory:|quorum:memory:|memory:", "not of quorums"),
         ("quorum:memory:|memory:|etcd://user:secret@host", "etcd"),
