@@ -126,6 +126,7 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --break <how>       break the lock, which the checkers must notice: double-grant, reused-token, leak, deaf-waiter,
                       no-lost-signal
   --report <file>     write the table as Markdown
+  --keep              keep the logs of a run in which nothing was found too
   --judge <folder>    only check the logs of an earlier run
 
 The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server and a C

@@ -50,6 +50,8 @@ struct Options {
     lease: Option<Duration>,
     skew: Duration,
     report: Option<PathBuf>,
+    /// Whether logs are kept in which nothing was found.
+    keep: bool,
     /// A folder with the logs of an earlier run.
     logs: Option<PathBuf>,
 }
@@ -66,6 +68,7 @@ impl Options {
             lease: None,
             skew: Duration::ZERO,
             report: None,
+            keep: false,
             logs: None,
         };
         // `--name value` and `--name=value` are the same.
@@ -103,11 +106,12 @@ impl Options {
                 "--lease" => options.lease = Some(seconds(arg, value()?)?),
                 "--skew" => options.skew = seconds(arg, value()?)?,
                 "--judge" => options.logs = Some(value()?.into()),
+                "--keep" => options.keep = true,
                 "--report" => options.report = Some(value()?.into()),
                 _ => {
                     return Err(format!(
                         "chaos knows no {arg:?}; it takes --minutes, --once, --seed, --topology, --only, --break, \
-                         --replication, --lease, --skew, --report, --judge"
+                         --replication, --lease, --skew, --report, --keep, --judge"
                     ));
                 }
             }
@@ -153,7 +157,7 @@ fn parent(options: &Options) -> Result<bool, String> {
         let logs = tempfile::Builder::new().prefix("lock-chaos-").tempdir().map_err(said)?.keep();
         let outcome = run(&plan, &logs, &|| interrupted.load(Ordering::Relaxed), &|line| println!("{line}"))
             .map_err(said);
-        if outcome.as_ref().is_ok_and(Outcome::is_clean) {
+        if outcome.as_ref().is_ok_and(Outcome::is_clean) && !options.keep {
             let _ = std::fs::remove_dir_all(&logs);
         } else {
             println!("the logs are in {}; the seed was {}", logs.display(), plan.seed);

@@ -169,6 +169,11 @@ impl Arena {
         &self.proxies[at]
     }
 
+    /// Servers hear of the ends of their connections that faults have kept from them.
+    pub(super) fn bury_dead(&self) {
+        self.proxies.iter().for_each(Proxy::bury_dead);
+    }
+
     pub(super) fn sentinels(&self) -> Option<&Sentinels> {
         match &self.servers {
             Servers::Sentinels(sentinels) => Some(sentinels),

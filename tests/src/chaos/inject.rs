@@ -7,7 +7,7 @@ use super::arena::{Topology, tell};
 use super::fault::Fault;
 use super::run::Stage;
 use super::want::{WANTED, stored};
-use super::{CALL_TIMEOUT, LEASE};
+use super::{CALL_TIMEOUT, LEASE, MAX_LEASE};
 use crate::cluster::slot_of;
 use crate::history::Loses;
 use crate::proxy::{Fault as Trouble, Injection, Line, Way};
@@ -19,8 +19,8 @@ const LONG: Duration = LEASE.saturating_mul(5).checked_div(4).expect("not zero")
 const SHORT: Duration = Duration::from_millis(1500);
 /// How long something is tried that needs the right moment.
 const TRIES: Duration = Duration::from_secs(5);
-/// For how long a server of a quorum is not believed that has lost its data, its clock stepped back in the meantime.
-const QUARANTINE: Duration = Duration::from_secs(125);
+/// For how long a server of a quorum is not believed that has lost its data, from when that is noticed.
+const QUARANTINE: Duration = MAX_LEASE.saturating_add(Duration::from_secs(4));
 const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
 
 /// Where a fault hits.
@@ -31,18 +31,16 @@ pub(super) struct Target {
 
 impl Stage<'_> {
     /// Where a fault is to hit: a key that is held by one at a time, as the store names it, and a server that serves it.
-    pub(super) fn aim(&mut self, fault: Fault) -> Target {
+    pub(super) fn aim(&mut self) -> Target {
         let key = stored(WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)]);
         let mut at = self.arena.serving(&key, &mut self.dice);
         if self.arena.topology == Topology::Quorum {
-            // One that has lost its data has no vote until the locks are over that it may have forgotten. All that takes
-            // data hits the same one, and so does everything else for so long: two at a time are too many of three.
-            let last = self.arena.servers().len() - 1;
-            if fault.loses() != Loses::Nothing || fault == Fault::ClockBehind {
-                self.spared_until = Instant::now() + QUARANTINE;
-            }
-            if Instant::now() < self.spared_until {
-                at = last;
+            // One that has lost its data has no vote until the locks are over that it may have forgotten. For so long faults
+            // hit the same one: two at a time are too many of three.
+            if let Some((weak, until)) = self.weak
+                && Instant::now() < until
+            {
+                at = weak;
             }
         }
         Target { key, at }
@@ -58,23 +56,27 @@ impl Stage<'_> {
             }
             // It is set right again, which takes keys.
             Fault::ClockBehind if self.arena.is_replicated() => Loses::Keys,
-            // The one that takes over may not have heard of the last tokens, and show an earlier time. While the keys of a
-            // lock are at two servers, the time of one of them is the token.
-            Fault::Failover
-            | Fault::LossyFailover
-            | Fault::Promotion
-            | Fault::MovedSlot
-            | Fault::HalfMovedSlot
-                if self.arena.clocks_differ() =>
-            {
+            // The one that takes over may not have heard of the last tokens, and show an earlier time.
+            Fault::Failover | Fault::LossyFailover | Fault::Promotion if self.arena.clocks_differ() => {
                 Loses::KeysAndTokens
             }
+            // While the keys of a lock are at two servers, the time of one of them is the token.
+            Fault::MovedSlot | Fault::HalfMovedSlot if self.arena.clocks_differ() => Loses::Tokens,
             _ => fault.loses(),
         }
     }
 
     /// Does it, and undoes it. Says whether it has really happened.
-    pub(super) fn inject(&mut self, fault: Fault, Target { key, at }: Target) -> io::Result<bool> {
+    pub(super) fn inject(&mut self, fault: Fault, target: Target) -> io::Result<bool> {
+        let at = target.at;
+        let happened = self.carry_out(fault, target)?;
+        if fault.loses().keys() || fault == Fault::ClockBehind {
+            self.weak = Some((at, Instant::now() + QUARANTINE));
+        }
+        Ok(happened)
+    }
+
+    fn carry_out(&mut self, fault: Fault, Target { key, at }: Target) -> io::Result<bool> {
         match fault {
             Fault::Partition
             | Fault::PartitionToServer
@@ -111,11 +113,11 @@ impl Stage<'_> {
             }
             Fault::Failover | Fault::LossyFailover | Fault::Promotion => self.fail_over(fault, at, &key),
             Fault::MovedSlot | Fault::HalfMovedSlot => self.move_slot(fault, &key),
-            Fault::ClockAhead => self.step(at, 60).map(|()| true),
+            Fault::ClockAhead => self.step(at, 60, self.arena.is_replicated()).map(|()| true),
             Fault::ClockBehind => {
                 // What a process has left that was killed a moment ago would be there for another minute.
                 self.rest(LEASE + Duration::from_secs(1))?;
-                self.step(at, -60).map(|()| true)
+                self.step(at, -60, self.arena.topology != Topology::Single).map(|()| true)
             }
             Fault::Flush
             | Fault::ScriptFlush
@@ -131,12 +133,13 @@ impl Stage<'_> {
         }
     }
 
-    /// Steps a clock. Where others may take over it is set right again: a key that was not given back before a failover would
-    /// be there for as much longer as the clocks differ, which is for runs with a skew.
-    fn step(&mut self, at: usize, seconds: i64) -> io::Result<()> {
+    /// Steps a clock, and sets it right again if that is said. Where others may take over, a key that was not given back
+    /// before a failover would be there for as much longer as the clocks differ, which is for runs with a skew; and a server
+    /// of a quorum would not be believed for so much longer that had lost its data before.
+    fn step(&mut self, at: usize, seconds: i64, and_back: bool) -> io::Result<()> {
         self.arena.step(at, seconds)?;
         self.rest(LONG)?;
-        if self.arena.is_replicated() {
+        if and_back {
             self.arena.step(at, -seconds)?;
         }
         Ok(())

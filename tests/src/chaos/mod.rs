@@ -32,6 +32,8 @@ use std::time::Duration;
 
 /// Of renewed locks.
 pub(crate) const LEASE: Duration = Duration::from_millis(2400);
+/// The longest on the servers of a quorum: for so long one that lost its data has no vote.
+const MAX_LEASE: Duration = Duration::from_secs(6);
 /// Of one call to a store.
 const CALL_TIMEOUT: Duration = Duration::from_millis(1000);
 /// The longest pause of a waiter that hears nothing.

@@ -136,8 +136,8 @@ pub(super) struct Stage<'a> {
     pub(super) dice: Dice,
     workers: Vec<Worker>,
     lives: Vec<u64>,
-    /// Until when faults hit the last server only.
-    pub(super) spared_until: Instant,
+    /// A server of a quorum that may have forgotten something, and until when.
+    pub(super) weak: Option<(usize, Instant)>,
     interrupted: &'a dyn Fn() -> bool,
 }
 
@@ -166,7 +166,7 @@ pub fn run(
         dice: Dice::new(plan.seed).fork(2),
         workers: Vec::new(),
         lives: vec![0; plan.processes],
-        spared_until: Instant::now(),
+        weak: None,
         interrupted,
     };
     for place in 0..plan.processes {
@@ -186,7 +186,7 @@ pub fn run(
         if plan.time.is_some_and(|time| start.elapsed() >= time) {
             break;
         }
-        let target = stage.aim(fault);
+        let target = stage.aim();
         log.say(&Event::Fault {
             name: fault.name().to_owned(),
             loses: stage.loses(fault, &target),
@@ -217,7 +217,6 @@ pub fn run(
     for what in left {
         log.say(&Event::Remains { what: Remains::Other, ttl: None, name: what });
     }
-    stage.close_forgotten_connections();
     stage.note_what_is_left(&log)?;
     drop(observer);
     for key in WANTED {
@@ -350,18 +349,13 @@ impl Stage<'_> {
         Ok(left)
     }
 
-    /// Closes what a server takes for subscribers. Black holes swallow the ends of connections too, so there may be some of
-    /// which their clients know nothing; who lives and wants to listen comes back.
-    fn close_forgotten_connections(&self) {
-        for server in self.arena.servers() {
-            let _ = tell(server, &["CLIENT", "KILL", "TYPE", "pubsub"]);
-        }
-    }
-
     /// Waits until nothing is left but counters, and notes what is.
     fn note_what_is_left(&mut self, log: &Log) -> io::Result<()> {
         let by = Instant::now() + QUEUE_LIFE.max(self.plan.lease) + CALL_TIMEOUT + self.plan.slack / 2;
         loop {
+            // What a process has ended is no listener of it, although a black hole keeps that from the server. Whatever is
+            // left then, a living process listens to.
+            self.arena.bury_dead();
             let left = self.left()?;
             let lasting = |(what, ..): &(Remains, Option<Duration>, String)| *what != Remains::Counter;
             if Instant::now() >= by || !left.iter().any(lasting) {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::orders::{Broken, Orders};
 use super::want::{MUTEXES, TOGETHER, Wish};
-use super::{CALL_TIMEOUT, FALLBACK, LEASE};
+use super::{CALL_TIMEOUT, FALLBACK, LEASE, MAX_LEASE};
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
 use crate::history::{Event, Kind, Log, Outcome, Want, Wrote};
@@ -137,6 +137,7 @@ async fn connect(orders: &Orders) -> Result<LockManager, ConnectError> {
     loop {
         let settings = LockManager::builder()
             .lease(orders.lease)
+            .max_lease(MAX_LEASE.max(orders.lease))
             .call_timeout(CALL_TIMEOUT)
             .connect_timeout(CALL_TIMEOUT * 2)
             .fallback_poll(FALLBACK)

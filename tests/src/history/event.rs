@@ -75,15 +75,31 @@ pub enum Outcome {
 }
 
 /// What a fault takes from a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loses {
     /// Nothing (class A): validity intervals must not overlap.
     Nothing,
     /// Keys (class B): deleted, flushed, evicted, expired by a clock that was stepped forward, not replicated before a
     /// failover. What was held then may overlap one validity.
     Keys,
-    /// Keys, and the condition for tokens that grow: the counter is gone and the clock behind the highest token.
+    /// The condition for tokens that grow: the counter is gone or not asked, and the clock behind the highest token.
+    Tokens,
+    /// Both.
     KeysAndTokens,
+}
+
+impl Loses {
+    /// Whether it takes keys.
+    #[must_use]
+    pub fn keys(self) -> bool {
+        matches!(self, Self::Keys | Self::KeysAndTokens)
+    }
+
+    /// Whether it takes the condition for tokens that grow.
+    #[must_use]
+    pub fn tokens(self) -> bool {
+        matches!(self, Self::Tokens | Self::KeysAndTokens)
+    }
 }
 
 /// What became of a conditional write.

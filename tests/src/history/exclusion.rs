@@ -1,12 +1,12 @@
 //! (1) Validity intervals of one key do not overlap, unless both read. Where keys were lost, what was held then may
 //! overlap what comes after by one validity.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use super::check::Limits;
-use super::event::Loses;
 use super::request::{Fault, Grant, History, Request};
-use super::spans::{length, nanos};
+use super::spans::nanos;
 
 /// A time in which a key was held.
 #[derive(Clone, Copy)]
@@ -70,8 +70,9 @@ pub(crate) fn beside<'a>(windows: &[Window<'a>]) -> Vec<(Window<'a>, Window<'a>)
 pub(super) fn overlaps(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for (key, grants) in history.grants() {
-        let mut excuses = Excuses::new(history, limits);
-        for (window, other) in beside(&windows(&grants)) {
+        let windows = windows(&grants);
+        let mut excuses = Excuses::new(history, limits, &windows);
+        for (window, other) in beside(&windows) {
             if !excuses.excuse(&other, &window) {
                 found.push(format!("{key}: {window} while {other}"));
             }
@@ -80,10 +81,19 @@ pub(super) fn overlaps(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// The losses of keys, and which earlier holder each of them has left.
+/// The losses of keys, and what each of them has left.
 struct Excuses<'a> {
-    faults: Vec<(&'a Fault, Option<Survivor<'a>>)>,
+    losses: Vec<Loss<'a>>,
+    windows: &'a [Window<'a>],
     longest: u64,
+}
+
+/// A fault that took keys: what was granted before it may be beside what was granted afterwards.
+struct Loss<'a> {
+    fault: &'a Fault,
+    survivor: Option<Survivor<'a>>,
+    before: HashSet<&'a str>,
+    afterwards: HashSet<&'a str>,
 }
 
 /// Who does not know yet that its hold is lost.
@@ -95,32 +105,54 @@ enum Survivor<'a> {
 }
 
 impl<'a> Excuses<'a> {
-    fn new(history: &'a History, limits: &Limits) -> Self {
-        let losses = history.faults.iter().filter(|fault| fault.loses >= Loses::Keys);
-        Self { faults: losses.map(|fault| (fault, None)).collect(), longest: nanos(limits.lease) }
+    fn new(history: &'a History, limits: &Limits, windows: &'a [Window<'a>]) -> Self {
+        let faults = history.faults.iter().filter(|fault| fault.loses.keys());
+        let loss = |fault| Loss { fault, survivor: None, before: HashSet::new(), afterwards: HashSet::new() };
+        Self { losses: faults.map(loss).collect(), windows, longest: nanos(limits.lease) }
     }
 
-    /// One holder from before a loss may be beside those from after it.
-    fn excuse(&mut self, before: &Window<'a>, after: &Window<'a>) -> bool {
-        let overlap = length((after.from, before.to.min(after.to)));
-        if nanos(overlap) > self.longest {
-            return false;
-        }
-        // A process that does not know yet may hand on what it has lost: then the survivor is granted later, and has the
-        // smaller token.
-        let handed_on = after.token < before.token && after.process != before.process;
-        for (fault, survivor) in &mut self.faults {
-            let over = fault.to.saturating_add(self.longest);
-            let between = before.granted <= fault.to && fault.from <= after.from && after.from <= over;
-            let old = if handed_on && fault.loses == Loses::Keys { after } else { before };
-            let who = || if old.shared { Survivor::Readers } else { Survivor::Of(old.process) };
-            if between && survivor.as_ref().is_none_or(|known| *known == who()) {
-                *survivor = Some(who());
-                return true;
-            }
-        }
-        false
+    fn excuse(&mut self, earlier: &Window<'a>, later: &Window<'a>) -> bool {
+        let Self { losses, windows, longest } = self;
+        losses.iter_mut().any(|loss| {
+            // A process that does not know yet may hand on what it has lost: then the survivor is the later one.
+            loss.excuse(earlier, later, windows, *longest) || loss.excuse(later, earlier, windows, *longest)
+        })
     }
+}
+
+impl<'a> Loss<'a> {
+    /// One holder from before may be beside those from afterwards, until the last renewal that it can have got is over.
+    fn excuse(&mut self, old: &Window<'a>, new: &Window<'a>, all: &[Window<'a>], longest: u64) -> bool {
+        let Fault { from, to, loses, .. } = *self.fault;
+        let who = if old.shared { Survivor::Readers } else { Survivor::Of(old.process) };
+        let excused = from <= new.granted
+            && is_from(old, to, all)
+            && old.to <= to.saturating_add(longest)
+            // The counter goes on where it was, or with the time.
+            && (loses.tokens() || old.token < new.token)
+            && !self.afterwards.contains(old.id)
+            && !self.before.contains(new.id)
+            && self.survivor.as_ref().is_none_or(|known| *known == who);
+        if excused {
+            self.survivor = Some(who);
+            self.before.insert(old.id);
+            self.afterwards.insert(new.id);
+        }
+        excused
+    }
+}
+
+/// Whether it is from a hold that was granted by then. A hold's tokens come one after the other, so others have none between
+/// those of requests that had it in turn.
+fn is_from(window: &Window<'_>, by: u64, all: &[Window<'_>]) -> bool {
+    let handed_on_from = |first: &Window<'_>| {
+        let among = |other: &Window<'_>| first.token <= other.token && other.token <= window.token;
+        first.process == window.process
+            && first.granted <= by
+            && among(first)
+            && all.iter().all(|other| other.process == window.process || !among(other))
+    };
+    window.granted <= by || all.iter().any(handed_on_from)
 }
 
 #[cfg(test)]
@@ -153,25 +185,94 @@ mod tests {
         assert_eq!(found(Exclusion, &[("0.0", first), ("1.0", &reader(29))]), 1);
     }
 
-    #[test]
-    fn a_loss_of_keys_excuses_one_overlap() {
-        let loss = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
-        assert_eq!(beside("mutex", "mutex", 200, loss), 0);
-        assert_eq!(beside("mutex", "mutex", 90, loss), 1, "granted before the loss");
-        assert_eq!(beside("mutex", "mutex", 200, &loss.replace("keys", "nothing")), 1, "nothing was lost");
-        let third = "1 10 10 ask mutex patient 60000 - 1 a\n1 300 2900 granted 7";
-        let first = "1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5";
-        let second = "1 10 10 ask mutex patient 60000 - 1 a\n1 200 1900 granted 6";
-        let logs = [("0.0", first), ("1.0", second), ("2.0", third), ("run", loss)];
-        assert_eq!(found(Exclusion, &logs), 1, "a second overlap by one loss");
+    const LOSS: &str = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
+
+    /// A hold: its token, from and to.
+    type Hold = (u64, u64, u64);
+
+    /// Processes that hold the key one time after the other, with a fault meanwhile.
+    fn overlaps_of(fault: &str, holders: &[(&str, &str, &[Hold])]) -> usize {
+        let mut logs = vec![("run", fault.to_owned())];
+        for (name, kind, holds) in holders {
+            let each = holds.iter().zip(1..).map(|((token, from, to), n)| {
+                let ask = format!("{n} 10 10 ask {kind} patient 60000 - {n} a");
+                format!("{ask}\n{n} {from} {to} granted {token}\n{n} {to} {to} end\n")
+            });
+            logs.push((name, each.collect()));
+        }
+        let logs: Vec<(&str, &str)> = logs.iter().map(|(name, log)| (*name, log.as_str())).collect();
+        found(Exclusion, &logs)
+    }
+
+    fn overlaps(fault: &str, holders: &[(&str, &[Hold])]) -> usize {
+        let holders: Vec<_> = holders.iter().map(|(name, holds)| (*name, "mutex", *holds)).collect();
+        overlaps_of(fault, &holders)
     }
 
     #[test]
-    fn a_loss_of_keys_does_not_excuse_more_than_one_validity() {
+    fn a_loss_of_keys_excuses_one_survivor() {
+        let with = |fault: &str, from| overlaps(fault, &[("0", &[(5, 20, 900)]), ("1", &[(6, from, 1900)])]);
+        assert_eq!((with(LOSS, 200), with(LOSS, 100)), (0, 0));
+        assert_eq!(with(LOSS, 90), 1, "granted before the loss");
+        assert_eq!(with("", 200), 1, "nothing happened");
+        for kind in ["nothing", "tokens"] {
+            let fault = LOSS.replace("keys", kind);
+            assert_eq!(with(&fault, 200), 1, "{kind}: no key was lost");
+        }
+        // One after the other from the new state, beside the same survivor.
+        let turns = &[(6, 200, 300), (7, 310, 400)];
+        assert_eq!(overlaps(LOSS, &[("0", &[(5, 20, 900)]), ("1", turns)]), 0);
+    }
+
+    #[test]
+    fn two_holders_from_after_a_loss_are_not_excused() {
+        let late = &[(5, 120, 900)];
+        assert_eq!(overlaps(LOSS, &[("0", late), ("1", &[(6, 200, 1900)])]), 1);
+        // Nor if the first of them came while the loss went on, and is known by the survivor beside it.
+        let three = &[("0", &[(5, 20, 900)][..]), ("1", &[(6, 105, 900)]), ("2", &[(7, 300, 1900)])];
+        assert_eq!(overlaps(LOSS, three), 1);
+    }
+
+    #[test]
+    fn only_one_process_survives_a_loss_or_any_readers() {
+        let two = |kind| {
+            let before: [(&str, &str, &[Hold]); 2] =
+                [("0", kind, &[(5, 20, 900)]), ("1", kind, &[(6, 30, 900)])];
+            let after: (&str, &str, &[Hold]) = ("2", "write", &[(7, 200, 900)]);
+            (overlaps_of(LOSS, &before), overlaps_of(LOSS, &[before[0], before[1], after]))
+        };
+        assert_eq!(two("mutex"), (1, 2), "beside each other, and both beside the third");
+        assert_eq!(two("read"), (0, 0));
+    }
+
+    #[test]
+    fn a_survivor_may_hand_on_within_its_process() {
+        let other = |token| ("1", vec![(token, 200, 900)]);
+        let with = |fault: &str, first: &[(u64, u64, u64)], (name, grants): (&str, Vec<_>)| {
+            overlaps(fault, &[("0", first), (name, &grants)])
+        };
+        // Granted before the loss, and handed on after the other was granted.
+        let handed = &[(5, 20, 150), (6, 250, 500)];
+        assert_eq!(with(LOSS, handed, other(1000)), 0);
+        assert_eq!(
+            with(&LOSS.replace("keys", "keys-and-tokens"), handed, other(2)),
+            0,
+            "the counter began again"
+        );
+        assert_eq!(with(LOSS, handed, other(2)), 1, "the counter did not");
+        assert_eq!(with(LOSS, &[(5, 20, 150), (7, 250, 500)], other(6)), 1, "somebody was between");
+        assert_eq!(with(LOSS, &[(6, 250, 500)], other(1000)), 1, "nothing was there to hand on");
+        let without = &[(5, 120, 150), (6, 250, 500)];
+        assert_eq!(with(LOSS, without, other(1000)), 1, "the first was granted after the loss");
+    }
+
+    #[test]
+    fn a_survivor_is_valid_for_no_longer_than_one_validity() {
         // The lease of these tests is a second.
-        let first = "1 10 10 ask mutex patient 60000 - 1 a\n1 20 9000000000 granted 5";
-        let second = "1 10 10 ask mutex patient 60000 - 1 a\n1 200 9000000000 granted 6";
-        let loss = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
-        assert_eq!(found(Exclusion, &[("0.0", first), ("1.0", second), ("run", loss)]), 1);
+        const SECOND: u64 = 1_000_000_000;
+        let until = |to| overlaps(LOSS, &[("0", &[(5, 20, to)]), ("1", &[(6, 200, 3 * SECOND)])]);
+        assert_eq!((until(SECOND + 110), until(SECOND + 111)), (0, 1), "it was renewed after the loss");
+        let late = |from| overlaps(LOSS, &[("0", &[(5, 20, 2 * SECOND)]), ("1", &[(6, from, 3 * SECOND)])]);
+        assert_eq!(late(2 * SECOND - 10), 1, "beside it for a moment, and long after");
     }
 }

@@ -1,7 +1,7 @@
 //! (9) Nobody releases another's lock: what is valid and was not lost by a fault is there when it is looked for.
 
 use super::check::Limits;
-use super::event::{Loses, Outcome};
+use super::event::Outcome;
 use super::request::{Grant, History};
 
 /// What the library says when the store has not the hold any more.
@@ -14,7 +14,7 @@ pub(super) fn taken_away(history: &History, _: &Limits) -> Vec<String> {
         let (key, id) = (&request.key, &request.id);
         // A hold that was granted before the loss, or while it went on, may be gone afterwards.
         let lost = |by: u64| {
-            let takes = history.faults.iter().filter(|fault| fault.loses >= Loses::Keys);
+            let takes = history.faults.iter().filter(|fault| fault.loses.keys());
             takes.into_iter().any(|fault| fault.from <= by && request.asked <= fault.to)
         };
         let valid = grant.looks.iter().filter(|(at, until)| until > at).map(|(_, until)| *until).max();

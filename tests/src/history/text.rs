@@ -43,8 +43,12 @@ impl Named for ErrorClass {
 }
 
 impl Named for Loses {
-    const NAMES: &'static [(Self, &'static str)] =
-        &[(Self::Nothing, "nothing"), (Self::Keys, "keys"), (Self::KeysAndTokens, "keys-and-tokens")];
+    const NAMES: &'static [(Self, &'static str)] = &[
+        (Self::Nothing, "nothing"),
+        (Self::Keys, "keys"),
+        (Self::Tokens, "tokens"),
+        (Self::KeysAndTokens, "keys-and-tokens"),
+    ];
 }
 
 impl Named for Wrote {

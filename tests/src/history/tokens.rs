@@ -4,14 +4,13 @@
 use std::collections::HashMap;
 
 use super::check::{Limits, SameToken};
-use super::event::Loses;
 use super::exclusion::{Window, windows};
 use super::request::{Grant, History, Request};
 
 type Granted<'a> = (&'a Request, &'a Grant);
 
 pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
-    let lost = history.faults.iter().filter(|fault| fault.loses == Loses::KeysAndTokens);
+    let lost = history.faults.iter().filter(|fault| fault.loses.tokens());
     let lost: Vec<(u64, u64)> = lost.map(|fault| (fault.from, fault.to)).collect();
     let mut found = Vec::new();
     for (key, grants) in history.grants() {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Limits;
-use super::event::{ErrorClass, Kind, Loses, Outcome, Want};
+use super::event::{ErrorClass, Kind, Outcome, Want};
 use super::request::{History, Life, Request};
 use super::spans::{Spans, length, nanos};
 
@@ -78,7 +78,7 @@ fn held(history: &History, outages: &Spans, limits: &Limits) -> BTreeMap<String,
         spans.entry(&request.key).or_default().extend(open.spans(request, life, history.end));
     }
     // A store that has lost its latest may have holders and waiters that are gone.
-    let losses = history.faults.iter().filter(|fault| fault.loses >= Loses::Keys);
+    let losses = history.faults.iter().filter(|fault| fault.loses.keys());
     let rest = nanos(limits.lease.max(limits.waiter_life));
     let losses: Vec<_> = losses.map(|fault| (fault.from, fault.to.saturating_add(rest))).collect();
     let all = spans

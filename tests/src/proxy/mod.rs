@@ -95,6 +95,8 @@ struct Shared {
     accepted: AtomicUsize,
     delayed: AtomicUsize,
     passed: [[AtomicUsize; 2]; 5],
+    /// The connections are over that one side has ended and the other has not heard of.
+    buried: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -165,6 +167,12 @@ impl Proxy {
     #[must_use]
     pub fn delayed(&self) -> usize {
         self.shared.delayed.load(Ordering::SeqCst)
+    }
+
+    /// Ends the connections that one side has ended already while a fault kept that from the other, which still counts on
+    /// them. Those whose two sides both have them open stay.
+    pub fn bury_dead(&self) {
+        self.shared.buried.notify_waiters();
     }
 
     /// How many connections were made.
@@ -275,7 +283,10 @@ impl Connection {
         loop {
             match from.read(&mut buffer).await {
                 Ok(0) => {
-                    if !swallowing {
+                    if swallowing {
+                        self.shared.buried.notified().await;
+                        self.cut.notify_one();
+                    } else {
                         let _ = to.shutdown().await;
                     }
                     return;

@@ -77,6 +77,31 @@ fn the_server_sees_ends_and_resets_and_no_black_holes() {
 }
 
 #[test]
+fn the_server_hears_of_the_dead_when_they_are_buried_and_keeps_the_living() {
+    let (_runtime, server, proxy) = proxied();
+    let clients = || server.cli(&["CLIENT", "LIST"]).lines().count();
+    let hit = || {
+        let mut connection = Connection::open(proxy.addr(), SHORT).unwrap();
+        let _injection = proxy.next(1, Line::Commands, Way::ToServer, Fault::BlackHole);
+        assert!(connection.command(&["INCR", "n"]).is_err());
+        connection
+    };
+    let (living, dead) = (hit(), hit());
+    assert_eq!(clients(), 3, "and the one that asks");
+    drop(dead);
+    eventually_blocking(
+        || {
+            proxy.bury_dead();
+            clients() == 2
+        },
+        LONG,
+    );
+    proxy.bury_dead();
+    assert_eq!(clients(), 2, "its client still has it");
+    drop(living);
+}
+
+#[test]
 fn a_half_closed_connection_still_sends() {
     let (_runtime, server, proxy) = proxied();
     let mut connection = Connection::open(proxy.addr(), LONG).unwrap();

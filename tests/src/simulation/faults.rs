@@ -98,7 +98,7 @@ pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: 
                     (server, loses) = (world.servers.len() - 1, Loses::Nothing);
                 }
                 behind |= deed == Deed::StepBack;
-                lost |= loses >= Loses::Keys;
+                lost |= loses.keys();
                 world.log.say(&Event::Fault { name: name.clone(), loses, errors });
                 carry_out(&world, deed, (process, server), time).await;
                 world.log.say(&Event::FaultOver { name });

@@ -201,6 +201,12 @@ enum Op {
     Advance(u64),
     /// The subscriber's task: SUBSCRIBE and UNSUBSCRIBE, with what happens in between.
     Work,
+    /// It sends SUBSCRIBE, which is answered with its next work.
+    Ask,
+    /// It looks what it may leave while SUBSCRIBE is under way.
+    Leave,
+    /// The server ends a subscription by itself.
+    End(usize),
     Break,
 }
 
@@ -210,6 +216,9 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..20usize).prop_map(Op::Remove),
         2 => (1..150u64).prop_map(Op::Advance),
         6 => Just(Op::Work),
+        2 => Just(Op::Ask),
+        1 => Just(Op::Leave),
+        1 => (0..3usize).prop_map(Op::End),
         1 => Just(Op::Break),
     ]
 }
@@ -226,16 +235,21 @@ proptest! {
         let mut generation = registry.begin();
         registry.established(generation);
         let number = |name: &Arc<str>| name.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap();
-        let work = |registry: &mut Registry, server: &mut std::collections::BTreeSet<usize>, generation, now| {
-            for name in registry.take_todo(2) {
-                server.insert(number(&name));
-                registry.subscribed(generation, &name);
-                ring(registry);
-            }
+        let mut asked: Vec<Arc<str>> = Vec::new();
+        let leave = |registry: &mut Registry, server: &mut std::collections::BTreeSet<usize>, generation, now| {
             for name in registry.take_idle(at(now), LINGER, 2) {
                 server.remove(&number(&name));
                 registry.unsubscribed(generation, &name);
             }
+        };
+        let work = |registry: &mut Registry, server: &mut std::collections::BTreeSet<usize>, asked: &mut Vec<Arc<str>>, generation, now| {
+            asked.extend(registry.take_todo(2));
+            for name in asked.drain(..) {
+                server.insert(number(&name));
+                registry.subscribed(generation, &name);
+                ring(registry);
+            }
+            leave(registry, server, generation, now);
         };
         for op in ops {
             match op {
@@ -249,8 +263,17 @@ proptest! {
                 }
                 Op::Remove(_) => {}
                 Op::Advance(millis) => now += millis,
-                Op::Work => work(&mut registry, &mut server, generation, now),
+                Op::Work => work(&mut registry, &mut server, &mut asked, generation, now),
+                Op::Ask => asked.extend(registry.take_todo(2)),
+                Op::Leave => leave(&mut registry, &mut server, generation, now),
+                Op::End(number) => {
+                    if server.remove(&number) {
+                        registry.unsubscribed(generation, &name(number));
+                        ring(&mut registry);
+                    }
+                }
                 Op::Break => {
+                    asked.clear();
                     registry.disconnected(generation);
                     ring(&mut registry);
                     server.clear();
@@ -260,7 +283,7 @@ proptest! {
             }
         }
         for _ in 0..10 {
-            work(&mut registry, &mut server, generation, now);
+            work(&mut registry, &mut server, &mut asked, generation, now);
         }
         for (number, _, notices) in &mut watchers {
             prop_assert!(server.contains(number));
@@ -276,7 +299,7 @@ proptest! {
         }
         now += 1000;
         for _ in 0..10 {
-            work(&mut registry, &mut server, generation, now);
+            work(&mut registry, &mut server, &mut asked, generation, now);
         }
         prop_assert!(registry.is_empty() && server.is_empty());
         prop_assert_eq!(registry.next_idle(LINGER), None);
