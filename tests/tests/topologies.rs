@@ -75,7 +75,7 @@ async fn a_write_that_replication_swallowed_is_lost_by_a_failover() {
     }
     group.primary().cli(&["SET", "arrives", "1"]);
     eventually_blocking(|| group.servers()[1..].iter().all(|it| it.cli(&["GET", "arrives"]) == "1"), SOON);
-    let hole = proxy.from_now(Line::Commands, Way::ToClient, Fault::BlackHole);
+    let hole = proxy.from_now(Line::Replication, Way::ToClient, Fault::BlackHole);
     group.primary().cli(&["SET", "vanishes", "1"]);
     eventually_blocking(|| hole.hits() >= 2, SOON);
     group.servers_mut()[0].kill();
