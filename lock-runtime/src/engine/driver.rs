@@ -209,7 +209,12 @@ impl Driver {
                     self.unanswered = false;
                     engine.undo(request).await;
                 } else if error.outcome_unknown() {
-                    if self.queued.is_some() {
+                    if error.kind() == StoreErrorKind::Unsettled {
+                        // What undoes it may arrive later, and would undo a grant to the same owner. Its place is lost.
+                        self.stop_queueing();
+                        self.unanswered = false;
+                        engine.reap(request);
+                    } else if self.queued.is_some() {
                         // It is sent again under the same owner, so as not to lose its place.
                         self.unanswered = true;
                     } else {

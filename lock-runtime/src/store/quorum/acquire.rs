@@ -42,11 +42,12 @@ pub(super) async fn acquire(
     if request.stamp(ServerTime::from_micros(1)) == ServerTime::from_micros(0) {
         return Err(withdrawn());
     }
+    let Some(attempt) = request.parts.begin() else { return Err(unsettled()) };
     // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth each.
     let step = (request.timeout / 8).max(Duration::from_millis(1));
     first::first_use(&quorum, step).await;
     let ballot = Ballot {
-        attempt: request.parts.begin(),
+        attempt,
         tally: Tally::new(quorum.len()),
         began: quorum.now(),
         step,
@@ -58,6 +59,11 @@ pub(super) async fn acquire(
 
 pub(super) fn withdrawn() -> StoreError {
     StoreError::new(StoreErrorKind::TooLate, "the request was withdrawn before it was sent")
+}
+
+fn unsettled() -> StoreError {
+    let message = "an earlier attempt of this request is under way, or being undone; a new owner is needed";
+    StoreError::new(StoreErrorKind::Unsettled, message)
 }
 
 /// One attempt.
@@ -91,6 +97,7 @@ impl Ballot {
             Gate::Passed(gate, granted) => self.vote(gate, granted).await?,
         };
         if let Some(granted) = granted {
+            self.request.parts.settled();
             return Ok(Acquired::Granted(granted));
         }
         let held = !self.tally.remnants().is_empty();
@@ -239,7 +246,9 @@ impl Ballot {
 
     /// Gives back what the attempt has got.
     async fn undo(&self) -> Result<(), StoreError> {
-        undo::undo(&self.quorum, &self.request, &self.tally, self.step).await
+        undo::undo(&self.quorum, &self.request, &self.tally, self.step).await?;
+        self.request.parts.settled();
+        Ok(())
     }
 
     /// The request to send to a node.

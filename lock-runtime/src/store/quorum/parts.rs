@@ -28,6 +28,8 @@ pub(crate) struct Parts(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     attempt: u64,
+    /// An attempt is under way, or has ended without knowing that no withdrawal of it is.
+    unsettled: bool,
     made: Vec<Part>,
 }
 
@@ -52,8 +54,16 @@ impl Parts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin(&self) -> Attempt {
-        Attempt(self.inner().attempt)
+    /// `None` while an earlier attempt is [unsettled](Self::settled): what undoes it would undo this one too.
+    pub(super) fn begin(&self) -> Option<Attempt> {
+        let mut inner = self.inner();
+        let settled = !std::mem::replace(&mut inner.unsettled, true);
+        settled.then_some(Attempt(inner.attempt))
+    }
+
+    /// The attempt under way was granted, or everything that undoes it was answered.
+    pub(super) fn settled(&self) {
+        self.inner().unsettled = false;
     }
 
     /// The part to send to `node` now, the same as before if there is one. `None` when the request was withdrawn.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::{Quorum, unanswered};
+use super::calls::Quorum;
 use super::strays::Stray;
 use super::votes::{Certain, Tally};
 use crate::backoff::Backoff;
-use crate::store::{AcquireRequest, LockStore, ServerTime, StoreError, Withdrawn};
+use crate::store::{AcquireRequest, LockStore, ServerTime, StoreError, StoreErrorKind, Withdrawn};
 
 /// While a store can't be asked, that often at least.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Gives back what the ballot has left behind; an error with an unknown outcome when that is not certain.
+/// Gives back what the ballot has left behind; `Unsettled` when that is not certain. What was not answered goes on, and
+/// undoes whatever it finds when it arrives: a later grant to the same owner too.
 pub(super) async fn undo(
     quorum: &Arc<Quorum>,
     request: &AcquireRequest,
@@ -36,7 +37,8 @@ pub(super) async fn undo(
         return Ok(());
     }
     let lack = tally.lack();
-    Err(unanswered(&format!("{lack}; not yet undone at {unsettled:?}")))
+    let message = format!("{lack}; not yet undone at {unsettled:?}");
+    Err(StoreError::new(StoreErrorKind::Unsettled, message))
 }
 
 /// Withdraws requests from one store.
