@@ -24,11 +24,13 @@ pub(super) async fn keep(
     renewal: Renewal,
 ) -> Result<Vec<Kept>, StoreError> {
     let waits = |keep: &&KeepItem| keep.standing == Standing::Waiter;
+    let too_long = |keep: &&KeepItem| !waits(keep) && refuse_lease(&quorum, keep.lease).is_err();
     let part = |items: Vec<KeepItem>| (!items.is_empty()).then_some(items);
     let waiters = part(request.items.iter().filter(waits).cloned().collect());
-    let holders = part(request.items.iter().filter(|keep| !waits(keep)).cloned().collect());
-    for holder in holders.iter().flatten() {
-        refuse_lease(&quorum, holder.lease)?;
+    let holders = request.items.iter().filter(|keep| !waits(keep) && !too_long(keep));
+    let holders = part(holders.cloned().collect());
+    if let (None, None, Some(keep)) = (&waiters, &holders, request.items.first()) {
+        refuse_lease(&quorum, keep.lease)?;
     }
     let timeout = request.timeout * 3 / 4;
 
@@ -54,7 +56,12 @@ pub(super) async fn keep(
     let mut held = held.and_then(Result::ok).unwrap_or_default().into_iter();
     let mut waiting = waiting.and_then(Result::ok).unwrap_or_default().into_iter();
     let answer = |keep: &KeepItem| {
-        let next = if waits(&keep) { waiting.next() } else { held.next() };
+        let next = match keep {
+            keep if waits(&keep) => waiting.next(),
+            // One that can't be renewed for so long harms no other.
+            keep if too_long(&keep) => None,
+            _ => held.next(),
+        };
         next.unwrap_or(Kept::Unknown)
     };
     Ok(request.items.iter().map(answer).collect())

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::rig::*;
-use crate::store::{Acquired, Kept, LockStore, StoreErrorKind};
+use crate::store::{
+    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, StoreErrorKind,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_hold_is_renewed_by_a_majority() {
@@ -115,4 +117,18 @@ async fn a_release_after_a_slow_renewal_leaves_nothing() {
     rig.fail(&[2], Fault::None);
     tokio::time::sleep(SECOND * 6).await;
     assert_eq!(rig.holders("a").await, [None, None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_too_long_harms_no_other() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    assert!(matches!(process.acquire(request("b", 2)).await.unwrap(), Acquired::Granted(_)));
+    let long = KeepItem::hold(item("a", 1), MAX_LEASE + SECOND);
+    let items = vec![long.clone(), KeepItem::hold(item("b", 2), LEASE)];
+    let kept = process.keep(Arc::new(KeepRequest { items, timeout: SECOND })).await.unwrap();
+    assert_eq!(kept, [Kept::Unknown, Kept::Renewed]);
+    let alone = process.keep(Arc::new(KeepRequest { items: vec![long], timeout: SECOND })).await;
+    assert_eq!(alone.unwrap_err().kind(), StoreErrorKind::Unsupported);
 }
