@@ -91,8 +91,9 @@ impl Ballot {
             Gate::None => None,
             Gate::Busy(busy) => {
                 // It has spoken for all.
-                self.undo().await?;
-                return Ok(Acquired::Busy(busy));
+                let busy = Ok(busy);
+                self.undo(&busy).await?;
+                return busy.map(Acquired::Busy);
             }
             Gate::Passed(gate, granted) => self.vote(gate, granted).await?,
         };
@@ -101,16 +102,19 @@ impl Ballot {
             return Ok(Acquired::Granted(granted));
         }
         let held = !self.tally.remnants().is_empty();
-        self.undo().await?;
         let again = self.quorum.pause(1.0, 4.0).max(Duration::from_millis(1));
-        if self.tally.verdict(0) == Verdict::Won {
+        let won = self.tally.verdict(0) == Verdict::Won;
+        let refusal = if won {
             // Its tokens could not be written down, or others have got them: it is tried again soon.
             let server_time = self.tally.grants().first().map(|(_, granted)| granted.server_time);
             let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
-            return Ok(Acquired::Busy(Busy { item: 0, remaining: again, server_time }));
-        }
-        let busy = self.tally.refusal()?;
-        if held {
+            Ok(Busy { item: 0, remaining: again, server_time })
+        } else {
+            self.tally.refusal()
+        };
+        self.undo(&refusal).await?;
+        let busy = refusal?;
+        if held && !won {
             // So that rivals who have split the votes don't meet again.
             tokio::time::sleep(again).await;
         }
@@ -244,11 +248,34 @@ impl Ballot {
         Ok(Some(Granted { tokens: counters.tokens(), server_time }))
     }
 
-    /// Gives back what the attempt has got.
-    async fn undo(&self) -> Result<(), StoreError> {
-        undo::undo(&self.quorum, &self.request, &self.tally, self.step).await?;
-        self.request.parts.settled();
-        Ok(())
+    /// Gives back what the attempt has got, before `refusal` is told.
+    async fn undo(&self, refusal: &Result<Busy, StoreError>) -> Result<(), StoreError> {
+        let unsettled = undo::undo(&self.quorum, &self.request, &self.tally, self.step).await;
+        if unsettled.is_empty() {
+            self.request.parts.settled();
+            return Ok(());
+        }
+        if refusal.is_ok() && self.request.wait.is_none() && self.quorum.late.available_permits() > 0 {
+            // Nobody sends it again, and a store that does not answer makes no difference: it is undone there by and by.
+            self.undo_later(&unsettled);
+            return Ok(());
+        }
+        let nodes: Vec<usize> = unsettled.iter().map(|node| node + 1).collect();
+        let message = format!("{}; not yet undone at {nodes:?}", self.tally.lack());
+        Err(StoreError::new(StoreErrorKind::Unsettled, message))
+    }
+
+    fn undo_later(&self, nodes: &[usize]) {
+        let now = self.quorum.now();
+        let strays = nodes.iter().flat_map(|&node| {
+            let parts = self.request.parts.of(node).into_iter();
+            parts.map(move |part| {
+                let stray = Stray::new(node, part, now);
+                // It may be held there already.
+                Stray { until: stray.until.max(now + self.request.lease), ..stray }
+            })
+        });
+        undo::settle(&self.quorum, strays.collect());
     }
 
     /// The request to send to a node.
