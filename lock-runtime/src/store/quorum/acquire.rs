@@ -239,8 +239,9 @@ impl Ballot {
             let (strays, request) = (Arc::clone(&quorum.strays), Arc::clone(&self.request));
             quorum.options.tasks.spawn(async move {
                 while let Some((node, answer)) = late.next().await {
-                    if !answer.is_err_and(|error| error.outcome_unknown()) {
-                        strays.answered(&request.items, node);
+                    let answered = !answer.is_err_and(|error| error.outcome_unknown());
+                    if let Some(part) = request.parts.vote_of(node).filter(|_| answered) {
+                        strays.answered(&request.items, &part);
                     }
                 }
             });

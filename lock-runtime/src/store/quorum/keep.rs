@@ -168,14 +168,15 @@ async fn retake(
                 continue;
             }
             let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(&request));
-            calls.push((item, node, quorum.ask([node], timeout, ask)));
+            let answer = quorum.ask([node], timeout, ask);
+            calls.push((item, request, answer));
         }
     }
-    for (item, node, mut answer) in calls {
+    for (item, request, mut answer) in calls {
         let answer = answer.next().await.map_or_else(|| Err(unanswered("no answer")), |(_, answer)| answer);
         match answer {
             Err(error) if error.kind() == StoreErrorKind::Unanswered => {}
-            _ => renewing.answered(&item, node),
+            _ => renewing.answered(&item, &request),
         }
     }
 }

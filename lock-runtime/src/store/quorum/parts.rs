@@ -97,6 +97,13 @@ impl Parts {
         parts.map(|part| Arc::clone(&part.request)).collect()
     }
 
+    /// What asked a node for its vote.
+    pub(super) fn vote_of(&self, node: usize) -> Option<Arc<AcquireRequest>> {
+        let inner = self.inner();
+        let part = inner.made.iter().rev().find(|part| part.node == node && part.role == Role::Vote);
+        part.map(|part| Arc::clone(&part.request))
+    }
+
     /// What was sent to all nodes. The attempts under way send no more.
     pub(super) fn withdraw(&self) -> Vec<SentTo> {
         let mut inner = self.inner();

@@ -71,12 +71,12 @@ impl Strays {
         }
     }
 
-    /// A node has answered the request for these.
-    pub(super) fn answered(&self, items: &[Item], node: usize) {
+    /// This request was answered, which was made for these.
+    pub(super) fn answered(&self, items: &[Item], request: &Arc<AcquireRequest>) {
         let mut inner = lock(&self.0);
         let Some(item) = items.first() else { return };
         let Some(owner) = inner.owners.get_mut(&item.owner) else { return };
-        owner.strays.retain(|stray| stray.node != node);
+        owner.strays.retain(|stray| !Arc::ptr_eq(&stray.request, request));
         if owner.strays.is_empty() && owner.renewals == 0 {
             inner.owners.remove(&item.owner);
         }
@@ -129,8 +129,8 @@ impl Renewing {
     }
 
     /// It was answered.
-    pub(super) fn answered(&self, item: &Item, node: usize) {
-        self.strays.answered(std::slice::from_ref(item), node);
+    pub(super) fn answered(&self, item: &Item, request: &Arc<AcquireRequest>) {
+        self.strays.answered(std::slice::from_ref(item), request);
     }
 }
 
@@ -144,5 +144,25 @@ impl Drop for Renewing {
                 inner.owners.remove(&item.owner);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::LockKey;
+    use crate::store::Kind;
+
+    #[test]
+    fn what_was_not_answered_is_withdrawn_although_another_request_was() {
+        let (strays, owner) = (Strays::default(), OwnerId::new("c0ffee00-0000-4000-8000-000000000000:1".to_owned()));
+        let items = [Item { key: LockKey::new("a").unwrap(), kind: Kind::Read, owner }];
+        let request = || Arc::new(AcquireRequest::new(items.to_vec(), SWEEP, SWEEP));
+        let (vote, raise) = (request(), request());
+        let stray = |request: &Arc<AcquireRequest>| Stray::new(2, Arc::clone(request), Tick::default());
+        strays.add(&items, &[stray(&vote), stray(&raise)], Tick::default());
+        strays.answered(&items, &vote);
+        let left = strays.end(&items);
+        assert!(matches!(&*left, [stray] if Arc::ptr_eq(&stray.request, &raise)), "{left:?}");
     }
 }
