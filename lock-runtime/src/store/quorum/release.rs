@@ -41,7 +41,7 @@ pub(super) async fn release(
     quorum: Arc<Quorum>,
     request: Arc<ReleaseRequest>,
 ) -> Result<Released, StoreError> {
-    let strays = quorum.strays.end(&request.items);
+    let strays = quorum.strays.end(&request.items, quorum.now(), request.timeout);
     let began = quorum.now();
     let timeout = request.timeout * 3 / 4;
     // Nobody could take it on all stores in the same step.

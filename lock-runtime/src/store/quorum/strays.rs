@@ -33,6 +33,12 @@ impl Stray {
 #[derive(Debug, Default)]
 pub(super) struct Strays(Mutex<Inner>);
 
+impl Owner {
+    fn is_over(&self, now: Tick) -> bool {
+        self.renewals == 0 && self.strays.is_empty() && self.ended.is_none_or(|until| now >= until)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     owners: HashMap<OwnerId, Owner>,
@@ -44,12 +50,26 @@ struct Inner {
 struct Owner {
     /// Renewals under way.
     renewals: u32,
-    /// It was released while they were.
-    ended: bool,
+    /// It has released its keys: nothing is taken for it any more. Forgotten after this, when no renewal has been under way
+    /// since the release was sent.
+    ended: Option<Tick>,
     strays: Vec<Stray>,
 }
 
 const SWEEP: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Forgets what is over, now and then.
+    fn sweep(&mut self, now: Tick) {
+        if now >= self.sweep {
+            self.sweep = now + SWEEP;
+            self.owners.retain(|_, owner| {
+                owner.strays.retain(|stray| now < stray.until);
+                !owner.is_over(now)
+            });
+        }
+    }
+}
 
 impl Strays {
     /// Notes strays of one request.
@@ -58,13 +78,7 @@ impl Strays {
             return;
         }
         let mut inner = lock(&self.0);
-        if now >= inner.sweep {
-            inner.sweep = now + SWEEP;
-            inner.owners.retain(|_, owner| {
-                owner.strays.retain(|stray| now < stray.until);
-                owner.renewals > 0 || !owner.strays.is_empty()
-            });
-        }
+        inner.sweep(now);
         // Items of one request that are released together have the same strays: one of them is enough.
         if let Some(item) = items.first() {
             inner.owners.entry(item.owner.clone()).or_default().strays.extend_from_slice(strays);
@@ -77,22 +91,26 @@ impl Strays {
         let Some(item) = items.first() else { return };
         let Some(owner) = inner.owners.get_mut(&item.owner) else { return };
         owner.strays.retain(|stray| !Arc::ptr_eq(&stray.request, request));
-        if owner.strays.is_empty() && owner.renewals == 0 {
+        if owner.strays.is_empty() && owner.renewals == 0 && owner.ended.is_none() {
             inner.owners.remove(&item.owner);
         }
     }
 
-    /// The owners release their keys: what is to be withdrawn after that.
-    pub(super) fn end<'a>(&self, items: impl IntoIterator<Item = &'a Item>) -> Vec<Stray> {
+    /// The owners release their keys: what is to be withdrawn after that. A renewal that was due before and begins within
+    /// `memory` takes nothing for them.
+    pub(super) fn end<'a>(
+        &self,
+        items: impl IntoIterator<Item = &'a Item>,
+        now: Tick,
+        memory: Duration,
+    ) -> Vec<Stray> {
         let mut inner = lock(&self.0);
+        inner.sweep(now);
         let mut strays = Vec::new();
         for item in items {
-            let Some(owner) = inner.owners.get_mut(&item.owner) else { continue };
-            owner.ended = true;
+            let owner = inner.owners.entry(item.owner.clone()).or_default();
+            owner.ended = Some(now + memory);
             strays.append(&mut owner.strays);
-            if owner.renewals == 0 {
-                inner.owners.remove(&item.owner);
-            }
         }
         strays
     }
@@ -120,7 +138,7 @@ impl Renewing {
     pub(super) fn retakes(&self, owner: &OwnerId, stray: Stray) -> bool {
         let mut inner = lock(&self.strays.0);
         match inner.owners.get_mut(owner) {
-            Some(owner) if !owner.ended => {
+            Some(owner) if owner.ended.is_none() => {
                 owner.strays.push(stray);
                 true
             }
@@ -140,7 +158,7 @@ impl Drop for Renewing {
         for item in &self.items {
             let Some(owner) = inner.owners.get_mut(&item.owner) else { continue };
             owner.renewals -= 1;
-            if owner.renewals == 0 && owner.strays.is_empty() {
+            if owner.renewals == 0 && owner.strays.is_empty() && owner.ended.is_none() {
                 inner.owners.remove(&item.owner);
             }
         }
@@ -162,7 +180,7 @@ mod tests {
         let stray = |request: &Arc<AcquireRequest>| Stray::new(2, Arc::clone(request), Tick::default());
         strays.add(&items, &[stray(&vote), stray(&raise)], Tick::default());
         strays.answered(&items, &vote);
-        let left = strays.end(&items);
+        let left = strays.end(&items, Tick::default(), SWEEP);
         assert!(matches!(&*left, [stray] if Arc::ptr_eq(&stray.request, &raise)), "{left:?}");
     }
 }

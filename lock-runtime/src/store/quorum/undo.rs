@@ -61,7 +61,7 @@ pub(super) async fn withdraw(
     quorum: Arc<Quorum>,
     request: Arc<AcquireRequest>,
 ) -> Result<Withdrawn, StoreError> {
-    quorum.strays.end(&request.items);
+    quorum.strays.end(&request.items, quorum.now(), request.timeout);
     if request.seal().is_none() {
         return Ok(Withdrawn::Settled);
     }

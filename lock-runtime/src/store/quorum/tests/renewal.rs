@@ -132,3 +132,20 @@ async fn a_renewal_that_is_too_long_harms_no_other() {
     let alone = process.keep(Arc::new(KeepRequest { items: vec![long], timeout: SECOND })).await;
     assert_eq!(alone.unwrap_err().kind(), StoreErrorKind::Unsupported);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_begins_after_the_release_takes_nothing_again() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.fail(&[0, 1], Fault::Slow(SECOND / 10));
+    let releasing = Arc::clone(&process);
+    let released = tokio::spawn(async move { release(&releasing, 1).await });
+    tokio::time::sleep(SECOND / 20).await;
+    rig.fail(&[0, 1], Fault::None);
+    // The release has reached the third only.
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    released.await.unwrap().unwrap();
+    tokio::time::sleep(SECOND * 3).await;
+    assert_eq!(rig.holders("a").await, [None, None, None]);
+}
