@@ -7,6 +7,7 @@ use super::acquire::refuse_lease;
 use super::calls::{Answers, Quorum, unanswered};
 use super::merge;
 use super::strays::{Renewing, Stray};
+use crate::backoff::Backoff;
 use crate::store::{
     AcquireRequest, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Standing, StoreError, StoreErrorKind,
 };
@@ -96,6 +97,12 @@ impl Count {
         self.answers.iter().map(|answers| merge::kept(answers, open)).collect()
     }
 
+    /// The nodes that have said nothing.
+    fn silent(&self) -> Vec<usize> {
+        let nodes = self.answers.first().into_iter().flatten().enumerate();
+        nodes.filter(|(_, kept)| kept.is_none()).map(|(node, _)| node).collect()
+    }
+
     /// The items that a majority holds, and the nodes that have lost them.
     fn lost(&self) -> Vec<(KeepItem, Vec<usize>)> {
         let mut lost = Vec::new();
@@ -135,12 +142,52 @@ async fn renew(
     };
     let failed = if count.answered { None } else { count.error.take() };
     // A writer that has become a reader, perhaps, is taken again by the next renewal.
-    if renewal == Renewal::Keep && (answers.open() > 0 || !count.lost().is_empty()) {
-        quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
+    match renewal {
+        Renewal::Keep if answers.open() > 0 || !count.lost().is_empty() => {
+            quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
+        }
+        Renewal::Downgrade if outcome.contains(&Kept::Renewed) => {
+            quorum.options.tasks.spawn(downgrade_on(Arc::clone(quorum), count, answers, renewing, timeout));
+        }
+        _ => {}
     }
     match failed {
         Some(error) => Err(StoreError::new(error.kind(), format!("no store has renewed: {error}"))),
         None => Ok(outcome),
+    }
+}
+
+/// A store that has not heard that a writer reads now keeps readers out, and all of them if it is the gate: it is told
+/// again, while the hold lasts that was asked for.
+async fn downgrade_on(
+    quorum: Arc<Quorum>,
+    mut count: Count,
+    mut answers: Answers<Vec<Kept>>,
+    renewing: Renewing,
+    timeout: Duration,
+) {
+    let Ok(_late) = quorum.late.try_acquire() else { return };
+    let began = quorum.now();
+    let mut backoff = Backoff::new();
+    loop {
+        while let Some((node, answer)) = answers.next().await {
+            count.put(node, answer);
+        }
+        let nodes = count.silent();
+        if nodes.is_empty() {
+            return;
+        }
+        tokio::time::sleep(backoff.next()).await;
+        let passed = quorum.now().since(began);
+        let left = |keep: &KeepItem| {
+            let lease = keep.lease.saturating_sub(passed).max(Duration::from_millis(1));
+            KeepItem { lease, ..keep.clone() }
+        };
+        if renewing.has_ended() || count.items.iter().all(|keep| keep.lease <= passed) {
+            return;
+        }
+        let request = Arc::new(KeepRequest { items: count.items.iter().map(left).collect(), timeout });
+        answers = quorum.ask(nodes, timeout, |_, store| store.downgrade(Arc::clone(&request)));
     }
 }
 

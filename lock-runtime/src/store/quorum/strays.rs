@@ -146,6 +146,13 @@ impl Renewing {
         }
     }
 
+    /// All owners have released their keys.
+    pub(super) fn has_ended(&self) -> bool {
+        let inner = lock(&self.strays.0);
+        let ended = |item: &Item| inner.owners.get(&item.owner).is_none_or(|owner| owner.ended.is_some());
+        self.items.iter().all(ended)
+    }
+
     /// It was answered.
     pub(super) fn answered(&self, item: &Item, request: &Arc<AcquireRequest>) {
         self.strays.answered(std::slice::from_ref(item), request);

@@ -149,3 +149,24 @@ async fn a_renewal_that_begins_after_the_release_takes_nothing_again() {
     tokio::time::sleep(SECOND * 3).await;
     assert_eq!(rig.holders("a").await, [None, None, None]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_that_misses_the_gate_lets_readers_in_soon() {
+    for fault in [Fault::Refuses, Fault::Swallows] {
+        let rig = Rig::new(3);
+        let process = rig.process();
+        let of = |kind, number| Item { kind, ..item("a", number) };
+        let wanted = |kind, number| Arc::new(AcquireRequest::new(vec![of(kind, number)], LEASE, SECOND));
+        let granted = process.acquire(wanted(Kind::Write, 1)).await.unwrap();
+        assert!(matches!(granted, Acquired::Granted(_)));
+        rig.fail(&[0], fault);
+        let items = vec![KeepItem::hold(of(Kind::Write, 1), LEASE)];
+        let request = Arc::new(KeepRequest { items, timeout: SECOND });
+        assert_eq!(process.downgrade(request).await.unwrap(), [Kept::Renewed]);
+        tokio::time::sleep(SECOND * 3).await;
+        rig.fail(&[0], Fault::None);
+        tokio::time::sleep(SECOND * 3 / 2).await;
+        let granted = rig.process().acquire(wanted(Kind::Read, 2)).await.unwrap();
+        assert!(matches!(granted, Acquired::Granted(_)), "{fault:?}: {granted:?}");
+    }
+}
