@@ -16,8 +16,10 @@ use crate::store::{
     StoreErrorKind,
 };
 
-/// How often those that were busy are asked while the gate is held.
-const ROUNDS: usize = 3;
+/// How often those that were busy are asked while the gate is held, if no place in a queue is lost with it.
+const ROUNDS: u32 = 3;
+/// Most rounds whose pauses double.
+const DOUBLINGS: u32 = 6;
 
 /// Refuses what a store that was started again could not be waited for.
 pub(super) fn refuse_lease(quorum: &Quorum, lease: Duration) -> Result<(), StoreError> {
@@ -159,7 +161,8 @@ impl Ballot {
         let mut nodes = if enough { up } else { quorum.all() };
         nodes.retain(|node| !failed.contains(node));
         let mut gate_granted = Some(granted);
-        for round in 1..=ROUNDS {
+        let in_line = self.request.wait.is_some() && self.request.items.iter().any(|item| item.kind == Kind::Fair);
+        for round in 1.. {
             let mut answers = self.ask_for_votes(&nodes, gate, &mut gate_granted)?;
             let verdict = self.count(&mut answers).await;
             if verdict == Verdict::Won {
@@ -169,10 +172,11 @@ impl Ballot {
             // came through another gate.
             nodes = self.tally.worth_asking_again();
             let late = quorum.now().since(self.began) >= self.request.timeout * 3 / 8;
-            if nodes.is_empty() || late || round == ROUNDS {
+            if nodes.is_empty() || late || (round >= ROUNDS && !in_line) {
                 break;
             }
-            tokio::time::sleep(quorum.pause(1.0, 4.0)).await;
+            let pause = quorum.pause(1.0, 4.0) * (1 << round.saturating_sub(ROUNDS).min(DOUBLINGS));
+            tokio::time::sleep(pause.min(self.step / 4)).await;
         }
         Ok(None)
     }

@@ -250,3 +250,24 @@ async fn a_late_withdrawal_takes_nothing_from_a_waiter_that_goes_on() {
     assert!(holders[0].is_some() && holders[0] == holders[1], "{holders:?}");
     guard.release().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_fair_waiter_whose_turn_it_is_outlasts_a_rival_from_another_gate() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    process.check().await.unwrap();
+    for server in &rig.servers[1..] {
+        server.store().acquire(request("a", 7)).await.unwrap();
+    }
+    let rivals = rig.servers[1..].to_vec();
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND * 3 / 10).await;
+        for server in rivals {
+            server.store().force_release(key("a")).await.unwrap();
+        }
+    });
+    rig.servers.iter().for_each(|server| _ = server.acquires());
+    assert!(matches!(process.acquire(in_line(1)).await.unwrap(), Acquired::Granted(_)));
+    let asked = rig.servers[1].acquires();
+    assert!(asked < 50, "{asked}");
+}
