@@ -48,14 +48,8 @@ pub(super) async fn acquire(
     // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth each.
     let step = (request.timeout / 8).max(Duration::from_millis(1));
     first::first_use(&quorum, step).await;
-    let ballot = Ballot {
-        attempt,
-        tally: Tally::new(quorum.len()),
-        began: quorum.now(),
-        step,
-        quorum,
-        request,
-    };
+    let ballot =
+        Ballot { attempt, tally: Tally::new(quorum.len()), began: quorum.now(), step, quorum, request };
     ballot.hold().await
 }
 
@@ -161,7 +155,8 @@ impl Ballot {
         let mut nodes = if enough { up } else { quorum.all() };
         nodes.retain(|node| !failed.contains(node));
         let mut gate_granted = Some(granted);
-        let in_line = self.request.wait.is_some() && self.request.items.iter().any(|item| item.kind == Kind::Fair);
+        let in_line =
+            self.request.wait.is_some() && self.request.items.iter().any(|item| item.kind == Kind::Fair);
         for round in 1.. {
             let mut answers = self.ask_for_votes(&nodes, gate, &mut gate_granted)?;
             let verdict = self.count(&mut answers).await;
