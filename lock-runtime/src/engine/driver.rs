@@ -210,9 +210,12 @@ impl Driver {
                     self.unanswered = false;
                     engine.undo(request).await;
                 } else if error.outcome_unknown() {
-                    if self.queued.is_some() && request.items.len() == 1 {
-                        // It is sent again under the same owner, so as not to lose its place. Not if it is for several
-                        // keys: the store may give some of them back by itself, now or later.
+                    let keeps_its_owner = self.queued.is_some()
+                        && request.items.len() == 1
+                        && error.kind() != StoreErrorKind::Unsettled;
+                    if keeps_its_owner {
+                        // It is sent again under the same owner, so as not to lose its place. Not if what the store gives
+                        // back by itself may arrive later: of several keys, and of several stores.
                         self.unanswered = true;
                     } else {
                         self.stop_queueing();

@@ -191,6 +191,10 @@ impl LockStore for QuorumStore {
         self.call(|quorum| admin::scan(quorum, request))
     }
 
+    fn longest_lease(&self) -> Option<Duration> {
+        Some(self.quorum.options.max_lease)
+    }
+
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         self.call(admin::check)
     }
