@@ -6,6 +6,9 @@ use std::time::Duration;
 const ACCEPTED: &str =
     "write whole numbers with the units `ms`, `s`, `m`, `h` or `d`, as in \"500ms\", \"5s\" or \"1h 30m\"";
 
+/// What no lease and no wait needs, and what the runtime refuses as a lease: a slip of the finger.
+pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
 /// Reads a duration, or says what is wrong with it and what to write.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
@@ -15,7 +18,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
         let (part, after) = leading(rest)?;
-        total = total.checked_add(part).ok_or_else(too_long)?;
+        total = total.checked_add(part).filter(|total| *total <= LONGEST).ok_or_else(too_long)?;
         rest = after.trim_start();
     }
     Ok(total)
@@ -53,7 +56,7 @@ fn split(text: &str, accept: impl Fn(char) -> bool) -> (&str, &str) {
 }
 
 fn too_long() -> String {
-    "the duration is too long".to_owned()
+    "the duration is too long; 366 days are the most".to_owned()
 }
 
 #[cfg(test)]
@@ -68,6 +71,7 @@ mod tests {
             ("2m", 120_000),
             ("1h", 3_600_000),
             ("1d", 86_400_000),
+            ("366d", 31_622_400_000),
             ("1h30m", 5_400_000),
             (" 1h 30m 5 s ", 5_405_000),
             ("0s", 0),
@@ -93,6 +97,9 @@ mod tests {
             ("5,s", "not a unit"),
             ("99999999999999999999s", "too long"),
             ("18446744073709551615d", "too long"),
+            ("18446744073709551615ms 1ms", "too long"),
+            ("367d", "too long"),
+            ("366d 1ms", "too long"),
         ] {
             let message = parse(text).unwrap_err();
             assert!(message.contains(expected), "{text:?}: {message}");

@@ -30,6 +30,7 @@ pub(crate) enum Address {
 impl Address {
     /// Reads a URL. Of one that is not understood only the scheme is repeated: the rest may have a password.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
+        let url = url.trim();
         if let Some(urls) = url.strip_prefix("quorum:") {
             return Self::quorum(urls);
         }
@@ -38,9 +39,11 @@ impl Address {
         }
         match url.split_once("://") {
             Some((scheme, _)) if scheme.starts_with("redis") => Self::redis(url),
-            Some((scheme, _)) => {
+            // Where none belongs may be a password.
+            Some((scheme, _)) if is_scheme(scheme) => {
                 Err(refused(&format!("a lock URL begins with {ACCEPTED}, not with {scheme:?}")))
             }
+            Some(_) => Err(refused(&format!("a lock URL begins with {ACCEPTED}"))),
             None if url.starts_with("redis") && url.contains(':') => {
                 Err(refused(&format!("`//` is missing in the lock URL behind the first `:`; use {ACCEPTED}")))
             }
@@ -49,15 +52,24 @@ impl Address {
     }
 
     fn quorum(urls: &str) -> Result<Self, ConnectError> {
-        let all: Vec<&str> = urls.split('|').map(str::trim).filter(|url| *url != "memory:").collect();
-        if all.iter().enumerate().any(|(index, url)| all.iter().skip(index + 1).any(|other| other == url)) {
-            return Err(refused("a quorum has one of its URLs twice; each of its stores has one vote"));
+        let parts: Vec<&str> = urls.split('|').map(str::trim).collect();
+        if parts.iter().any(|url| url.is_empty()) {
+            return Err(refused("one of the URLs of a quorum is empty; write `quorum:url1|url2|url3`"));
         }
-        let each = urls.split('|').map(|url| match Self::parse(url.trim()) {
+        let each = parts.into_iter().map(|url| match Self::parse(url) {
             Ok(Self::Quorum(_)) => Err(refused("a quorum is of plain stores, not of quorums")),
             address => address,
         });
         let each = each.collect::<Result<Vec<_>, _>>()?;
+        if each
+            .iter()
+            .enumerate()
+            .any(|(index, one)| each.iter().skip(index + 1).any(|other| one.shares(other)))
+        {
+            let what = "a quorum has one of its stores twice, which has one vote; name another server (another \
+                        database of the same one falls with it)";
+            return Err(refused(what));
+        }
         let in_memory = each.iter().filter(|address| matches!(address, Self::Memory(_))).count();
         if in_memory > 0 && in_memory < each.len() {
             let what =
@@ -65,6 +77,19 @@ impl Address {
             return Err(refused(what));
         }
         Ok(Self::Quorum(each))
+    }
+
+    /// Whether a failure of the one is a failure of the other.
+    fn shares(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory(Some(name)), Self::Memory(Some(other))) => name == other,
+            #[cfg(feature = "redis")]
+            (Self::Redis(servers), Self::Redis(others)) => {
+                let others = others.places();
+                servers.places().iter().any(|place| others.contains(place))
+            }
+            _ => false,
+        }
     }
 
     #[cfg(feature = "redis")]
@@ -129,4 +154,9 @@ impl Address {
 
 fn refused(what: &str) -> ConnectError {
     ConnectError::misconfigured(what)
+}
+
+/// Whether it can be repeated: before a `://` may stand anything.
+pub(crate) fn is_scheme(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
 }

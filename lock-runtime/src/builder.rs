@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
 use crate::engine::{Engine, LONGEST, out_of_range};
 use crate::error::ConnectError;
-use crate::key::LockKey;
+use crate::key::{InvalidKey, LockKey};
 use crate::manager::LockManager;
 use crate::replication::Replication;
 use crate::store::LockStore;
@@ -19,6 +19,10 @@ use crate::store::quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
 use crate::store::redis::url::Servers;
 use crate::time;
+
+/// What is shorter is a mistake, such as the wrong unit.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default)]
 enum Runtime {
@@ -276,14 +280,22 @@ impl LockManagerBuilder {
             return refuse(reason);
         }
         if let Err(invalid) = LockKey::new(format!("{}k", config.prefix)) {
-            let (prefix, reason) = (&config.prefix, invalid.reason());
+            let invalid = InvalidKey::new(&*config.prefix, invalid.reason());
+            let (prefix, reason) = (invalid.text(), invalid.reason());
             return refuse(format!("the prefix {prefix:?} cannot begin a lock name: {reason}"));
         }
-        if config.call_timeout.is_zero() || config.connect_timeout.is_zero() {
-            return refuse("a time-out of zero can't be met; use a second or more".to_owned());
+        for (name, limit) in
+            [("call_timeout", config.call_timeout), ("connect_timeout", config.connect_timeout)]
+        {
+            if limit < SHORTEST_TIMEOUT {
+                return refuse(format!("a {name} of {limit:?} can't be met; use a second or more"));
+            }
         }
-        if config.fallback_poll.is_zero() {
-            return refuse("a fallback_poll of zero would ask without pause; use 100 ms or more".to_owned());
+        if config.fallback_poll < SHORTEST_POLL {
+            let poll = config.fallback_poll;
+            return refuse(format!(
+                "a fallback_poll of {poll:?} would ask without pause; use 100 ms or more"
+            ));
         }
         if config.max_waiters == 0 || config.max_waiters_per_key == 0 {
             return refuse("a waiter cap of zero lets nobody in; use 1 or more".to_owned());

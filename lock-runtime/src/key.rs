@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The name of a lock, checked when it is made.
 ///
-/// A key is not empty and has no control characters. Braces are Redis hash tags: a key has none, or exactly one
+/// A key is not empty, has at most [4096 bytes](Self::LONGEST) and no control characters. Braces are Redis hash tags: a key has none, or exactly one
 /// `{tag}` whose content is not empty. Redisson looks for the mere character `{` when it derives channel and
 /// counter names, Redis Cluster for a complete tag; a key on which the two disagree would end up in several slots,
 /// so it is refused here.
@@ -54,11 +54,14 @@ impl InvalidKey {
 }
 
 impl LockKey {
+    /// The longest key, in bytes; on Redis with the manager's prefix. Redis would take half a gigabyte, but every command and every message repeats the name.
+    pub const LONGEST: usize = 4096;
+
     /// Checks `text` and makes a key of it.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] when `text` is empty, has a control character, or has braces that are not one hash tag.
+    /// [`InvalidKey`] when `text` is empty or too long, has a control character, or has braces that are not one hash tag.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidKey> {
         let text = text.as_ref();
         match Self::problem(text) {
@@ -76,6 +79,9 @@ impl LockKey {
     fn problem(text: &str) -> Option<&'static str> {
         if text.is_empty() {
             return Some("it is empty; give the lock a name");
+        }
+        if text.len() > Self::LONGEST {
+            return Some("it is longer than 4096 bytes; use a shorter name, or a hash of it");
         }
         if text.chars().any(char::is_control) {
             return Some("it has a control character; keys are printable text");

@@ -147,6 +147,14 @@ pub use scope::in_current_scope;
 pub use store::{Kind, LockStatus};
 pub use token::{FencingToken, OwnerId};
 
+#[cfg(all(feature = "testing", feature = "redis"))]
+#[doc(hidden)]
+pub mod fuzzing {
+    //! What the fuzz targets in `fuzz/` reach that nobody else has to. Not public API.
+
+    pub use crate::store::redis::fuzzing::{redacted, reply, reply_text, url};
+}
+
 #[doc(hidden)]
 pub mod __private {
     //! What `#[distributed_lock]` expands to. Not public API.

@@ -11,7 +11,7 @@ use lock_runtime::store::{
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
-use lock_runtime::{AcquireError, LockError, LockKey, LockManager, ReleaseError};
+use lock_runtime::{AcquireError, LockError, LockKey, LockManager, MultiKey, OwnerId, ReleaseError};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -40,6 +40,8 @@ struct FaultyStore {
     acquires: AtomicUsize,
     releases: AtomicUsize,
     withdrawals: AtomicUsize,
+    /// Of the first key of each acquire.
+    owners: Mutex<Vec<OwnerId>>,
 }
 
 impl FaultyStore {
@@ -52,6 +54,7 @@ impl FaultyStore {
             acquires: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             withdrawals: AtomicUsize::new(0),
+            owners: Mutex::default(),
         })
     }
 
@@ -83,6 +86,7 @@ fn with_fault<T: Send + 'static>(
 impl LockStore for FaultyStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
+        self.owners.lock().unwrap().push(request.items[0].owner.clone());
         with_fault(&self.acquire, self.inner.acquire(request))
     }
 
@@ -366,4 +370,28 @@ async fn local_waiters_share_the_contenders_error() {
     }
     assert_eq!(store.acquires.load(Ordering::SeqCst), 2, "one contender for all of them");
     nothing_is_left(&locks, &store).await;
+}
+
+/// A store that has several servers gives back by itself what it took when another key is busy, and may do so late.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_several_keys_goes_on_under_a_new_owner_when_an_outcome_is_unknown() {
+    for keys in [[MultiKey::fair("a"), MultiKey::mutex("b")], [MultiKey::mutex("a"), MultiKey::write("b")]] {
+        let store = FaultyStore::new();
+        let locks = manager_on(LockManager::builder(), Arc::clone(&store) as Arc<dyn LockStore>);
+        let rival = manager_on(LockManager::builder(), Arc::clone(&store) as Arc<dyn LockStore>);
+        let held = rival.mutex("a").acquire().await.unwrap();
+        let waiter = tokio::spawn(locks.multi(keys).wait(60 * SECOND).acquire());
+        tokio::time::sleep(SECOND).await;
+        store.acquire.lock().unwrap().push_back(Fault::LoseReply);
+        held.release().await.unwrap();
+        let guard = waiter.await.unwrap().unwrap();
+        let owners = store.owners.lock().unwrap().clone();
+        let lost = owners.iter().rposition(|owner| owner != owners.last().unwrap()).unwrap();
+        assert!(!owners[lost + 1..].contains(&owners[lost]), "{owners:?}");
+        assert!(store.withdrawals.load(Ordering::SeqCst) > 0);
+        tokio::time::sleep(5 * SECOND).await;
+        assert!(!guard.is_lost() && store.is_locked("a").await && store.is_locked("b").await);
+        guard.release().await.unwrap();
+        assert!(!store.is_locked("a").await && !store.is_locked("b").await);
+    }
 }

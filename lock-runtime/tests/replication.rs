@@ -252,6 +252,38 @@ async fn readers_share_a_hold_that_is_replicated_enough() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn callers_without_a_policy_hear_nothing_of_replicas() {
+    let store = Primary::with_replicas(0);
+    let locks = store.manager();
+    for policy in [one(), Replication::majority(100 * MS)] {
+        let rival = store.manager().mutex("k").acquire().await.unwrap();
+        let first = tokio::spawn(locks.mutex("k").wait(2 * SECOND).replication(policy).acquire());
+        tokio::time::sleep(MS).await;
+        let plain = tokio::spawn(locks.mutex("k").wait(20 * SECOND).acquire());
+        let hurried = tokio::spawn(locks.mutex("k").wait(SECOND).acquire());
+        tokio::time::sleep(MS).await;
+        rival.release().await.unwrap();
+        let error = hurried.await.unwrap().unwrap_err();
+        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        let error = first.await.unwrap().unwrap_err();
+        assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+        plain.await.unwrap().unwrap().release().await.unwrap();
+    }
+
+    // A store that knows of no replicas refuses the policy, and not those who wait behind it.
+    let store = memory_store();
+    let locks = manager_on(LockManager::builder(), Arc::clone(&store));
+    let rival = manager_on(LockManager::builder(), store).mutex("k").acquire().await.unwrap();
+    let first = tokio::spawn(locks.mutex("k").wait(SECOND * 9).replication(one()).acquire());
+    tokio::time::sleep(MS).await;
+    let plain = tokio::spawn(locks.mutex("k").wait(SECOND * 20).acquire());
+    tokio::time::sleep(MS).await;
+    assert!(matches!(first.await.unwrap(), Err(AcquireError::Misconfigured { .. })));
+    rival.release().await.unwrap();
+    plain.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_without_replicas_says_so() {
     let locks = manager_on(LockManager::builder(), memory_store());
     let error = locks.mutex("k").replication(one()).acquire().await.unwrap_err();

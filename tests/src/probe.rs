@@ -168,6 +168,10 @@ impl LockStore for Probe {
         self.on_its_way(self.inner.force_release(key))
     }
 
+    fn longest_lease(&self) -> Option<Duration> {
+        self.inner.longest_lease()
+    }
+
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         self.on_its_way(self.inner.check())
     }

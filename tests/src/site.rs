@@ -84,7 +84,7 @@ impl Site {
         Self { url: format!("memory:site-{n}"), prefix: None, servers: Servers::None }
     }
 
-    /// A fresh Redis server, or a part of several, see [`TOPOLOGY`].
+    /// A fresh Redis server, or a part of several, see `LOCK_TESTS_TOPOLOGY`.
     ///
     /// # Panics
     ///

@@ -82,20 +82,20 @@ on_every_store! {
 
     async fn nothing_is_taken_when_one_key_is_busy(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
-        for busy in ["a", "b", "c"] {
+        for busy in ["{s}a", "{s}b", "{s}c"] {
             let held = other.mutex(busy).acquire().await.unwrap();
             for manager in [&locks, &other] {
-                assert!(manager.multi(["a", "b", "c"]).try_acquire().await.unwrap().is_none());
-                let error = manager.multi(["a", "b", "c"]).wait(ms(100)).acquire().await.unwrap_err();
+                assert!(manager.multi(["{s}a", "{s}b", "{s}c"]).try_acquire().await.unwrap().is_none());
+                let error = manager.multi(["{s}a", "{s}b", "{s}c"]).wait(ms(100)).acquire().await.unwrap_err();
                 assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
             }
-            for key in ["a", "b", "c"] {
+            for key in ["{s}a", "{s}b", "{s}c"] {
                 assert_eq!(is_locked(&locks, key).await, key == busy);
             }
             held.release().await.unwrap();
-            assert!(is_free(locks.multi(["a", "b", "c"])).await, "{busy} is free again");
+            assert!(is_free(locks.multi(["{s}a", "{s}b", "{s}c"])).await, "{busy} is free again");
         }
-        nothing_is_left(&site, &[&locks, &other], &["a", "b", "c"]).await;
+        nothing_is_left(&site, &[&locks, &other], &["{s}a", "{s}b", "{s}c"]).await;
     }
 
     async fn a_waiter_for_several_keys_gets_them_when_the_last_is_free(site: Site) {

@@ -20,7 +20,7 @@ use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::replication::Replication;
 use crate::scope::{Scope, Scoped};
-use crate::store::{Kind, LONGEST_WAIT};
+use crate::store::{Kind, LONGEST_WAIT, StoreError, StoreErrorKind};
 use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
@@ -477,6 +477,11 @@ impl Waiting {
             machine.leave(id, now, effects);
             machine.pace.last_error.clone()
         });
+        // What replicas have not confirmed for another one is no matter of a caller without a policy.
+        let is_ours = |error: &Arc<StoreError>| {
+            error.kind() != StoreErrorKind::NotReplicated || !self.request.replication.is_none()
+        };
+        let last_error = last_error.filter(is_ours);
         AcquireError::wait_over(self.request.key.clone(), last_error, now.since(self.started))
     }
 

@@ -15,6 +15,7 @@ use super::release::{self, Sent};
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::error::AcquireError;
+use crate::replication::Replication;
 use crate::store::{
     AcquireRequest, Acquired, DIRECT_LEASE, Granted, Notice, ServerTime, StoreError, StoreErrorKind,
     Takeover, TokenRange, Watch,
@@ -209,23 +210,29 @@ impl Driver {
                     self.unanswered = false;
                     engine.undo(request).await;
                 } else if error.outcome_unknown() {
-                    if self.queued.is_some() {
-                        // It is sent again under the same owner, so as not to lose its place.
+                    let keeps_its_owner = self.queued.is_some()
+                        && request.items.len() == 1
+                        && error.kind() != StoreErrorKind::Unsettled;
+                    if keeps_its_owner {
+                        // It is sent again under the same owner, so as not to lose its place. Not if what the store gives
+                        // back by itself may arrive later: of several keys, and of several stores.
                         self.unanswered = true;
                     } else {
+                        self.stop_queueing();
+                        self.unanswered = false;
                         engine.reap(request);
                     }
                 }
-                self.failed(error);
+                self.failed(error, ask.replication);
             }
         }
     }
 
-    fn failed(&self, error: StoreError) {
+    fn failed(&self, error: StoreError, asked: Replication) {
         tracing::debug!(key = %self.key.name, %error, "acquire attempt failed");
         let error = Arc::new(error);
         let random = jitter();
-        self.act(|machine, now, effects| machine.on_error(&error, now, random, effects));
+        self.act(|machine, now, effects| machine.on_error(&error, asked, now, random, effects));
     }
 
     /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
@@ -243,7 +250,7 @@ impl Driver {
         let items = request.items.iter().zip(&granted.tokens);
         let more = items.skip(1).map(|(item, range)| (item.clone(), FencingToken::new(range.last)));
         let (Some(item), Some(&tokens)) = (request.items.first(), granted.tokens.first()) else {
-            self.failed(engine.overdue());
+            self.failed(engine.overdue(), request.replication);
             return;
         };
         let hold = Hold::new(engine.new_id(), item.clone(), lease, sent, engine.runtime.clone());
@@ -251,7 +258,7 @@ impl Driver {
         let hold = Arc::new(hold);
         if !hold.is_valid(now) {
             engine.reap(Arc::clone(request));
-            self.failed(engine.overdue());
+            self.failed(engine.overdue(), request.replication);
             return;
         }
         self.hold_granted(&hold, tokens, granted.server_time);

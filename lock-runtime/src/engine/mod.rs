@@ -424,11 +424,19 @@ impl Engine {
         }
     }
 
-    /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than fencing
-    /// tokens are sure to live.
+    /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than the
+    /// store allows or fencing tokens are sure to live.
     pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
         if let Some(reason) = out_of_range(lease) {
             return Some(format!("lock {key}: {reason}"));
+        }
+        // Before anything is taken: a hold may be renewed to a longer lease later, in one call with others.
+        if let Some(longest) = self.store.longest_lease().filter(|&longest| lease > longest) {
+            return Some(format!(
+                "lock {key}: a lease of {lease:?} is longer than the longest of this store, {longest:?}. Use a shorter lease \
+                 or `min_hold`, or set a longer `max_lease` for all that use it; locks that are renewed may be held for \
+                 any time"
+            ));
         }
         // Longer ones are above four round trips anyway: an answer that takes longer is none.
         let doubtful = lease < self.config.call_timeout * 5;

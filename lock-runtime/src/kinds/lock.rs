@@ -15,6 +15,9 @@ use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
 use crate::replication::Replication;
 
+/// A shorter `max_hold` is a mistake, such as the wrong unit.
+const SHORTEST_HOLD: Duration = Duration::from_millis(1);
+
 /// A lock of any kind; made by [`LockManager::mutex`](crate::LockManager::mutex),
 /// [`fair`](crate::LockManager::fair), [`read`](crate::LockManager::read), [`write`](crate::LockManager::write) and
 /// [`multi`](crate::LockManager::multi), which say what each kind is.
@@ -225,8 +228,10 @@ fn refuse(key: &LockKey, lease: Lease, max_hold: Option<Duration>, min_hold: Dur
     if lease.duration() < min_hold {
         return Some(format!("lock {key}: the lease is shorter than min_hold; make it longer"));
     }
-    if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
-        return Some(format!("lock {key}: a max_hold of zero would lose the lock at once; leave it out"));
+    if let Some(short) = max_hold.filter(|&max_hold| max_hold < SHORTEST_HOLD) {
+        return Some(format!(
+            "lock {key}: a max_hold of {short:?} would lose the lock at once; leave it out"
+        ));
     }
     if max_hold.is_some_and(|max_hold| max_hold < min_hold) {
         return Some(format!("lock {key}: max_hold is shorter than min_hold; make it longer"));

@@ -25,6 +25,9 @@ pub enum StoreErrorKind {
     /// Granted, but fewer replicas than [wanted](super::AcquireRequest::replication) have confirmed it in time. Worth a
     /// retry by a new owner, after the old one has been withdrawn.
     NotReplicated,
+    /// Not granted, and a withdrawal of it may still arrive: the request must not be sent again. Worth a retry by a new owner,
+    /// after the old one has been withdrawn. For stores that undo attempts by themselves, as several that have to agree do.
+    Unsettled,
     /// The request arrived later than it was allowed to; nothing was executed. Worth a retry.
     TooLate,
     /// The server is a replica or otherwise read-only.
@@ -64,12 +67,16 @@ impl StoreError {
                 | StoreErrorKind::NotReady
                 | StoreErrorKind::TooLate
                 | StoreErrorKind::NotReplicated
+                | StoreErrorKind::Unsettled
         )
     }
 
     /// Whether the step may have been executed, so that it has to be undone.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::Unanswered | StoreErrorKind::NotReplicated)
+        matches!(
+            self.kind,
+            StoreErrorKind::Unanswered | StoreErrorKind::NotReplicated | StoreErrorKind::Unsettled
+        )
     }
 }

@@ -20,7 +20,8 @@ pub struct MarkRequest {
 pub enum Mark {
     /// Nothing.
     Look,
-    /// Makes the marker if there is none: the store remembers everything from now on.
+    /// Makes the marker if there is none, or one that is from the future, since the store's clock was set back: the store
+    /// remembers everything from now on.
     Make,
     /// Writes down that there is nothing that the store could have forgotten, because it was never used before. Refused by
     /// the store, without an error, when its clock is past this time.

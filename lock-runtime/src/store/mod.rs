@@ -469,6 +469,11 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, message)) })
     }
 
+    /// The longest lease that can be asked for; `None` for any.
+    fn longest_lease(&self) -> Option<Duration> {
+        None
+    }
+
     /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;
 

@@ -7,7 +7,7 @@ use super::MASTER;
 use crate::redis::{Role, Setup};
 use crate::{RedisServer, ServerClock};
 
-/// What [`Sentinels`] are started with.
+/// What [`Sentinels`](super::Sentinels) are started with.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(super) replicas: usize,

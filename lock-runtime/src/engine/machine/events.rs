@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::inside::stop_watching;
 use super::{
     Ask, COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Patience, Phase, Rivals, Step,
-    Waiter, WaiterState,
+    Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
 use crate::error::{AcquireError, Loss};
-use crate::store::{ServerTime, StoreError, TokenRange};
+use crate::replication::Replication;
+use crate::store::{ServerTime, StoreError, StoreErrorKind, TokenRange};
 
 impl Machine {
     /// The hold's deadline is over, the store says that it is gone, or somebody freed it by force.
@@ -205,17 +206,25 @@ impl Machine {
         self.wake_late(effects);
     }
 
-    /// The attempt failed.
+    /// The attempt with this policy failed.
     pub(crate) fn on_error(
         &mut self,
         error: &Arc<StoreError>,
+        asked: Replication,
         now: Tick,
         random: f64,
         effects: &mut Effects,
     ) {
         self.answered();
         self.phase = Phase::Free;
-        self.note_error(error, now, random, effects);
+        let of_policy = matches!(error.kind(), StoreErrorKind::NotReplicated | StoreErrorKind::Unsupported);
+        if of_policy && !asked.is_none() {
+            // No matter of those who have none.
+            self.pace.failed(now, Arc::clone(error), random);
+            self.tell(error, |wish| !wish.replication.is_none(), effects);
+        } else {
+            self.note_error(error, now, random, effects);
+        }
         self.wake_late(effects);
     }
 
@@ -228,9 +237,16 @@ impl Machine {
         effects: &mut Effects,
     ) {
         self.pace.failed(now, Arc::clone(error), random);
+        self.tell(error, |_| true, effects);
+    }
+
+    /// Fails those whom the error concerns, unless they go on waiting.
+    fn tell(&mut self, error: &Arc<StoreError>, concerned: impl Fn(&Wish) -> bool, effects: &mut Effects) {
         let fatal = !error.is_transient();
         let told = AcquireError::from_store(self.key.clone(), Arc::clone(error));
-        self.fail_where(|waiter| fatal || waiter.wish.patience == Patience::Try, &told, effects);
+        let ends =
+            |waiter: &Waiter| concerned(&waiter.wish) && (fatal || waiter.wish.patience == Patience::Try);
+        self.fail_where(ends, &told, effects);
     }
 
     /// The release was answered, or given up: the key is not ours any more.

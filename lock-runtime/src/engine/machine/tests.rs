@@ -331,7 +331,9 @@ impl World {
         let error = failure.map(|kind| Arc::new(StoreError::new(kind, "injected")));
         match (call, error) {
             (Step::Acquire(_), Some(error)) => {
-                self.act(|machine, now, effects| machine.on_error(&error, now, 0.5, effects));
+                self.act(|machine, now, effects| {
+                    machine.on_error(&error, Replication::NONE, now, 0.5, effects)
+                });
             }
             (Step::Acquire(ask), None) => {
                 if self.store == Owner::Nobody {

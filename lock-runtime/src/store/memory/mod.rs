@@ -146,6 +146,14 @@ impl MemoryStore {
         Self::on(Arc::new(empty), prefix, *retention)
     }
 
+    /// As if the clock had been ahead by so much when the marker was made.
+    #[cfg(test)]
+    pub(crate) fn mark_ahead(&self, ahead: std::time::Duration) {
+        let ahead = u64::try_from(ahead.as_micros()).unwrap();
+        let since = ServerTime::from_micros(self.handle.server_time().as_micros() + ahead);
+        lock(&self.handle.shared.markers).insert(Arc::clone(&self.handle.prefix), since);
+    }
+
     fn on(shared: Arc<Shared>, prefix: &str, retention: TokenRetention) -> Arc<Self> {
         let id = HandleId(shared.handles.fetch_add(1, Ordering::Relaxed));
         Arc::new(Self { handle: Handle { shared, id, prefix: Arc::from(prefix), retention } })
@@ -215,7 +223,10 @@ impl Handle {
         let mut markers = lock(&self.shared.markers);
         match mark {
             Mark::Look => {}
-            Mark::Make => drop(markers.entry(Arc::clone(&self.prefix)).or_insert(server_time)),
+            Mark::Make => {
+                let since = markers.entry(Arc::clone(&self.prefix)).or_insert(server_time);
+                *since = server_time.min(*since);
+            }
             Mark::First { latest } if server_time > latest => {}
             Mark::First { .. } => drop(markers.insert(Arc::clone(&self.prefix), ServerTime::from_micros(0))),
         }

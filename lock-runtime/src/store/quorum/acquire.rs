@@ -16,8 +16,10 @@ use crate::store::{
     StoreErrorKind,
 };
 
-/// How often those that were busy are asked while the gate is held.
-const ROUNDS: usize = 3;
+/// How often those that were busy are asked while the gate is held, if no place in a queue is lost with it.
+const ROUNDS: u32 = 3;
+/// Most rounds whose pauses double.
+const DOUBLINGS: u32 = 6;
 
 /// Refuses what a store that was started again could not be waited for.
 pub(super) fn refuse_lease(quorum: &Quorum, lease: Duration) -> Result<(), StoreError> {
@@ -42,22 +44,22 @@ pub(super) async fn acquire(
     if request.stamp(ServerTime::from_micros(1)) == ServerTime::from_micros(0) {
         return Err(withdrawn());
     }
+    let Some(attempt) = request.parts.begin() else { return Err(unsettled()) };
     // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth each.
     let step = (request.timeout / 8).max(Duration::from_millis(1));
     first::first_use(&quorum, step).await;
-    let ballot = Ballot {
-        attempt: request.parts.begin(),
-        tally: Tally::new(quorum.len()),
-        began: quorum.now(),
-        step,
-        quorum,
-        request,
-    };
+    let ballot =
+        Ballot { attempt, tally: Tally::new(quorum.len()), began: quorum.now(), step, quorum, request };
     ballot.hold().await
 }
 
 pub(super) fn withdrawn() -> StoreError {
     StoreError::new(StoreErrorKind::TooLate, "the request was withdrawn before it was sent")
+}
+
+fn unsettled() -> StoreError {
+    let message = "an earlier attempt of this request is under way, or being undone; a new owner is needed";
+    StoreError::new(StoreErrorKind::Unsettled, message)
 }
 
 /// One attempt.
@@ -85,25 +87,30 @@ impl Ballot {
             Gate::None => None,
             Gate::Busy(busy) => {
                 // It has spoken for all.
-                self.undo().await?;
-                return Ok(Acquired::Busy(busy));
+                let busy = Ok(busy);
+                self.undo(&busy).await?;
+                return busy.map(Acquired::Busy);
             }
             Gate::Passed(gate, granted) => self.vote(gate, granted).await?,
         };
         if let Some(granted) = granted {
+            self.request.parts.settled();
             return Ok(Acquired::Granted(granted));
         }
         let held = !self.tally.remnants().is_empty();
-        self.undo().await?;
         let again = self.quorum.pause(1.0, 4.0).max(Duration::from_millis(1));
-        if self.tally.verdict(0) == Verdict::Won {
+        let won = self.tally.verdict(0) == Verdict::Won;
+        let refusal = if won {
             // Its tokens could not be written down, or others have got them: it is tried again soon.
             let server_time = self.tally.grants().first().map(|(_, granted)| granted.server_time);
             let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
-            return Ok(Acquired::Busy(Busy { item: 0, remaining: again, server_time }));
-        }
-        let busy = self.tally.refusal()?;
-        if held {
+            Ok(Busy { item: 0, remaining: again, server_time })
+        } else {
+            self.tally.refusal()
+        };
+        self.undo(&refusal).await?;
+        let busy = refusal?;
+        if held && !won {
             // So that rivals who have split the votes don't meet again.
             tokio::time::sleep(again).await;
         }
@@ -148,7 +155,9 @@ impl Ballot {
         let mut nodes = if enough { up } else { quorum.all() };
         nodes.retain(|node| !failed.contains(node));
         let mut gate_granted = Some(granted);
-        for round in 1..=ROUNDS {
+        let in_line =
+            self.request.wait.is_some() && self.request.items.iter().any(|item| item.kind == Kind::Fair);
+        for round in 1.. {
             let mut answers = self.ask_for_votes(&nodes, gate, &mut gate_granted)?;
             let verdict = self.count(&mut answers).await;
             if verdict == Verdict::Won {
@@ -158,10 +167,11 @@ impl Ballot {
             // came through another gate.
             nodes = self.tally.worth_asking_again();
             let late = quorum.now().since(self.began) >= self.request.timeout * 3 / 8;
-            if nodes.is_empty() || late || round == ROUNDS {
+            if nodes.is_empty() || late || (round >= ROUNDS && !in_line) {
                 break;
             }
-            tokio::time::sleep(quorum.pause(1.0, 4.0)).await;
+            let pause = quorum.pause(1.0, 4.0) * (1 << round.saturating_sub(ROUNDS).min(DOUBLINGS));
+            tokio::time::sleep(pause.min(self.step / 4)).await;
         }
         Ok(None)
     }
@@ -228,8 +238,9 @@ impl Ballot {
             let (strays, request) = (Arc::clone(&quorum.strays), Arc::clone(&self.request));
             quorum.options.tasks.spawn(async move {
                 while let Some((node, answer)) = late.next().await {
-                    if !answer.is_err_and(|error| error.outcome_unknown()) {
-                        strays.answered(&request.items, node);
+                    let answered = !answer.is_err_and(|error| error.outcome_unknown());
+                    if let Some(part) = request.parts.vote_of(node).filter(|_| answered) {
+                        strays.answered(&request.items, &part);
                     }
                 }
             });
@@ -237,9 +248,34 @@ impl Ballot {
         Ok(Some(Granted { tokens: counters.tokens(), server_time }))
     }
 
-    /// Gives back what the attempt has got.
-    async fn undo(&self) -> Result<(), StoreError> {
-        undo::undo(&self.quorum, &self.request, &self.tally, self.step).await
+    /// Gives back what the attempt has got, before `refusal` is told.
+    async fn undo(&self, refusal: &Result<Busy, StoreError>) -> Result<(), StoreError> {
+        let unsettled = undo::undo(&self.quorum, &self.request, &self.tally, self.step).await;
+        if unsettled.is_empty() {
+            self.request.parts.settled();
+            return Ok(());
+        }
+        if refusal.is_ok() && self.request.wait.is_none() && self.quorum.late.available_permits() > 0 {
+            // Nobody sends it again, and a store that does not answer makes no difference: it is undone there by and by.
+            self.undo_later(&unsettled);
+            return Ok(());
+        }
+        let nodes: Vec<usize> = unsettled.iter().map(|node| node + 1).collect();
+        let message = format!("{}; not yet undone at {nodes:?}", self.tally.lack());
+        Err(StoreError::new(StoreErrorKind::Unsettled, message))
+    }
+
+    fn undo_later(&self, nodes: &[usize]) {
+        let now = self.quorum.now();
+        let strays = nodes.iter().flat_map(|&node| {
+            let parts = self.request.parts.of(node).into_iter();
+            parts.map(move |part| {
+                let stray = Stray::new(node, part, now);
+                // It may be held there already.
+                Stray { until: stray.until.max(now + self.request.lease), ..stray }
+            })
+        });
+        undo::settle(&self.quorum, strays.collect());
     }
 
     /// The request to send to a node.

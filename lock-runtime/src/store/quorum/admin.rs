@@ -1,8 +1,9 @@
 //! What operators ask: status, force release, the list of locks, and whether the stores can be used.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::calls::Quorum;
+use super::calls::{Answers, Quorum};
 use super::release::too_few;
 use super::{first, merge};
 use crate::key::LockKey;
@@ -14,7 +15,15 @@ const NUMBER_BITS: u32 = 4;
 
 pub(super) async fn status(quorum: Arc<Quorum>, key: LockKey) -> Result<LockStatus, StoreError> {
     let limit = quorum.options.call_timeout * 7 / 8;
-    let mut answers = quorum.ask(quorum.all(), limit, |_, store| store.status(key.clone()));
+    let answers = ask_status(&quorum, &key, limit);
+    merged_status(&quorum, answers).await
+}
+
+fn ask_status(quorum: &Arc<Quorum>, key: &LockKey, limit: Duration) -> Answers<LockStatus> {
+    quorum.ask(quorum.all(), limit, |_, store| store.status(key.clone()))
+}
+
+async fn merged_status(quorum: &Quorum, mut answers: Answers<LockStatus>) -> Result<LockStatus, StoreError> {
     let (mut known, mut errors) = (vec![None; quorum.len()], Vec::new());
     while let Some((node, answer)) = answers.next().await {
         match (answer, known.get_mut(node)) {
@@ -24,7 +33,7 @@ pub(super) async fn status(quorum: Arc<Quorum>, key: LockKey) -> Result<LockStat
         }
     }
     if quorum.len() - errors.len() < quorum.majority() {
-        return Err(too_few(&quorum, &errors));
+        return Err(too_few(quorum, &errors));
     }
     Ok(merge::status(&known))
 }
@@ -78,8 +87,13 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
         None => return Err(StoreError::new(StoreErrorKind::Refused, "a cursor that no page has had")),
     };
     let mut locks = Vec::new();
-    for (key, _) in page.locks {
-        let status = status(Arc::clone(&quorum), key.clone()).await?;
+    // All at once: a store that hangs is waited for once.
+    let asked = page.locks.into_iter().map(|(key, _)| {
+        let answers = ask_status(&quorum, &key, limit / 2);
+        (key, answers)
+    });
+    for (key, answers) in asked.collect::<Vec<_>>() {
+        let status = merged_status(&quorum, answers).await?;
         if status.is_locked() {
             locks.push((key, status));
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::QuorumOptions;
 use super::strays::Strays;
@@ -18,10 +18,15 @@ const SHUNNED: Duration = Duration::from_secs(1);
 /// What counts as a round trip at least and at most.
 const ROUND_TRIP: std::ops::RangeInclusive<u64> = 200_000..=50_000_000;
 
+/// So many holds are given back to stores that are away for as long as these could have them; more are left to their leases.
+const MOST_LATE: usize = 4096;
+
 pub(super) struct Quorum {
     pub(super) options: QuorumOptions,
     nodes: Box<[Node]>,
     pub(super) strays: Arc<Strays>,
+    /// What goes on in the background.
+    pub(super) late: Semaphore,
     /// Nothing is to be done any more for a first use.
     pub(super) in_use: AtomicBool,
     /// What a call takes, in nanoseconds.
@@ -41,6 +46,7 @@ impl Quorum {
             options,
             nodes: nodes.collect(),
             strays: Arc::default(),
+            late: Semaphore::new(MOST_LATE),
             in_use: AtomicBool::new(false),
             round_trip: AtomicU64::new(0),
         })

@@ -87,7 +87,7 @@ mod tests {
         assert!(quarantine(marked(Some(1000), 1000), MINUTE).is_some_and(|left| left > MINUTE));
         assert!(quarantine(marked(Some(1000), 1060), MINUTE).is_some(), "clocks differ a little");
         assert_eq!(quarantine(marked(Some(1000), 1061), MINUTE), None);
-        // A clock that was stepped back.
+        // A clock that was set back; whoever makes markers mends that.
         assert!(quarantine(marked(Some(1000), 10), MINUTE).is_some_and(|left| left > MINUTE));
     }
 }

@@ -7,6 +7,7 @@ use super::acquire::refuse_lease;
 use super::calls::{Answers, Quorum, unanswered};
 use super::merge;
 use super::strays::{Renewing, Stray};
+use crate::backoff::Backoff;
 use crate::store::{
     AcquireRequest, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Standing, StoreError, StoreErrorKind,
 };
@@ -24,11 +25,13 @@ pub(super) async fn keep(
     renewal: Renewal,
 ) -> Result<Vec<Kept>, StoreError> {
     let waits = |keep: &&KeepItem| keep.standing == Standing::Waiter;
+    let too_long = |keep: &&KeepItem| !waits(keep) && refuse_lease(&quorum, keep.lease).is_err();
     let part = |items: Vec<KeepItem>| (!items.is_empty()).then_some(items);
     let waiters = part(request.items.iter().filter(waits).cloned().collect());
-    let holders = part(request.items.iter().filter(|keep| !waits(keep)).cloned().collect());
-    for holder in holders.iter().flatten() {
-        refuse_lease(&quorum, holder.lease)?;
+    let holders = request.items.iter().filter(|keep| !waits(keep) && !too_long(keep));
+    let holders = part(holders.cloned().collect());
+    if let (None, None, Some(keep)) = (&waiters, &holders, request.items.first()) {
+        refuse_lease(&quorum, keep.lease)?;
     }
     let timeout = request.timeout * 3 / 4;
 
@@ -54,7 +57,12 @@ pub(super) async fn keep(
     let mut held = held.and_then(Result::ok).unwrap_or_default().into_iter();
     let mut waiting = waiting.and_then(Result::ok).unwrap_or_default().into_iter();
     let answer = |keep: &KeepItem| {
-        let next = if waits(&keep) { waiting.next() } else { held.next() };
+        let next = match keep {
+            keep if waits(&keep) => waiting.next(),
+            // One that can't be renewed for so long harms no other.
+            keep if too_long(&keep) => None,
+            _ => held.next(),
+        };
         next.unwrap_or(Kept::Unknown)
     };
     Ok(request.items.iter().map(answer).collect())
@@ -87,6 +95,12 @@ impl Count {
     /// `None` while it depends on `open` more.
     fn outcome(&self, open: usize) -> Option<Vec<Kept>> {
         self.answers.iter().map(|answers| merge::kept(answers, open)).collect()
+    }
+
+    /// The nodes that have said nothing.
+    fn silent(&self) -> Vec<usize> {
+        let nodes = self.answers.first().into_iter().flatten().enumerate();
+        nodes.filter(|(_, kept)| kept.is_none()).map(|(node, _)| node).collect()
     }
 
     /// The items that a majority holds, and the nodes that have lost them.
@@ -128,12 +142,52 @@ async fn renew(
     };
     let failed = if count.answered { None } else { count.error.take() };
     // A writer that has become a reader, perhaps, is taken again by the next renewal.
-    if renewal == Renewal::Keep && (answers.open() > 0 || !count.lost().is_empty()) {
-        quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
+    match renewal {
+        Renewal::Keep if answers.open() > 0 || !count.lost().is_empty() => {
+            quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
+        }
+        Renewal::Downgrade if outcome.contains(&Kept::Renewed) => {
+            quorum.options.tasks.spawn(downgrade_on(Arc::clone(quorum), count, answers, renewing, timeout));
+        }
+        _ => {}
     }
     match failed {
         Some(error) => Err(StoreError::new(error.kind(), format!("no store has renewed: {error}"))),
         None => Ok(outcome),
+    }
+}
+
+/// A store that has not heard that a writer reads now keeps readers out, and all of them if it is the gate: it is told
+/// again, while the hold lasts that was asked for.
+async fn downgrade_on(
+    quorum: Arc<Quorum>,
+    mut count: Count,
+    mut answers: Answers<Vec<Kept>>,
+    renewing: Renewing,
+    timeout: Duration,
+) {
+    let Ok(_late) = quorum.late.try_acquire() else { return };
+    let began = quorum.now();
+    let mut backoff = Backoff::new();
+    loop {
+        while let Some((node, answer)) = answers.next().await {
+            count.put(node, answer);
+        }
+        let nodes = count.silent();
+        if nodes.is_empty() {
+            return;
+        }
+        tokio::time::sleep(backoff.next()).await;
+        let passed = quorum.now().since(began);
+        let left = |keep: &KeepItem| {
+            let lease = keep.lease.saturating_sub(passed).max(Duration::from_millis(1));
+            KeepItem { lease, ..keep.clone() }
+        };
+        if renewing.has_ended() || count.items.iter().all(|keep| keep.lease <= passed) {
+            return;
+        }
+        let request = Arc::new(KeepRequest { items: count.items.iter().map(left).collect(), timeout });
+        answers = quorum.ask(nodes, timeout, |_, store| store.downgrade(Arc::clone(&request)));
     }
 }
 
@@ -161,14 +215,15 @@ async fn retake(
                 continue;
             }
             let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(&request));
-            calls.push((item, node, quorum.ask([node], timeout, ask)));
+            let answer = quorum.ask([node], timeout, ask);
+            calls.push((item, request, answer));
         }
     }
-    for (item, node, mut answer) in calls {
+    for (item, request, mut answer) in calls {
         let answer = answer.next().await.map_or_else(|| Err(unanswered("no answer")), |(_, answer)| answer);
         match answer {
             Err(error) if error.kind() == StoreErrorKind::Unanswered => {}
-            _ => renewing.answered(&item, node),
+            _ => renewing.answered(&item, &request),
         }
     }
 }

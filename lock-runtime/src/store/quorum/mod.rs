@@ -108,11 +108,13 @@ impl QuorumStore {
                         .to_owned(),
                 );
             }
+            2 => {
+                return refuse("a quorum of 2 stores stands no failure, as one store does; use 3".to_owned());
+            }
             even if even % 2 == 0 => {
                 let (fewer, more) = (even - 1, even + 1);
                 return refuse(format!(
-                    "a quorum of {even} stores stands no more failures than one of {fewer}; use {more} or {fewer}",
-                    fewer = fewer.max(3)
+                    "a quorum of {even} stores stands no more failures than one of {fewer}; use {more} or {fewer}"
                 ));
             }
             many if many > MOST => {
@@ -187,6 +189,10 @@ impl LockStore for QuorumStore {
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
         self.call(|quorum| admin::scan(quorum, request))
+    }
+
+    fn longest_lease(&self) -> Option<Duration> {
+        Some(self.quorum.options.max_lease)
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

@@ -28,6 +28,8 @@ pub(crate) struct Parts(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     attempt: u64,
+    /// An attempt is under way, or has ended without knowing that no withdrawal of it is.
+    unsettled: bool,
     made: Vec<Part>,
 }
 
@@ -52,8 +54,16 @@ impl Parts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin(&self) -> Attempt {
-        Attempt(self.inner().attempt)
+    /// `None` while an earlier attempt is [unsettled](Self::settled): what undoes it would undo this one too.
+    pub(super) fn begin(&self) -> Option<Attempt> {
+        let mut inner = self.inner();
+        let settled = !std::mem::replace(&mut inner.unsettled, true);
+        settled.then_some(Attempt(inner.attempt))
+    }
+
+    /// The attempt under way was granted, or everything that undoes it was answered.
+    pub(super) fn settled(&self) {
+        self.inner().unsettled = false;
     }
 
     /// The part to send to `node` now, the same as before if there is one. `None` when the request was withdrawn.
@@ -85,6 +95,13 @@ impl Parts {
         let inner = self.inner();
         let parts = inner.made.iter().filter(|part| part.node == node);
         parts.map(|part| Arc::clone(&part.request)).collect()
+    }
+
+    /// What asked a node for its vote.
+    pub(super) fn vote_of(&self, node: usize) -> Option<Arc<AcquireRequest>> {
+        let inner = self.inner();
+        let part = inner.made.iter().rev().find(|part| part.node == node && part.role == Role::Vote);
+        part.map(|part| Arc::clone(&part.request))
     }
 
     /// What was sent to all nodes. The attempts under way send no more.

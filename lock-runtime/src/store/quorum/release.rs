@@ -41,8 +41,8 @@ pub(super) async fn release(
     quorum: Arc<Quorum>,
     request: Arc<ReleaseRequest>,
 ) -> Result<Released, StoreError> {
-    let strays = quorum.strays.end(&request.items);
-    let until = quorum.now() + request.timeout;
+    let strays = quorum.strays.end(&request.items, quorum.now(), request.timeout);
+    let began = quorum.now();
     let timeout = request.timeout * 3 / 4;
     // Nobody could take it on all stores in the same step.
     let part = Arc::new(ReleaseRequest { then: None, timeout, ..(*request).clone() });
@@ -69,22 +69,29 @@ pub(super) async fn release(
     undo::settle(&quorum, strays);
     let Count { answered, released, errors, .. } = count;
     let outcome = if answered >= quorum.majority() { Ok(released) } else { Err(too_few(&quorum, &errors)) };
+    // After an error the engine says it again.
+    let patience = if outcome.is_ok() { quorum.options.max_lease } else { request.timeout };
     let failed: Vec<usize> =
         errors.into_iter().filter(|(_, error)| error.is_transient()).map(|(node, _)| node).collect();
     if answers.open() > 0 || !failed.is_empty() {
-        quorum.options.tasks.clone().spawn(go_on(quorum, part, answers, failed, until));
+        quorum.options.tasks.clone().spawn(go_on(quorum, part, answers, failed, began, patience));
     }
     outcome
 }
 
-/// Whoever waits is not held up by a store that could not be asked for a moment.
+/// Whoever waits is not held up by a store that could not be asked for a moment: it may be the gate, which all others ask
+/// first. Nothing that it holds outlasts the longest lease.
 async fn go_on(
     quorum: Arc<Quorum>,
     part: Arc<ReleaseRequest>,
     mut answers: Answers<Released>,
     mut failed: Vec<usize>,
-    until: Tick,
+    began: Tick,
+    patience: Duration,
 ) {
+    let late = quorum.late.try_acquire();
+    // When very many go on already they are left to their leases.
+    let patience = if late.is_ok() { patience } else { patience.min(part.timeout) };
     let mut backoff = Backoff::new();
     loop {
         while let Some((node, answer)) = answers.next().await {
@@ -93,14 +100,15 @@ async fn go_on(
             }
         }
         let pause = backoff.next();
-        let left = until.since(quorum.now() + pause);
-        if failed.is_empty() || left.is_zero() {
+        if failed.is_empty() || quorum.now() + pause >= began + patience {
             return;
         }
         tokio::time::sleep(pause).await;
-        let timeout = left.max(Duration::from_millis(1));
+        // It lingers until the same moment as elsewhere.
+        let linger = part.linger.saturating_sub(quorum.now().since(began));
+        let again = Arc::new(ReleaseRequest { linger, ..(*part).clone() });
         let nodes = std::mem::take(&mut failed);
-        answers = quorum.ask(nodes, timeout, |_, store| store.release(Arc::clone(&part)));
+        answers = quorum.ask(nodes, part.timeout, |_, store| store.release(Arc::clone(&again)));
     }
 }
 

@@ -33,6 +33,12 @@ impl Stray {
 #[derive(Debug, Default)]
 pub(super) struct Strays(Mutex<Inner>);
 
+impl Owner {
+    fn is_over(&self, now: Tick) -> bool {
+        self.renewals == 0 && self.strays.is_empty() && self.ended.is_none_or(|until| now >= until)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     owners: HashMap<OwnerId, Owner>,
@@ -44,12 +50,26 @@ struct Inner {
 struct Owner {
     /// Renewals under way.
     renewals: u32,
-    /// It was released while they were.
-    ended: bool,
+    /// It has released its keys: nothing is taken for it any more. Forgotten after this, when no renewal has been under way
+    /// since the release was sent.
+    ended: Option<Tick>,
     strays: Vec<Stray>,
 }
 
 const SWEEP: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Forgets what is over, now and then.
+    fn sweep(&mut self, now: Tick) {
+        if now >= self.sweep {
+            self.sweep = now + SWEEP;
+            self.owners.retain(|_, owner| {
+                owner.strays.retain(|stray| now < stray.until);
+                !owner.is_over(now)
+            });
+        }
+    }
+}
 
 impl Strays {
     /// Notes strays of one request.
@@ -58,41 +78,39 @@ impl Strays {
             return;
         }
         let mut inner = lock(&self.0);
-        if now >= inner.sweep {
-            inner.sweep = now + SWEEP;
-            inner.owners.retain(|_, owner| {
-                owner.strays.retain(|stray| now < stray.until);
-                owner.renewals > 0 || !owner.strays.is_empty()
-            });
-        }
+        inner.sweep(now);
         // Items of one request that are released together have the same strays: one of them is enough.
         if let Some(item) = items.first() {
             inner.owners.entry(item.owner.clone()).or_default().strays.extend_from_slice(strays);
         }
     }
 
-    /// A node has answered the request for these.
-    pub(super) fn answered(&self, items: &[Item], node: usize) {
+    /// This request was answered, which was made for these.
+    pub(super) fn answered(&self, items: &[Item], request: &Arc<AcquireRequest>) {
         let mut inner = lock(&self.0);
         let Some(item) = items.first() else { return };
         let Some(owner) = inner.owners.get_mut(&item.owner) else { return };
-        owner.strays.retain(|stray| stray.node != node);
-        if owner.strays.is_empty() && owner.renewals == 0 {
+        owner.strays.retain(|stray| !Arc::ptr_eq(&stray.request, request));
+        if owner.strays.is_empty() && owner.renewals == 0 && owner.ended.is_none() {
             inner.owners.remove(&item.owner);
         }
     }
 
-    /// The owners release their keys: what is to be withdrawn after that.
-    pub(super) fn end<'a>(&self, items: impl IntoIterator<Item = &'a Item>) -> Vec<Stray> {
+    /// The owners release their keys: what is to be withdrawn after that. A renewal that was due before and begins within
+    /// `memory` takes nothing for them.
+    pub(super) fn end<'a>(
+        &self,
+        items: impl IntoIterator<Item = &'a Item>,
+        now: Tick,
+        memory: Duration,
+    ) -> Vec<Stray> {
         let mut inner = lock(&self.0);
+        inner.sweep(now);
         let mut strays = Vec::new();
         for item in items {
-            let Some(owner) = inner.owners.get_mut(&item.owner) else { continue };
-            owner.ended = true;
+            let owner = inner.owners.entry(item.owner.clone()).or_default();
+            owner.ended = Some(now + memory);
             strays.append(&mut owner.strays);
-            if owner.renewals == 0 {
-                inner.owners.remove(&item.owner);
-            }
         }
         strays
     }
@@ -120,7 +138,7 @@ impl Renewing {
     pub(super) fn retakes(&self, owner: &OwnerId, stray: Stray) -> bool {
         let mut inner = lock(&self.strays.0);
         match inner.owners.get_mut(owner) {
-            Some(owner) if !owner.ended => {
+            Some(owner) if owner.ended.is_none() => {
                 owner.strays.push(stray);
                 true
             }
@@ -128,9 +146,16 @@ impl Renewing {
         }
     }
 
+    /// All owners have released their keys.
+    pub(super) fn has_ended(&self) -> bool {
+        let inner = lock(&self.strays.0);
+        let ended = |item: &Item| inner.owners.get(&item.owner).is_none_or(|owner| owner.ended.is_some());
+        self.items.iter().all(ended)
+    }
+
     /// It was answered.
-    pub(super) fn answered(&self, item: &Item, node: usize) {
-        self.strays.answered(std::slice::from_ref(item), node);
+    pub(super) fn answered(&self, item: &Item, request: &Arc<AcquireRequest>) {
+        self.strays.answered(std::slice::from_ref(item), request);
     }
 }
 
@@ -140,9 +165,30 @@ impl Drop for Renewing {
         for item in &self.items {
             let Some(owner) = inner.owners.get_mut(&item.owner) else { continue };
             owner.renewals -= 1;
-            if owner.renewals == 0 && owner.strays.is_empty() {
+            if owner.renewals == 0 && owner.strays.is_empty() && owner.ended.is_none() {
                 inner.owners.remove(&item.owner);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::LockKey;
+    use crate::store::Kind;
+
+    #[test]
+    fn what_was_not_answered_is_withdrawn_although_another_request_was() {
+        let (strays, owner) =
+            (Strays::default(), OwnerId::new("c0ffee00-0000-4000-8000-000000000000:1".to_owned()));
+        let items = [Item { key: LockKey::new("a").unwrap(), kind: Kind::Read, owner }];
+        let request = || Arc::new(AcquireRequest::new(items.to_vec(), SWEEP, SWEEP));
+        let (vote, raise) = (request(), request());
+        let stray = |request: &Arc<AcquireRequest>| Stray::new(2, Arc::clone(request), Tick::default());
+        strays.add(&items, &[stray(&vote), stray(&raise)], Tick::default());
+        strays.answered(&items, &vote);
+        let left = strays.end(&items, Tick::default(), SWEEP);
+        assert!(matches!(&*left, [stray] if Arc::ptr_eq(&stray.request, &raise)), "{left:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::{Quorum, unanswered};
+use super::calls::Quorum;
 use super::strays::Stray;
 use super::votes::{Certain, Tally};
 use crate::backoff::Backoff;
@@ -12,13 +12,14 @@ use crate::store::{AcquireRequest, LockStore, ServerTime, StoreError, Withdrawn}
 /// While a store can't be asked, that often at least.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Gives back what the ballot has left behind; an error with an unknown outcome when that is not certain.
+/// Gives back what the ballot has left behind; returns the nodes where that is not certain. What was not answered goes on,
+/// and undoes whatever it finds when it arrives: a later grant to the same owner too.
 pub(super) async fn undo(
     quorum: &Arc<Quorum>,
     request: &AcquireRequest,
     tally: &Tally,
     limit: Duration,
-) -> Result<(), StoreError> {
+) -> Vec<usize> {
     let remnants = tally.remnants();
     let nodes = remnants.iter().map(|remnant| remnant.node);
     let mut answers = quorum
@@ -29,14 +30,10 @@ pub(super) async fn undo(
         match answer {
             Ok(Withdrawn::Settled) => {}
             Ok(Withdrawn::Pending(_)) if certain => {}
-            Ok(Withdrawn::Pending(_)) | Err(_) => unsettled.push(node + 1),
+            Ok(Withdrawn::Pending(_)) | Err(_) => unsettled.push(node),
         }
     }
-    if unsettled.is_empty() {
-        return Ok(());
-    }
-    let lack = tally.lack();
-    Err(unanswered(&format!("{lack}; not yet undone at {unsettled:?}")))
+    unsettled
 }
 
 /// Withdraws requests from one store.
@@ -64,7 +61,7 @@ pub(super) async fn withdraw(
     quorum: Arc<Quorum>,
     request: Arc<AcquireRequest>,
 ) -> Result<Withdrawn, StoreError> {
-    quorum.strays.end(&request.items);
+    quorum.strays.end(&request.items, quorum.now(), request.timeout);
     if request.seal().is_none() {
         return Ok(Withdrawn::Settled);
     }
@@ -106,6 +103,7 @@ pub(super) fn settle(quorum: &Arc<Quorum>, strays: Vec<Stray>) {
     for stray in strays {
         let quorum = Arc::clone(quorum);
         quorum.options.tasks.clone().spawn(async move {
+            let _late = quorum.late.try_acquire();
             let mut backoff = Backoff::new();
             loop {
                 let limit = stray.request.timeout.max(ASK_AGAIN);

@@ -141,7 +141,7 @@ async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreE
     tokio::time::timeout(deadline.since(dialer.clock.now()), ask).await.ok()?
 }
 
-fn supported(version: &str) -> Result<(), String> {
+pub(super) fn supported(version: &str) -> Result<(), String> {
     let mut numbers = version.split('.').map(str::parse::<u64>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return Ok(()) };
     if (major, minor) >= OLDEST {
@@ -151,7 +151,7 @@ fn supported(version: &str) -> Result<(), String> {
 }
 
 /// A line `name:value` of INFO.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 

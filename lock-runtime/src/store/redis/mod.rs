@@ -34,6 +34,8 @@ mod connection;
 mod dialer;
 mod fair;
 mod fault;
+#[cfg(feature = "testing")]
+pub(crate) mod fuzzing;
 mod group;
 mod join;
 mod kinds;
@@ -54,6 +56,7 @@ mod steps;
 mod subscriber;
 mod synced;
 pub(crate) mod url;
+mod url_parts;
 
 #[cfg(test)]
 mod tests;

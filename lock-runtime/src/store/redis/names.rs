@@ -16,15 +16,14 @@ pub(super) struct Names<'a> {
 
 impl<'a> Names<'a> {
     pub(super) fn new(prefix: &'a str, key: &'a LockKey) -> Result<Self, StoreError> {
-        // A prefix of plain text makes a name of every key.
+        // A prefix of plain text makes a name of every key that is not too long with it.
         let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}') || byte == b' ';
-        if !prefix.bytes().all(plain)
+        let short = prefix.len() + key.as_str().len() <= LockKey::LONGEST;
+        if !(short && prefix.bytes().all(plain))
             && let Err(invalid) = LockKey::new(format!("{prefix}{key}"))
         {
-            return Err(StoreError::new(
-                StoreErrorKind::Unsupported,
-                format!("the prefix {prefix:?} and the key {key} make no lock name: {}", invalid.reason()),
-            ));
+            let what = format!("the manager's prefix and the key make no lock name: {invalid}");
+            return Err(StoreError::new(StoreErrorKind::Unsupported, what));
         }
         let tagged = prefix.contains('{') || key.as_str().contains('{');
         Ok(Self { prefix, key, braces: if tagged { ("", "") } else { ("{", "}") } })
@@ -114,12 +113,18 @@ mod tests {
     }
 
     #[test]
-    fn prefix_and_key_have_one_hash_tag_between_them() {
+    fn prefix_and_key_together_are_a_key() {
         assert!(names("{app}:", "order").is_ok());
         let error = names("{app}:", "{order}").unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unsupported);
         assert!(error.to_string().contains("hash tag"), "{error}");
         assert!(names("a}", "order").is_err());
+        let rest = LockKey::LONGEST - "lock:".len();
+        assert!(names("lock:", &"k".repeat(rest)).is_ok());
+        for key in ["k".repeat(rest + 1), "ü".repeat(LockKey::LONGEST / 2)] {
+            let error = names("lock:", &key).unwrap_err().to_string();
+            assert!(error.contains("4096 bytes") && error.len() < 600, "{error}");
+        }
     }
 
     #[test]

@@ -38,14 +38,14 @@ impl SemaphoreNames {
 
 /// What a script of one semaphore answers.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+pub(super) enum Answer {
     /// Its own numbers, and the server's time.
     Done(i64, ServerTime, Vec<i64>),
     /// It is no semaphore.
     Foreign(&'static str),
 }
 
-fn read(value: &Value) -> Option<Answer> {
+pub(super) fn read(value: &Value) -> Option<Answer> {
     let values = reply::array(value)?;
     let (code, now) = (reply::int(values.first()?)?, reply::now(values.get(1)?)?);
     let rest = values.get(2..)?;

@@ -210,6 +210,13 @@ pub(super) struct Registration {
     entries: Vec<(Arc<str>, u64)>,
 }
 
+impl Registration {
+    /// Whether the subscriber is still there.
+    pub(super) fn is_live(&self) -> bool {
+        self.shared.strong_count() > 0
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };

@@ -254,7 +254,7 @@ impl Node {
 }
 
 /// Of an answer to CLUSTER NODES: `id address flags primary …` in each line.
-fn replicas_of_myself(nodes: &str) -> Option<u32> {
+pub(super) fn replicas_of_myself(nodes: &str) -> Option<u32> {
     let lines = || nodes.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let is_me = |flags: &str| flags.split(',').any(|flag| flag == "myself");
     let me = lines().find_map(|line| match line.as_slice() {

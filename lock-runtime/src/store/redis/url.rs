@@ -2,6 +2,7 @@
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 
+use super::url_parts::{Parts, redacted};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Ports of those who name none.
@@ -35,6 +36,22 @@ pub(crate) struct Seeds {
     pub(crate) seeds: Vec<ConnectionInfo>,
 }
 
+impl Servers {
+    /// What makes it the same as another one, whatever else their URLs say: each of its servers, or of its sentinels
+    /// with the name of the primary.
+    pub(crate) fn places(&self) -> Vec<String> {
+        let (infos, master) = match self {
+            Self::One(client) => (std::slice::from_ref(client.get_connection_info()), ""),
+            Self::Sentinel(sentinels) => (&*sentinels.peers, &*sentinels.master),
+            Self::Cluster(seeds) => (&*seeds.seeds, ""),
+        };
+        infos
+            .iter()
+            .map(|info| format!("{}/{master}", info.addr().to_string().to_ascii_lowercase()))
+            .collect()
+    }
+}
+
 /// Reads an address. The URL is in no error, but for its places without secrets.
 pub(crate) fn servers(url: &str) -> Result<Servers, StoreError> {
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
@@ -54,7 +71,7 @@ pub(crate) fn servers(url: &str) -> Result<Servers, StoreError> {
         _ => return Err(refusal(url, UNKNOWN)),
     }
     match kind {
-        None => client(url).map(Servers::One),
+        None => client(url, base, rest).map(Servers::One),
         Some("sentinel") => sentinels(url, base, rest).map(Servers::Sentinel),
         Some("cluster") => seeds(url, base, rest).map(Servers::Cluster),
         Some(_) => Err(refusal(url, UNKNOWN)),
@@ -64,14 +81,37 @@ pub(crate) fn servers(url: &str) -> Result<Servers, StoreError> {
 const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sentinel://, redis+cluster://, and the \
                        same with `rediss` for TLS";
 
-fn client(url: &str) -> Result<Client, StoreError> {
+fn client(url: &str, base: &str, rest: &str) -> Result<Client, StoreError> {
+    let parts = parts(url, base, rest, &["protocol"])?.0;
+    let places = parts.places(REDIS_PORT).map_err(|what| refusal(url, what))?;
+    if places.len() > 1 {
+        let what = "names several hosts; write redis+sentinel://…/master or redis+cluster://… for those";
+        return Err(refusal(url, what));
+    }
     Client::open(info(url, url, "redis://user:password@host:port/db")?)
         .map_err(|error| refusal(url, &format!("is not understood ({})", error.category())))
 }
 
+/// The parts of a URL and its options.
+fn parts<'a>(
+    url: &str,
+    base: &str,
+    rest: &'a str,
+    options: &[&str],
+) -> Result<(Parts<'a>, Vec<(&'a str, &'a str)>), StoreError> {
+    let read = Parts::read(base, rest).and_then(|parts| Ok((parts.options(options)?, parts)));
+    read.map(|(options, parts)| (parts, options)).map_err(|what| refusal(url, &what))
+}
+
+/// The option of the Redis client, for its own parser.
+fn protocol(options: &[(&str, &str)]) -> String {
+    let protocol = options.iter().find(|(name, _)| *name == "protocol");
+    protocol.map_or_else(String::new, |(name, value)| format!("?{name}={value}"))
+}
+
 fn sentinels(url: &str, base: &str, rest: &str) -> Result<Sentinels, StoreError> {
     const FORM: &str = "redis+sentinel://user:password@host:26379,host:26379/master/db";
-    let parts = Parts::new(rest);
+    let (parts, options) = parts(url, base, rest, &["sentinel_user", "sentinel_password", "protocol"])?;
     let (master, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     if master.is_empty() {
         return Err(refusal(
@@ -79,16 +119,9 @@ fn sentinels(url: &str, base: &str, rest: &str) -> Result<Sentinels, StoreError>
             &format!("does not name the primary that the sentinels watch; write {FORM}"),
         ));
     }
-    let (mut user, mut password, mut others) = (None, None, Vec::new());
-    for pair in parts.query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("sentinel_user", value)) => user = Some(in_authority(value)),
-            Some(("sentinel_password", value)) => password = Some(in_authority(value)),
-            _ => others.push(pair),
-        }
-    }
-    let query = others.join("&");
-    let auth = match (user, password) {
+    let option =
+        |wanted: &str| options.iter().find(|(name, _)| *name == wanted).map(|(_, value)| in_authority(value));
+    let auth = match (option("sentinel_user"), option("sentinel_password")) {
         (None, None) => String::new(),
         (user, password) => {
             format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default())
@@ -100,69 +133,37 @@ fn sentinels(url: &str, base: &str, rest: &str) -> Result<Sentinels, StoreError>
         places.iter().map(|place| info(url, &format!("{base}://{auth}{place}{fragment}"), FORM)).collect();
     let peers = peers?;
     let place = places.first().map_or("", String::as_str);
-    let query = if query.is_empty() { query } else { format!("?{query}") };
-    let template = format!("{base}://{}{place}/{db}{query}{fragment}", parts.auth);
+    let template = format!("{base}://{}{place}/{db}{}{fragment}", parts.auth, protocol(&options));
     Ok(Sentinels { peers, master: master.to_owned(), template: info(url, &template, FORM)? })
 }
 
 fn seeds(url: &str, base: &str, rest: &str) -> Result<Seeds, StoreError> {
     const FORM: &str = "redis+cluster://user:password@host:port,host:port";
-    let parts = Parts::new(rest);
+    let (parts, options) = parts(url, base, rest, &["protocol"])?;
     if !matches!(parts.path, "" | "0") {
         return Err(refusal(url, "names a database; a cluster has none but 0, leave it out"));
     }
     let places = parts.places(REDIS_PORT).map_err(|what| refusal(url, what))?;
-    let query = if parts.query.is_empty() { String::new() } else { format!("?{}", parts.query) };
-    let seed =
-        |place: &String| info(url, &format!("{base}://{}{place}{query}{}", parts.auth, parts.fragment), FORM);
+    let (query, fragment) = (protocol(&options), parts.fragment);
+    let seed = |place: &String| info(url, &format!("{base}://{}{place}{query}{fragment}", parts.auth), FORM);
     Ok(Seeds { seeds: places.iter().map(seed).collect::<Result<_, _>>()? })
-}
-
-/// What is behind the scheme.
-struct Parts<'a> {
-    /// With the `@`, or empty.
-    auth: &'a str,
-    places: &'a str,
-    path: &'a str,
-    query: &'a str,
-    /// With the `#`, or empty.
-    fragment: &'a str,
-}
-
-impl<'a> Parts<'a> {
-    fn new(rest: &'a str) -> Self {
-        let (rest, fragment) = rest.split_at(rest.find('#').unwrap_or(rest.len()));
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (auth, places) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-        Self { auth, places, path: path.trim_end_matches('/'), query, fragment }
-    }
-
-    /// The hosts, each with a port.
-    fn places(&self, port: u16) -> Result<Vec<String>, &'static str> {
-        let with_port = |place: &str| {
-            // An IPv6 address is in brackets.
-            let behind = place.rsplit_once(']').map_or(place, |(_, behind)| behind);
-            match (place, behind.contains(':')) {
-                ("", _) => Err("has a place without a host; write host:port,host:port"),
-                (place, true) => Ok(place.to_owned()),
-                (place, false) => Ok(format!("{place}:{port}")),
-            }
-        };
-        self.places.split(',').map(with_port).collect()
-    }
 }
 
 /// One server's settings. `form`: how the whole URL should look.
 fn info(whole: &str, url: &str, form: &str) -> Result<ConnectionInfo, StoreError> {
-    url.into_connection_info().map_err(|error| {
+    let info = url.into_connection_info().map_err(|error| {
         // Details may quote the address.
         let reason = error.detail().map_or_else(|| error.to_string(), |_| error.category().to_owned());
         let what = format!(
             "is not understood ({reason}); write {form}, with special characters in user and password percent-encoded"
         );
         refusal(whole, &what)
-    })
+    })?;
+    // The client takes every number, and servers say nothing helpful.
+    if !(0..=i64::from(i32::MAX)).contains(&info.redis_settings().db()) {
+        return Err(refusal(whole, "has a database number that no server has; they are counted from 0"));
+    }
+    Ok(info)
 }
 
 /// The value of a query as it has to be in front of an `@`.
@@ -172,21 +173,6 @@ fn in_authority(value: &str) -> String {
 
 fn refusal(url: &str, what: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Unsupported, format!("the store address {:?} {what}", redacted(url)))
-}
-
-/// The URL without what may be a secret.
-pub(crate) fn redacted(url: &str) -> String {
-    let (scheme, rest) = match url.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), url),
-    };
-    let tail = rest.find(['?', '#']).unwrap_or(rest.len());
-    match rest.rfind('@') {
-        // Of a password with special characters that are not encoded, or in the query: who knows.
-        Some(at) if at > tail => format!("{scheme}***"),
-        Some(at) => format!("{scheme}***{}", rest.get(at..tail).unwrap_or_default()),
-        None => format!("{scheme}{}", rest.get(..tail).unwrap_or_default()),
-    }
 }
 
 #[cfg(test)]
@@ -265,7 +251,7 @@ mod tests {
             ("redis+sentinel://a/main/first", "database number"),
             ("redis+cluster://", "without a host"),
             ("redis+cluster://a/2", "names a database"),
-            ("redis+cluster://a:port", "not understood"),
+            ("redis+cluster://a:port", "has a port"),
             ("redis+ring://a", "it takes redis://"),
             ("http://a", "it takes redis://"),
             ("redis.example.org", "has no scheme"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::rig::*;
 use crate::store::quorum::QuorumStore;
-use crate::store::{AcquireRequest, Acquired, LockStore, StoreErrorKind, Withdrawn};
+use crate::store::{AcquireRequest, Acquired, LockStore, ScanRequest, StoreErrorKind, Withdrawn};
 
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_at_the_gate_asks_nobody_else() {
@@ -192,5 +192,67 @@ async fn a_quorum_is_of_an_odd_number_of_different_stores() {
     assert!(QuorumStore::new(twice, options()).unwrap_err().to_string().contains("twice"));
     for count in [3, 5, 15] {
         QuorumStore::new(stores(count), options()).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_of_a_held_key_is_busy_although_one_store_hangs() {
+    for fault in [Fault::Swallows, Fault::Mute] {
+        // All of them, or a majority that came through another gate.
+        for held in [vec![0, 1, 2], vec![0, 2]] {
+            let rig = Rig::new(3);
+            let process = rig.process();
+            process.check().await.unwrap();
+            for &node in &held {
+                rig.servers[node].store().acquire(request("a", 7)).await.unwrap();
+            }
+            rig.fail(&[0], fault);
+            assert!(is_busy(&process, 1).await, "{fault:?} {held:?}");
+            rig.fail(&[0], Fault::None);
+            tokio::time::sleep(SECOND * 4).await;
+            let holders = rig.holders("a").await;
+            assert!(holders.iter().all(|holder| *holder != Some(owner(1))), "{fault:?} {holders:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_try_may_have_left_at_a_store_that_hangs_is_taken_back_in_the_background() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    process.check().await.unwrap();
+    for server in &rig.servers[1..] {
+        server.store().acquire(request("a", 7)).await.unwrap();
+    }
+    rig.fail(&[0], Fault::Mute);
+    assert!(is_busy(&process, 1).await);
+    tokio::time::sleep(SECOND).await;
+    rig.fail(&[0], Fault::None);
+    tokio::time::sleep(SECOND * 3).await;
+    assert_eq!(rig.holders("a").await, [None, Some(owner(7)), Some(owner(7))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_are_listed_in_time_although_one_store_hangs() {
+    for away in 0..3 {
+        let rig = Rig::new(3);
+        let process = rig.process();
+        for number in 0..8 {
+            let granted = process.acquire(request(&format!("k{number}"), number)).await.unwrap();
+            assert!(matches!(granted, Acquired::Granted(_)));
+        }
+        rig.fail(&[away], Fault::Swallows);
+        let (mut found, mut cursor) = (Vec::new(), Some(0));
+        while let Some(at) = cursor {
+            let page = ScanRequest { prefix: String::new(), cursor: at, timeout: SECOND * 2 };
+            let began = tokio::time::Instant::now();
+            let page = process.scan(page).await.unwrap();
+            assert!(began.elapsed() <= SECOND * 2, "{away}: {:?}", began.elapsed());
+            found.extend(page.locks.into_iter().map(|(key, _)| key));
+            cursor = page.next;
+        }
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), 8, "{away}: {found:?}");
     }
 }

@@ -95,3 +95,17 @@ async fn a_store_that_loses_its_data_between_grant_and_vote_is_noticed() {
     rig.servers[1].wipe();
     assert_eq!(call.await.unwrap().unwrap_err().kind(), StoreErrorKind::NotReady);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_whose_clock_was_set_back_has_a_vote_again_after_the_longest_lease() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    process.check().await.unwrap();
+    // Marked by a clock that was an hour ahead.
+    rig.servers[0].wipe();
+    rig.servers[0].store().mark_ahead(SECOND * 3600);
+    rig.fail(&[1], Fault::Refuses);
+    assert_eq!(acquire(&process, 1).await.unwrap_err().kind(), StoreErrorKind::NotReady);
+    tokio::time::sleep(MAX_LEASE + SECOND).await;
+    grant(&process, 2).await;
+}

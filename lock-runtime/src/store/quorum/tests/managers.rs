@@ -98,7 +98,7 @@ async fn a_waiter_is_served_within_a_moment_of_the_release() {
 async fn what_a_quorum_cannot_do_is_said_clearly() {
     let [locks, _] = managers("limits").await;
     let error = locks.mutex("a").lease(SECOND * 90).acquire().await.unwrap_err();
-    assert!(error.to_string().contains("longer than the longest of this quorum"), "{error}");
+    assert!(error.to_string().contains("longer than the longest of this store, 60s"), "{error}");
     let error: LockError = locks.semaphore("s").try_acquire().await.unwrap_err().into();
     assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     assert!(error.to_string().contains("has no semaphores"), "{error}");
@@ -110,7 +110,7 @@ async fn what_a_quorum_cannot_do_is_said_clearly() {
     for (url, hint) in [
         ("quorum:memory:|memory:", "use 3"),
         ("quorum:memory:", "no safer than that store"),
-        ("quorum:", "begins with"),
+        ("quorum:", "url1|url2|url3"),
         ("quorum:memory:a|memory:a|memory:b", "twice"),
         ("quorum:memory:|quorum:memory:|memory:", "not of quorums"),
         ("quorum:memory:|memory:|etcd://user:secret@host", "etcd"),
@@ -118,4 +118,15 @@ async fn what_a_quorum_cannot_do_is_said_clearly() {
         let error = LockManager::connect(url).await.unwrap_err().to_string();
         assert!(error.contains(hint) && !error.contains("secret"), "{url}: {error}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_re_entry_that_would_renew_for_too_long_is_refused() {
+    let [locks, _] = managers("re-entry").await;
+    let outer = locks.mutex("a").acquire().await.unwrap();
+    let again = outer.scope(async { locks.mutex("a").min_hold(SECOND * 90).acquire().await }).await;
+    let error = again.map(drop).unwrap_err();
+    assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+    tokio::time::sleep(SECOND * 120).await;
+    assert!(!outer.is_lost());
 }

@@ -1,7 +1,9 @@
 //! Release.
 
+use std::sync::Arc;
+
 use super::rig::*;
-use crate::store::LockStore;
+use crate::store::{LockStore, ReleaseRequest};
 
 #[tokio::test(start_paused = true)]
 async fn a_release_answers_when_a_majority_has() {
@@ -65,4 +67,36 @@ async fn a_vote_that_comes_after_the_release_is_taken_back() {
             assert_eq!(rig.holders("a").await, [None, None, None], "{fault:?} at {node}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_was_away_during_the_release_is_freed_when_it_is_back() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.fail(&[0], Fault::Refuses);
+    release(&process, 1).await.unwrap();
+    tokio::time::sleep(SECOND * 5).await;
+    rig.fail(&[0], Fault::None);
+    tokio::time::sleep(SECOND * 3 / 2).await;
+    assert_eq!(rig.holders("a").await, [None, None, None]);
+    grant(&rig.process(), 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hears_late_of_a_lingering_release_lingers_no_longer_than_the_others() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.fail(&[0], Fault::Refuses);
+    let linger = SECOND * 5;
+    let items = vec![item("a", 1)];
+    let request = ReleaseRequest { items, linger, then: None, own_watches: 0, timeout: SECOND };
+    process.release(Arc::new(request)).await.unwrap();
+    tokio::time::sleep(SECOND * 3).await;
+    rig.fail(&[0], Fault::None);
+    tokio::time::sleep(SECOND * 3 / 2).await;
+    assert_eq!(rig.holders("a").await, vec![Some(owner(1)); 3]);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(rig.holders("a").await, [None, None, None]);
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::rig::*;
-use crate::store::{Acquired, Kept, LockStore, StoreErrorKind};
+use crate::store::{
+    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, StoreErrorKind,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_hold_is_renewed_by_a_majority() {
@@ -115,4 +117,56 @@ async fn a_release_after_a_slow_renewal_leaves_nothing() {
     rig.fail(&[2], Fault::None);
     tokio::time::sleep(SECOND * 6).await;
     assert_eq!(rig.holders("a").await, [None, None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_too_long_harms_no_other() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    assert!(matches!(process.acquire(request("b", 2)).await.unwrap(), Acquired::Granted(_)));
+    let long = KeepItem::hold(item("a", 1), MAX_LEASE + SECOND);
+    let items = vec![long.clone(), KeepItem::hold(item("b", 2), LEASE)];
+    let kept = process.keep(Arc::new(KeepRequest { items, timeout: SECOND })).await.unwrap();
+    assert_eq!(kept, [Kept::Unknown, Kept::Renewed]);
+    let alone = process.keep(Arc::new(KeepRequest { items: vec![long], timeout: SECOND })).await;
+    assert_eq!(alone.unwrap_err().kind(), StoreErrorKind::Unsupported);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_begins_after_the_release_takes_nothing_again() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    grant(&process, 1).await;
+    rig.fail(&[0, 1], Fault::Slow(SECOND / 10));
+    let releasing = Arc::clone(&process);
+    let released = tokio::spawn(async move { release(&releasing, 1).await });
+    tokio::time::sleep(SECOND / 20).await;
+    rig.fail(&[0, 1], Fault::None);
+    // The release has reached the third only.
+    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    released.await.unwrap().unwrap();
+    tokio::time::sleep(SECOND * 3).await;
+    assert_eq!(rig.holders("a").await, [None, None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_that_misses_the_gate_lets_readers_in_soon() {
+    for fault in [Fault::Refuses, Fault::Swallows] {
+        let rig = Rig::new(3);
+        let process = rig.process();
+        let of = |kind, number| Item { kind, ..item("a", number) };
+        let wanted = |kind, number| Arc::new(AcquireRequest::new(vec![of(kind, number)], LEASE, SECOND));
+        let granted = process.acquire(wanted(Kind::Write, 1)).await.unwrap();
+        assert!(matches!(granted, Acquired::Granted(_)));
+        rig.fail(&[0], fault);
+        let items = vec![KeepItem::hold(of(Kind::Write, 1), LEASE)];
+        let request = Arc::new(KeepRequest { items, timeout: SECOND });
+        assert_eq!(process.downgrade(request).await.unwrap(), [Kept::Renewed]);
+        tokio::time::sleep(SECOND * 3).await;
+        rig.fail(&[0], Fault::None);
+        tokio::time::sleep(SECOND * 3 / 2).await;
+        let granted = rig.process().acquire(wanted(Kind::Read, 2)).await.unwrap();
+        assert!(matches!(granted, Acquired::Granted(_)), "{fault:?}: {granted:?}");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::rig::*;
 use crate::store::{
     AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Notice, Standing,
+    StoreErrorKind,
 };
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -176,4 +177,97 @@ async fn a_fair_lock_goes_on_when_its_gate_dies() {
     assert!(matches!(waiter.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
     give_back(&holder, 1).await;
     assert!(matches!(waiter.acquire(request).await.unwrap(), Acquired::Granted(_)));
+}
+
+/// Others have the second and the third; a request passes the gate and loses, and the gate is slow to undo it.
+async fn not_undone_for_certain(rig: &Rig) {
+    rig.process().check().await.unwrap();
+    for server in &rig.servers[1..] {
+        server.store().acquire(request("a", 7)).await.unwrap();
+    }
+    rig.fail(&[1, 2], Fault::Slow(SECOND / 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_not_undone_for_certain_is_not_sent_again() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    not_undone_for_certain(&rig).await;
+    let request = in_line(1);
+    let call = tokio::spawn(process.acquire(Arc::clone(&request)));
+    tokio::time::sleep(SECOND / 40).await;
+    rig.fail(&[0], Fault::Slow(SECOND * 3));
+    assert_eq!(call.await.unwrap().unwrap_err().kind(), StoreErrorKind::Unsettled);
+    rig.fail(&[0, 1, 2], Fault::None);
+    for server in &rig.servers[1..] {
+        server.store().force_release(key("a")).await.unwrap();
+    }
+    let again = process.acquire(Arc::clone(&request)).await.unwrap_err();
+    assert_eq!(again.kind(), StoreErrorKind::Unsettled, "{again}");
+    assert!(again.outcome_unknown() && again.is_transient());
+    process.withdraw(request).await.unwrap();
+    assert!(matches!(process.acquire(in_line(2)).await.unwrap(), Acquired::Granted(_)));
+    tokio::time::sleep(SECOND * 5).await;
+    assert_eq!(rig.holders("a").await, vec![Some(owner(2)); 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_under_way_is_not_sent_beside_itself() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    process.check().await.unwrap();
+    rig.fail(&[0, 1, 2], Fault::Slow(SECOND / 20));
+    let request = in_line(1);
+    let call = tokio::spawn(process.acquire(Arc::clone(&request)));
+    tokio::time::sleep(SECOND / 40).await;
+    let beside = process.acquire(Arc::clone(&request)).await.unwrap_err();
+    assert_eq!(beside.kind(), StoreErrorKind::Unsettled, "{beside}");
+    assert!(matches!(call.await.unwrap().unwrap(), Acquired::Granted(_)));
+    // One that was answered may be sent again.
+    assert!(matches!(process.acquire(request).await.unwrap(), Acquired::Granted(_)));
+}
+
+#[cfg(feature = "testing")]
+#[tokio::test(start_paused = true)]
+async fn a_late_withdrawal_takes_nothing_from_a_waiter_that_goes_on() {
+    let rig = Rig::new(3);
+    let minute = SECOND * 60;
+    let locks = crate::testing::manager_on(crate::LockManager::builder(), rig.process_with(minute));
+    not_undone_for_certain(&rig).await;
+    let waiting = tokio::spawn(locks.fair("a").wait(SECOND * 30).acquire());
+    tokio::time::sleep(SECOND / 40).await;
+    rig.fail(&[0], Fault::Slow(SECOND * 3));
+    // It executes what it was sent later, and the waiter is granted the key before that.
+    tokio::time::sleep(SECOND).await;
+    rig.fail(&[0, 1], Fault::None);
+    rig.fail(&[2], Fault::Refuses);
+    for server in &rig.servers[1..] {
+        server.store().force_release(key("a")).await.unwrap();
+    }
+    let guard = tokio::time::timeout(SECOND * 3 / 2, waiting).await.unwrap().unwrap().unwrap();
+    tokio::time::sleep(SECOND * 5).await;
+    let holders = rig.holders("a").await;
+    assert!(holders[0].is_some() && holders[0] == holders[1], "{holders:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fair_waiter_whose_turn_it_is_outlasts_a_rival_from_another_gate() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    process.check().await.unwrap();
+    for server in &rig.servers[1..] {
+        server.store().acquire(request("a", 7)).await.unwrap();
+    }
+    let rivals = rig.servers[1..].to_vec();
+    tokio::spawn(async move {
+        tokio::time::sleep(SECOND * 3 / 10).await;
+        for server in rivals {
+            server.store().force_release(key("a")).await.unwrap();
+        }
+    });
+    rig.servers.iter().for_each(|server| _ = server.acquires());
+    assert!(matches!(process.acquire(in_line(1)).await.unwrap(), Acquired::Granted(_)));
+    let asked = rig.servers[1].acquires();
+    assert!(asked < 50, "{asked}");
 }

@@ -27,11 +27,12 @@ impl Cluster {
         LatchNames::new(&self.options.prefix, key)
     }
 
-    /// A step at the server of a semaphore.
+    /// A step at the server of a semaphore; `freed` says whether there are permits then that somebody may wait for.
     async fn at_semaphore<T, F>(
         &self,
         key: &LockKey,
         timeout: Duration,
+        freed: impl Fn(&T) -> bool,
         step: impl Fn(Arc<Node>, At) -> F,
     ) -> Result<T, StoreError>
     where
@@ -39,14 +40,16 @@ impl Cluster {
     {
         let names = self.semaphore(key)?;
         let channels = [Arc::from(names.channel)];
-        Ok(self.telling(slot(&names.permits), self.deadline(timeout), Hint::new(&channels), step).await?)
+        let (slot, deadline) = (slot(&names.permits), self.deadline(timeout));
+        Ok(self.telling(slot, deadline, Hint::new(&channels), freed, step).await?)
     }
 
-    /// A step at the server of a latch.
+    /// A step at the server of a latch; `opened` says whether it is open then.
     async fn at_latch<T, F>(
         &self,
         key: &LockKey,
         timeout: Duration,
+        opened: impl Fn(&T) -> bool,
         step: impl Fn(Arc<Node>, At) -> F,
     ) -> Result<T, StoreError>
     where
@@ -56,7 +59,7 @@ impl Cluster {
         let channels = [Arc::from(names.channel)];
         // Other messages mean to Redisson that there is something to wait for.
         let hint = Hint { channels: &channels, message: "0" };
-        Ok(self.telling(slot(&names.count), self.deadline(timeout), hint, step).await?)
+        Ok(self.telling(slot(&names.count), self.deadline(timeout), hint, opened, step).await?)
     }
 
     pub(in super::super) async fn acquire_permits(
@@ -64,7 +67,7 @@ impl Cluster {
         request: &PermitsRequest,
     ) -> Result<PermitsAcquired, StoreError> {
         let step = |node: Arc<Node>, at| async move { node.acquire_permits(request, at).await };
-        self.at_semaphore(&request.key, request.timeout, step).await
+        self.at_semaphore(&request.key, request.timeout, |_| false, step).await
     }
 
     pub(in super::super) async fn release_permits(
@@ -73,7 +76,8 @@ impl Cluster {
     ) -> Result<Vec<bool>, StoreError> {
         let step =
             |node: Arc<Node>, at| async move { node.release_permits(&request.key, &request.ids, at).await };
-        Ok(self.at_semaphore(&request.key, request.timeout, step).await?.1)
+        let freed = |(_, held): &(_, Vec<bool>)| held.contains(&true);
+        Ok(self.at_semaphore(&request.key, request.timeout, freed, step).await?.1)
     }
 
     pub(in super::super) async fn withdraw_permits(
@@ -84,7 +88,8 @@ impl Cluster {
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
         let step =
             |node: Arc<Node>, at| async move { node.release_permits(&request.key, &request.ids, at).await };
-        let (now, _) = self.at_semaphore(&request.key, request.timeout, step).await?;
+        let freed = |(_, held): &(_, Vec<bool>)| held.contains(&true);
+        let (now, _) = self.at_semaphore(&request.key, request.timeout, freed, step).await?;
         Ok(Withdrawn::by(latest, now))
     }
 
@@ -129,7 +134,8 @@ impl Cluster {
     pub(in super::super) async fn change_permits(&self, request: &PermitsChange) -> Result<bool, StoreError> {
         let step =
             |node: Arc<Node>, at| async move { node.change_permits(&request.key, request.permits, at).await };
-        Ok(self.at_semaphore(&request.key, request.timeout, step).await?.0)
+        let freed = |(changed, counts): &(bool, PermitCounts)| *changed && counts.available > 0;
+        Ok(self.at_semaphore(&request.key, request.timeout, freed, step).await?.0)
     }
 
     pub(in super::super) async fn count_permits(
@@ -139,7 +145,7 @@ impl Cluster {
     ) -> Result<PermitCounts, StoreError> {
         // Nothing is changed by none more.
         let step = |node: Arc<Node>, at| async move { node.change_permits(key, Permits::Add(0), at).await };
-        Ok(self.at_semaphore(key, timeout, step).await?.1)
+        Ok(self.at_semaphore(key, timeout, |_| false, step).await?.1)
     }
 
     pub(in super::super) async fn watch_semaphore(
@@ -157,17 +163,17 @@ impl Cluster {
         timeout: Duration,
     ) -> Result<bool, StoreError> {
         let step = |node: Arc<Node>, at| async move { node.set_count(key, count, at).await };
-        self.at_latch(key, timeout, step).await
+        self.at_latch(key, timeout, |_| false, step).await
     }
 
     pub(in super::super) async fn count_down(&self, request: &CountDownRequest) -> Result<u64, StoreError> {
         let step = |node: Arc<Node>, at| async move { node.count_down(request, at).await };
-        self.at_latch(&request.key, request.timeout, step).await
+        self.at_latch(&request.key, request.timeout, |left| *left == 0, step).await
     }
 
     pub(in super::super) async fn count(&self, key: &LockKey, timeout: Duration) -> Result<u64, StoreError> {
         let step = |node: Arc<Node>, at| async move { node.count(key, at).await };
-        self.at_latch(key, timeout, step).await
+        self.at_latch(key, timeout, |_| false, step).await
     }
 
     pub(in super::super) async fn delete_latch(
@@ -176,7 +182,7 @@ impl Cluster {
         timeout: Duration,
     ) -> Result<bool, StoreError> {
         let step = |node: Arc<Node>, at| async move { node.delete_latch(key, at).await };
-        self.at_latch(key, timeout, step).await
+        self.at_latch(key, timeout, |deleted| *deleted, step).await
     }
 
     pub(in super::super) async fn watch_latch(

@@ -88,22 +88,25 @@ impl Cluster {
             let acquire = |node: Arc<Node>, at| async move { node.acquire_one_key(request, item, at).await };
             return Ok(self.at_slot(part.slot, deadline, acquire).await?);
         }
-        let each = part.places.iter().zip(&part.items).map(|(place, item)| Part {
+        // Their places in the part: whoever asked for that knows where it stands in the request.
+        let each = part.items.iter().enumerate().map(|(place, item)| Part {
             slot: part.slot,
-            places: vec![*place],
+            places: vec![place],
             items: vec![item.clone()],
         });
         let each: Vec<_> = each.collect();
         Box::pin(self.acquire_several(request, &each, deadline)).await
     }
 
-    /// Runs a step that may free something, and sees to it that those who wait hear of it: while a slot moves, what is
-    /// free may be at one server, and whoever listens at the other.
+    /// Runs a step that may free something, and if `freed` says that it has, sees to it that those who wait hear of it: while
+    /// a slot moves, what is free may be at one server, and whoever listens at the other. Never after a step that only looks:
+    /// who waits would wake itself for ever.
     pub(super) async fn telling<T, F>(
         &self,
         slot: u16,
         deadline: Tick,
         hint: Hint<'_>,
+        freed: impl Fn(&T) -> bool,
         step: impl Fn(Arc<Node>, At) -> F,
     ) -> Result<T, Fault>
     where
@@ -116,7 +119,7 @@ impl Cluster {
                 step(node, at)
             })
             .await?;
-        if asked.load(Ordering::Relaxed) && self.dialect.get() == Some(&Dialect::Sharded) {
+        if asked.load(Ordering::Relaxed) && freed(&done) && self.dialect.get() == Some(&Dialect::Sharded) {
             // A hint: whoever misses it looks by itself.
             if let Ok(place) = self.owner(slot, deadline).await
                 && let Ok(node) = self.node(&place)

@@ -14,25 +14,28 @@ use super::super::join::join;
 use super::Cluster;
 use super::steps::{Part, in_order};
 use crate::clock::Tick;
+use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, Busy, Granted, Item, ServerTime, StoreError, StoreErrorKind, TokenRange,
 };
 use crate::sync::lock;
-use crate::token::OwnerId;
 
 /// Refusals that are remembered.
 const MOST: usize = 4096;
 /// Two who have got in each other's way go on at different times.
 const APART: Duration = Duration::from_millis(10);
 
-/// Where requests were refused last, by the owner of their first item.
+/// Where requests for the same keys were refused last; each attempt for mutexes has an owner of its own.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<OwnerId, u16>>);
+pub(super) struct Refusals(Mutex<HashMap<Vec<LockKey>, u16>>);
+
+fn keys(request: &AcquireRequest) -> Vec<LockKey> {
+    request.items.iter().map(|item| item.key.clone()).collect()
+}
 
 impl Refusals {
     fn of(&self, request: &AcquireRequest) -> Option<u16> {
-        let refusals = lock(&self.0);
-        request.items.first().and_then(|item| refusals.get(&item.owner)).copied()
+        lock(&self.0).get(&keys(request)).copied()
     }
 
     fn note(&self, request: &AcquireRequest, slot: u16) {
@@ -41,14 +44,12 @@ impl Refusals {
             // Nothing is wrong without them, but slower.
             refusals.clear();
         }
-        if let Some(item) = request.items.first() {
-            refusals.insert(item.owner.clone(), slot);
-        }
+        refusals.insert(keys(request), slot);
     }
 
     fn forget(&self, request: &AcquireRequest) {
-        if let Some(item) = request.items.first() {
-            lock(&self.0).remove(&item.owner);
+        if request.items.len() > 1 {
+            lock(&self.0).remove(&keys(request));
         }
     }
 }

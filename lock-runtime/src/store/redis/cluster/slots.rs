@@ -119,6 +119,18 @@ impl SlotMap {
     }
 }
 
+/// Whether it is an answer to CLUSTER SLOTS.
+#[cfg(feature = "testing")]
+pub(in super::super) fn reads_slots(value: &Value) -> bool {
+    SlotMap::read(value, &Place::new("h", 1)).is_some_and(|map| !map.primaries().is_empty())
+}
+
+/// Whether it is a place that a redirect names.
+#[cfg(feature = "testing")]
+pub(in super::super) fn reads_place(text: &str) -> bool {
+    Place::named(text, &Place::new("h", 1)).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

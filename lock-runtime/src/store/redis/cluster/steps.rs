@@ -193,7 +193,7 @@ impl Cluster {
                 let channels = self.channels(&items)?;
                 let items = &*items;
                 let step = move |node: Arc<Node>, at| async move { node.withdraw(items, at).await };
-                self.telling(part.slot, deadline, Hint::new(&channels), step).await
+                self.telling(part.slot, deadline, Hint::new(&channels), |_| true, step).await
             }
         };
         match withdraw(&part.items).await {
@@ -283,7 +283,8 @@ impl Cluster {
         let request = if declined { &alone } else { request };
         let channels = self.channels(&part.items)?;
         let step = |node: Arc<Node>, at| async move { node.release_all(request, at).await };
-        match self.telling(part.slot, deadline, Hint::new(&channels), step).await {
+        let freed = |released: &Released| released.held.contains(&true);
+        match self.telling(part.slot, deadline, Hint::new(&channels), freed, step).await {
             // A takeover needs the counter, which may be at the other server.
             Err(fault) if is_split(&fault) && (part.items.len() > 1 || request.then.is_some()) => {
                 self.in_between(part.slot);

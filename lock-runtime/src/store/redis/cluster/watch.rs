@@ -78,7 +78,8 @@ impl Cluster {
             .enumerate()
             .filter_map(|(index, channel)| {
                 let owner = map.owner(channel.slot)?;
-                let here = channel.at.as_ref().is_some_and(|(place, _)| place == owner);
+                let here =
+                    channel.at.as_ref().is_some_and(|(place, there)| place == owner && there.is_live());
                 (!here).then(|| (index, Arc::clone(&channel.name), owner.clone()))
             })
             .collect();

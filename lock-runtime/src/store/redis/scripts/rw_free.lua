@@ -16,10 +16,13 @@ local function free_rw(lock, owner, kind)
     if call('HLEN', lock) == 1 then call('DEL', lock) else call('HSET', lock, 'mode', 'read') end
     return tell(rw_channel(lock), '1')
   end
+  -- The key that may be at another server while a slot moves comes first: nothing has changed then. Without its hold key
+  -- it was over already, and only the field was left.
+  local lived = try('DEL', hold_of(lock, owner, 1))
+  if type(lived) ~= 'number' then return lived end
+  lived = lived == 1
   local done = try('HDEL', lock, owner)
   if done ~= 1 then return done end
-  -- Without its hold key it was over already, and only the field was left.
-  local lived = call('DEL', hold_of(lock, owner, 1)) == 1
   if mode ~= 'read' or alive(lock) then return lived and -3 or -1 end
   call('DEL', lock)
   local told = tell(rw_channel(lock), '0')

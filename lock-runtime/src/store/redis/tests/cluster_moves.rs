@@ -251,3 +251,30 @@ async fn a_slot_between_two_servers_is_not_waited_for_when_it_comes_back() {
     assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
 }
+
+#[tokio::test]
+async fn who_only_looks_at_a_slot_that_moves_wakes_nobody() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    let latches = store.latches().unwrap();
+    assert!(latches.try_set_count(key("l"), 2, TIMEOUT).await.unwrap());
+    let from = cluster.home("lock:l");
+    let to = (from + 1) % 3;
+    cluster.begin_move("lock:l", from, to).await;
+    cluster.move_key("lock:l", from, to).await;
+    for server in &cluster.servers {
+        let _: () = server.command(&["CONFIG", "RESETSTAT"]).await;
+    }
+    let published = async || {
+        let mut published = false;
+        for server in &cluster.servers {
+            let info: String = server.command(&["INFO", "commandstats"]).await;
+            published |= info.contains("cmdstat_spublish");
+        }
+        published
+    };
+    assert_eq!(latches.count(key("l"), TIMEOUT).await.unwrap(), 2);
+    assert!(!published().await, "nothing has changed");
+    assert!(latches.delete(key("l"), TIMEOUT).await.unwrap());
+    assert!(published().await, "it is open");
+}

@@ -63,15 +63,19 @@ async fn a_refused_request_does_not_wake_itself_for_ever() {
     let cluster = Cluster::start().await;
     let store = cluster.store();
     let names = apart(&cluster);
-    // Whichever slot is the first.
-    for held in &names {
+    let wished = || Arc::new(request(&names.clone().map(|name| item(&name))));
+    // Whichever slot is the first, and whether or not each attempt has an owner of its own.
+    for (held, anew) in names.iter().flat_map(|name| [(name, false), (name, true)]) {
         let held = [item(held)];
         granted(&store, &held).await;
-        let wish = Arc::new(request(&names.clone().map(|name| item(&name))));
+        let mut wish = wished();
         let mut watch = store.watch(Arc::clone(&wish)).await.unwrap();
         let mut tries = 0;
         loop {
             tries += 1;
+            if anew {
+                wish = wished();
+            }
             let answer = store.acquire(Arc::clone(&wish)).await.unwrap();
             assert!(matches!(answer, Acquired::Busy(_)), "{answer:?}");
             if tokio::time::timeout(Duration::from_millis(300), watch.notice()).await.is_err() {
@@ -138,4 +142,33 @@ async fn a_withdrawal_reaches_every_slot() {
     for item in &mine {
         assert!(!store.status(item.key.clone()).await.unwrap().is_locked());
     }
+}
+
+#[tokio::test]
+async fn keys_of_a_half_moved_slot_have_their_own_tokens() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    let from = cluster.home("lock:{t}x");
+    let mut others = (0..).map(|number| format!("k{number}"));
+    let other = others.find(|name| cluster.home(&format!("lock:{name}")) != from).unwrap();
+    // Not in the order of their slots.
+    let names = ["{t}x", &other, "{t}y"];
+    let mine = names.map(item);
+    let before = granted(&store, &mine).await;
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true; 3]);
+    let to = (from + 1) % 3;
+    cluster.begin_move("lock:{t}x", from, to).await;
+
+    let next = names.map(item);
+    let after = loop {
+        match store.acquire(Arc::new(request(&next))).await {
+            Ok(Acquired::Granted(granted)) => break granted,
+            Err(error) if error.kind() == StoreErrorKind::NotReady => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    for ((name, before), after) in names.iter().zip(before.tokens).zip(after.tokens) {
+        assert!(after.first > before.last, "{name}: {after:?} after {before:?}");
+    }
+    assert_eq!(release(&store, &next).await.unwrap().held, [true; 3]);
 }

@@ -55,6 +55,13 @@ async fn a_marker_is_made_once_and_stays() {
     let in_time = ServerTime::from_micros(made.server_time.as_micros() + 60_000_000);
     assert_eq!(mark(&store, Mark::First { latest: in_time }).await.since, Some(ServerTime::from_micros(0)));
 
+    // The clock was set back by a minute.
+    let future = in_time.as_micros().to_string();
+    let _: () = server.command(&["SET", "lock_quorum_marker:lock:", &*future]).await;
+    assert_eq!(mark(&store, Mark::Look).await.since, Some(in_time));
+    let made = mark(&store, Mark::Make).await;
+    assert_eq!(made.since, Some(made.server_time));
+
     let _: () = server.command(&["SET", "lock_quorum_marker:lock:", "mine"]).await;
     let request = MarkRequest { mark: Mark::Make, timeout: TIMEOUT };
     let error = store.mark(request).await.unwrap_err();

@@ -1,0 +1,4 @@
+//! What a server answers.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lock_fuzz::reply(data));

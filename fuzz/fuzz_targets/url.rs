@@ -1,0 +1,4 @@
+//! Lock URLs.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lock_fuzz::url(data));

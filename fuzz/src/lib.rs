@@ -1,0 +1,94 @@
+//! What has to hold for every input. The targets call it, and so does `tests/tests/fuzz_seeds.rs` in the workspace
+//! above, which includes this file: `lock-macros` is a procedural macro and can't be linked.
+
+use std::time::Duration;
+
+use lock_runtime::{LockKey, fuzzing};
+
+#[allow(dead_code)]
+#[path = "../../lock-macros/src/duration.rs"]
+mod duration;
+#[allow(dead_code)]
+#[path = "../../lock-macros/src/template.rs"]
+mod template;
+
+use template::Piece;
+
+/// Stands where a secret was.
+const MARK: &str = "m4rk";
+
+/// A template that is accepted prints back to the same, and its braces are good when those of its keys are.
+pub fn key_template(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    assert!(template::braced(text).all(|content| !content.contains('}')), "{text:?}");
+    let pieces = match template::parse(text) {
+        Ok(pieces) => pieces,
+        Err(problems) => return assert!(problems.iter().any(|problem| problem.contains('<')), "{text:?}"),
+    };
+    let (mut printed, mut outline) = (String::new(), String::new());
+    for piece in &pieces {
+        match piece {
+            Piece::Text(text) => {
+                assert!(!text.is_empty());
+                printed.push_str(&text.replace('<', "<<"));
+                outline.push_str(text);
+            }
+            Piece::Value(placeholder) => {
+                assert!(placeholder.text.contains(&placeholder.root), "{placeholder:?}");
+                printed.push_str(&placeholder.text);
+                outline.push('v');
+            }
+        }
+    }
+    assert_eq!(printed, text);
+    if !outline.is_empty() && !outline.contains(char::is_control) && outline.len() <= LockKey::LONGEST {
+        assert_eq!(template::check_braces(&pieces).is_ok(), LockKey::new(&outline).is_ok(), "{text:?}");
+    }
+}
+
+/// A duration that is accepted is within bounds, and the same when it is written in milliseconds.
+pub fn duration(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match duration::parse(text) {
+        Ok(read) => {
+            assert!(read <= duration::LONGEST, "{text:?}: {read:?}");
+            let millis = read.as_millis();
+            assert_eq!(duration::parse(&format!("{millis}ms")), Ok(read), "{text:?}");
+            let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+            assert_eq!(Duration::from_millis(millis), read, "{text:?} has a part of a millisecond");
+        }
+        Err(reason) => assert!(!reason.is_empty(), "{text:?}"),
+    }
+}
+
+/// What stands between `:` and `@`, or behind a `?`, is in no error.
+pub fn url(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let _ = fuzzing::url(text);
+    let Some((scheme, rest)) = text.split_once("://").filter(|_| !text.contains(MARK)) else { return };
+    if let Some((user, behind)) = rest.rsplit_once('@')
+        && let Some((user, _)) = user.split_once(':')
+    {
+        hidden(&format!("{scheme}://{user}:{MARK}@{behind}"));
+    }
+    if rest.contains('?') && !rest.contains('|') {
+        hidden(&format!("{text}{MARK}"));
+        hidden(&format!("{text}&option={MARK}"));
+    }
+}
+
+fn hidden(url: &str) {
+    if let Err(error) = fuzzing::url(url) {
+        assert!(!format!("{error} {error:?}").contains(MARK), "{url:?}: {error}");
+    }
+    let shown = fuzzing::redacted(url);
+    assert!(!shown.contains(MARK), "{url:?}: {shown}");
+}
+
+/// An answer is what it is taken for, see [`fuzzing::reply`].
+pub fn reply(data: &[u8]) {
+    let _ = fuzzing::reply(data);
+    if let Ok(text) = std::str::from_utf8(data) {
+        fuzzing::reply_text(text);
+    }
+}
