@@ -242,7 +242,11 @@ proptest! {
                 registry.unsubscribed(generation, &name);
             }
         };
-        let work = |registry: &mut Registry, server: &mut std::collections::BTreeSet<usize>, asked: &mut Vec<Arc<str>>, generation, now| {
+        let work = |registry: &mut Registry,
+                    server: &mut std::collections::BTreeSet<usize>,
+                    asked: &mut Vec<Arc<str>>,
+                    generation,
+                    now| {
             asked.extend(registry.take_todo(2));
             for name in asked.drain(..) {
                 server.insert(number(&name));
