@@ -332,7 +332,7 @@ impl World {
         match (call, error) {
             (Step::Acquire(_), Some(error)) => {
                 self.act(|machine, now, effects| {
-                    machine.on_error(&error, Replication::NONE, now, 0.5, effects)
+                    machine.on_error(&error, Replication::NONE, now, 0.5, effects);
                 });
             }
             (Step::Acquire(ask), None) => {
