@@ -250,7 +250,9 @@ fn the_time_out_of_replicas_is_a_whole_number_of_milliseconds_that_the_store_can
 }
 
 /// Checks a table of URLs: none is repeated with its secret.
-async fn check_urls(rows: &[Row<&str>]) {
+fn check_urls(rows: &[Row<&str>]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
     for &(url, said) in rows {
         match LockManager::connect_lazy(url) {
             Ok(_) => assert_eq!(said, "", "{url:?} is taken"),
@@ -264,8 +266,8 @@ async fn check_urls(rows: &[Row<&str>]) {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_url_of_no_store_is_refused_with_those_that_there_are() {
+#[test]
+fn a_url_of_no_store_is_refused_with_those_that_there_are() {
     check_urls(&[
         ("", "`memory:`"),
         (" ", "`memory:`"),
@@ -280,12 +282,11 @@ async fn a_url_of_no_store_is_refused_with_those_that_there_are() {
         ("ann:hunter2://h", "`memory:`"),
         ("hunter2@h://y", "`memory:`"),
         ("redis:hunter2@h", "`//` is missing"),
-    ])
-    .await;
+    ]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_quorum_that_is_none_is_refused() {
+#[test]
+fn a_quorum_that_is_none_is_refused() {
     check_urls(&[
         ("quorum:", "one of the URLs of a quorum is empty"),
         ("quorum:memory:", "of one store"),
@@ -297,16 +298,15 @@ async fn a_quorum_that_is_none_is_refused() {
         ("quorum:memory:a|memory:b|memory:a", "twice"),
         ("quorum:quorum:memory:a|memory:b|memory:c", "not of quorums"),
         ("quorum:memory:|memory:|http://ann:hunter2@h", "not with \"http\""),
-    ])
-    .await;
+    ]);
 }
 
 #[cfg(feature = "redis")]
 mod redis {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_quorum_of_servers_has_each_of_them_once() {
+    #[test]
+    fn a_quorum_of_servers_has_each_of_them_once() {
         check_urls(&[
             ("quorum:redis://a|redis://b|memory:", "not of both"),
             ("quorum:redis://a|redis://b|redis://c", ""),
@@ -317,12 +317,11 @@ mod redis {
             ("quorum:redis+sentinel://s/m1|redis+sentinel://s/m2|redis+sentinel://s/m3", ""),
             ("quorum:redis+sentinel://s,t/m|redis+sentinel://t/m|redis+sentinel://u/m", "twice"),
             ("quorum:redis://a|redis://b|redis://:hunter2@c:port", "has a port"),
-        ])
-        .await;
+        ]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_place_that_is_none_is_refused_and_its_password_not_shown() {
+    #[test]
+    fn a_place_that_is_none_is_refused_and_its_password_not_shown() {
         check_urls(&[
             ("redis://", "without a host"),
             ("redis:///0", "without a host"),
@@ -353,12 +352,11 @@ mod redis {
             ("redis+cluster://[::1],[::2]:7000", ""),
             ("redis://a,b", "several hosts"),
             ("redis://0.0.0.0", "wildcard"),
-        ])
-        .await;
+        ]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn characters_that_have_to_be_encoded_are_not_guessed_at() {
+    #[test]
+    fn characters_that_have_to_be_encoded_are_not_guessed_at() {
         check_urls(&[
             (" redis://h\n", ""),
             ("redis://h h", "a space"),
@@ -378,12 +376,11 @@ mod redis {
             ("redis://:hun/hunter2@h", "without a host"),
             ("redis://h#insecure", "`#insecure`"),
             ("redis+cluster://h#hunter2", "`#insecure`"),
-        ])
-        .await;
+        ]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_option_that_is_not_known_is_refused_with_those_that_are() {
+    #[test]
+    fn an_option_that_is_not_known_is_refused_with_those_that_are() {
         const OF_SENTINEL: &str = "`sentinel_pasword` that is not known; accepted are `sentinel_user`, \
                                    `sentinel_password`, `protocol`";
         check_urls(&[
@@ -398,12 +395,11 @@ mod redis {
             ("redis://h?hunter2", "not known"),
             ("redis://h?protocol=hunter2", "`resp2`"),
             ("redis://h?protocol=3", ""),
-        ])
-        .await;
+        ]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_topology_that_is_not_known_or_not_complete_is_refused() {
+    #[test]
+    fn a_topology_that_is_not_known_or_not_complete_is_refused() {
         check_urls(&[
             ("redis+ring://:hunter2@h", "redis+sentinel://"),
             ("redis-sentinel://:hunter2@h/m", "redis+sentinel://"),
@@ -415,12 +411,11 @@ mod redis {
             ("redis+sentinel://h//0", "does not name the primary"),
             ("redis+cluster://:hunter2@h/1", "names a database"),
             ("redis+cluster://h/0", ""),
-        ])
-        .await;
+        ]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_database_that_is_no_number_is_refused() {
+    #[test]
+    fn a_database_that_is_no_number_is_refused() {
         check_urls(&[
             ("redis://h/abc", "database number"),
             ("redis://h/-1", "database number"),
@@ -434,30 +429,27 @@ mod redis {
             ("redis+sentinel://h/m/-1", "database number"),
             ("redis+sentinel://h/m/0/1", "database number"),
             ("redis+sentinel://h/m/3", ""),
-        ])
-        .await;
+        ]);
     }
 
     #[cfg(not(any(feature = "tls-rustls", feature = "tls-native")))]
-    #[tokio::test(start_paused = true)]
-    async fn tls_that_is_not_built_in_is_named() {
+    #[test]
+    fn tls_that_is_not_built_in_is_named() {
         check_urls(&[
             ("rediss://:hunter2@h", "`tls-rustls`"),
             ("rediss+sentinel://:hunter2@h/m", "`tls-rustls`"),
             ("rediss+cluster://:hunter2@h", "`tls-rustls`"),
-        ])
-        .await;
+        ]);
     }
 
     #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
-    #[tokio::test(start_paused = true)]
-    async fn tls_without_a_check_has_one_spelling() {
+    #[test]
+    fn tls_without_a_check_has_one_spelling() {
         check_urls(&[
             ("rediss://:hunter2@h", ""),
             ("rediss+sentinel://:hunter2@h/m#insecure", ""),
             ("rediss+cluster://:hunter2@h#insecure", ""),
             ("rediss://:hunter2@h/#insecur", "`#insecure`"),
-        ])
-        .await;
+        ]);
     }
 }

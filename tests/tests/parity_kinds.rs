@@ -284,7 +284,8 @@ on_every_store! {
             let error = guard.release().await.unwrap_err();
             assert!(matches!(error, ReleaseError::Lost { .. }), "{kind:?}: {error:?}");
             next.release().await.unwrap();
-            assert!(!locks.force_release("forced").await.unwrap(), "{kind:?}: it was free");
+            // On a quorum a release is answered by most of the servers; the last one may hear of it later.
+            eventually(async || !locks.force_release("forced").await.unwrap(), LONG).await;
         }
         nothing_is_left(&site, &[&locks, &other], &["forced"]).await;
     }

@@ -180,8 +180,7 @@ mod tests {
 
     #[test]
     fn what_was_not_answered_is_withdrawn_although_another_request_was() {
-        let (strays, owner) =
-            (Strays::default(), OwnerId::new("c0ffee00-0000-4000-8000-000000000000:1".to_owned()));
+        let (strays, owner) = (Strays::default(), OwnerId::new("c0ffee00-0000-4000-8000-000000000000:1"));
         let items = [Item { key: LockKey::new("a").unwrap(), kind: Kind::Read, owner }];
         let request = || Arc::new(AcquireRequest::new(items.to_vec(), SWEEP, SWEEP));
         let (vote, raise) = (request(), request());

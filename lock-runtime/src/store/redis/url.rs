@@ -2,7 +2,7 @@
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 
-use super::url_parts::{Parts, redacted};
+use super::url_parts::{Options, Parts, redacted};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Ports of those who name none.
@@ -98,7 +98,7 @@ fn parts<'a>(
     base: &str,
     rest: &'a str,
     options: &[&str],
-) -> Result<(Parts<'a>, Vec<(&'a str, &'a str)>), StoreError> {
+) -> Result<(Parts<'a>, Options<'a>), StoreError> {
     let read = Parts::read(base, rest).and_then(|parts| Ok((parts.options(options)?, parts)));
     read.map(|(options, parts)| (parts, options)).map_err(|what| refusal(url, &what))
 }

@@ -2,6 +2,9 @@
 
 use crate::address::is_scheme;
 
+/// Names and values of what is behind the `?`.
+pub(super) type Options<'a> = Vec<(&'a str, &'a str)>;
+
 /// What is behind the scheme.
 pub(super) struct Parts<'a> {
     /// With the `@`, or empty.
@@ -73,8 +76,8 @@ impl<'a> Parts<'a> {
     }
 
     /// The options, which are all `accepted` ones.
-    pub(super) fn options(&self, accepted: &[&str]) -> Result<Vec<(&'a str, &'a str)>, String> {
-        let mut options: Vec<(&str, &str)> = Vec::new();
+    pub(super) fn options(&self, accepted: &[&str]) -> Result<Options<'a>, String> {
+        let mut options = Options::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !accepted.contains(&name) {
