@@ -129,6 +129,13 @@ impl Address {
             }
             #[cfg(feature = "redis")]
             Self::Redis(servers) => {
+                let is_single = matches!(*servers, Servers::One(_));
+                if is_single && config.replicas.is_none() && config.replication.wanted(None).is_none() {
+                    return Err(refused(
+                        "a majority of how many replicas? A single server does not say how many it has: set `replicas`, or \
+                         ask for `Replication::at_least`",
+                    ));
+                }
                 let options = RedisOptions::new(config, clock, runtime.clone());
                 Arc::new(match *servers {
                     Servers::One(client) => RedisStore::new(&client, options)?,

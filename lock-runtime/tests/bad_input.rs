@@ -414,6 +414,16 @@ mod redis {
         ]);
     }
 
+    #[tokio::test]
+    async fn a_majority_of_an_unknown_number_of_replicas_is_refused() {
+        let majority = || LockManager::builder().replication(Replication::majority(Duration::from_secs(1)));
+        let error = majority().connect_lazy("redis://127.0.0.1:1").unwrap_err().to_string();
+        assert!(error.contains("`replicas`"), "{error}");
+        majority().replicas(2).connect_lazy("redis://127.0.0.1:1").unwrap();
+        majority().connect_lazy("redis+cluster://127.0.0.1:1").unwrap();
+        majority().connect_lazy("redis+sentinel://127.0.0.1:1/main").unwrap();
+    }
+
     #[test]
     fn a_database_that_is_no_number_is_refused() {
         check_urls(&[
