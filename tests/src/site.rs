@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder};
 
-use crate::{Cluster, Quorum, RedisServer, Sentinels};
+use crate::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
+
+/// Servers that a busy machine keeps from answering for less are not taken for dead.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The environment variable that says on which servers the tests run that would otherwise have a Redis server of their
 /// own: `sentinel`, `cluster` or `quorum`. For `cargo xtask test topologies`.
@@ -45,8 +48,12 @@ impl Several {
             return servers;
         }
         let servers = Arc::new(match topology {
-            "sentinel" => Self::Sentinel(Sentinels::start()),
-            "cluster" => Self::Cluster(Cluster::start()),
+            "sentinel" => {
+                Self::Sentinel(Sentinels::start_with(sentinels::Options::default().down_after(PATIENCE)))
+            }
+            "cluster" => {
+                Self::Cluster(Cluster::start_with(cluster::Options::default().node_timeout(PATIENCE)))
+            }
             "quorum" => Self::Quorum(Quorum::start()),
             other => panic!("{TOPOLOGY}={other}: there are sentinel, cluster and quorum"),
         });

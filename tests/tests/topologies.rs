@@ -9,9 +9,14 @@ use lock_tests::{Cluster, Quorum, RedisServer, Sentinels, eventually_blocking};
 
 const SOON: Duration = Duration::from_secs(40);
 
+/// Servers that a busy machine keeps from answering are not taken for dead.
+fn patient() -> sentinels::Options {
+    sentinels::Options::default().down_after(Duration::from_secs(5))
+}
+
 #[test]
 fn sentinels_make_a_replica_the_primary_when_they_are_asked_to() {
-    let group = Sentinels::start();
+    let group = Sentinels::start_with(patient());
     let url = group.url();
     assert!(url.starts_with("redis+sentinel://127.0.0.1:") && url.ends_with("/mymaster"), "{url}");
     assert_eq!(url.matches("127.0.0.1:").count(), 3, "{url}");
@@ -31,7 +36,7 @@ fn sentinels_make_a_replica_the_primary_when_they_are_asked_to() {
 
 #[test]
 fn sentinels_replace_a_primary_that_dies_and_take_it_back_as_a_replica() {
-    let mut group = Sentinels::start();
+    let mut group = Sentinels::start_with(patient());
     group.servers_mut()[0].kill();
     let now = group.wait_for_failover(0);
     group.primary().cli(&["SET", "a", "1"]);
