@@ -11,7 +11,7 @@ use super::super::semaphore::SemaphoreNames;
 use super::Cluster;
 use super::moving::Hint;
 use super::slots::slot;
-use super::steps::{in_order, parts};
+use super::steps::{each_by_itself, parts};
 use crate::key::LockKey;
 use crate::store::{
     CountDownRequest, PermitCounts, Permits, PermitsAcquired, PermitsChange, PermitsKeep, PermitsRelease,
@@ -111,24 +111,8 @@ impl Cluster {
             self.at_slot(part.slot, deadline, keep)
         }))
         .await;
-        let (mut failure, mut kept_any, mut answers) = (None, parts.is_empty(), Vec::new());
-        for (part, kept) in parts.into_iter().zip(kept) {
-            let kept = match kept {
-                Ok(kept) => {
-                    kept_any = true;
-                    kept.into_iter().map(Some).collect()
-                }
-                Err(fault) => {
-                    failure = Some(fault.error);
-                    Vec::new()
-                }
-            };
-            answers.push((part.places, kept));
-        }
-        match failure {
-            Some(error) if !kept_any => Err(error),
-            _ => Ok(in_order(answers, None)),
-        }
+        let kept = kept.into_iter().map(|kept| Ok(kept?.into_iter().map(Some).collect()));
+        each_by_itself(parts, kept.collect(), None)
     }
 
     pub(in super::super) async fn change_permits(&self, request: &PermitsChange) -> Result<bool, StoreError> {

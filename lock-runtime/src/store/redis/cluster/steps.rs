@@ -59,6 +59,34 @@ pub(super) fn in_order<T: Clone>(
     all
 }
 
+/// Answers in the order of the request, from those of its parts; `missing` for the parts of servers that have failed. An
+/// error when all have.
+pub(super) fn each_by_itself<I, T: Clone>(
+    parts: Vec<Part<I>>,
+    answers: Vec<Result<Vec<T>, Fault>>,
+    missing: T,
+) -> Result<Vec<T>, StoreError> {
+    let (mut failure, mut any) = (None, parts.is_empty());
+    let mut known = Vec::new();
+    for (part, answer) in parts.into_iter().zip(answers) {
+        let answer = match answer {
+            Ok(answer) => {
+                any = true;
+                answer
+            }
+            Err(fault) => {
+                failure = Some(fault.error);
+                Vec::new()
+            }
+        };
+        known.push((part.places, answer));
+    }
+    match failure {
+        Some(error) if !any => Err(error),
+        _ => Ok(in_order(known, missing)),
+    }
+}
+
 impl Cluster {
     fn names<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
         Names::new(&self.options.prefix, &item.key)
@@ -113,23 +141,7 @@ impl Cluster {
         let deadline = self.deadline(request.timeout);
         let parts = self.keep_parts(&request.items)?;
         let kept = join(parts.iter().map(|part| self.keep_part(part, how, deadline))).await;
-        let (mut failure, mut kept_any, mut answers) = (None, parts.is_empty(), Vec::new());
-        for (part, kept) in parts.into_iter().zip(kept) {
-            match kept {
-                Ok(kept) => {
-                    kept_any = true;
-                    answers.push((part.places, kept));
-                }
-                Err(fault) => {
-                    failure = Some(fault.error);
-                    answers.push((part.places, Vec::new()));
-                }
-            }
-        }
-        match failure {
-            Some(error) if !kept_any => Err(error),
-            _ => Ok(in_order(answers, Kept::Unknown)),
-        }
+        each_by_itself(parts, kept, Kept::Unknown)
     }
 
     async fn keep_part(
