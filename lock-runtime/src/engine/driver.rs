@@ -142,10 +142,15 @@ impl Driver {
 
     /// Nobody wants the request any more that waits at the store.
     fn leave_queue(&mut self) {
-        if let Some(request) = self.stop_queueing() {
+        if let Some(request) = self.retire() {
             self.engine.reap(request);
         }
+    }
+
+    /// The owner that waits at the store, if there is one, is not used again.
+    fn retire(&mut self) -> Option<Arc<AcquireRequest>> {
         self.unanswered = false;
+        self.stop_queueing()
     }
 
     /// Its place is not kept any more.
@@ -206,8 +211,7 @@ impl Driver {
             Err(error) => {
                 if error.kind() == StoreErrorKind::NotReplicated {
                     // Others may have it, and so may we under another name: before that is tried, it has to be undone.
-                    self.stop_queueing();
-                    self.unanswered = false;
+                    self.retire();
                     engine.undo(request).await;
                 } else if error.outcome_unknown() {
                     let keeps_its_owner = self.queued.is_some()
@@ -218,8 +222,7 @@ impl Driver {
                         // back by itself may arrive later: of several keys, and of several stores.
                         self.unanswered = true;
                     } else {
-                        self.stop_queueing();
-                        self.unanswered = false;
+                        self.retire();
                         engine.reap(request);
                     }
                 }
