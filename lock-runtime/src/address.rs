@@ -7,6 +7,8 @@ use tokio::runtime::Handle;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::error::ConnectError;
+#[cfg(feature = "redis")]
+use crate::replication::OF_HOW_MANY;
 use crate::store::LockStore;
 use crate::store::memory::MemoryStore;
 use crate::store::quorum::{QuorumOptions, QuorumStore};
@@ -131,10 +133,7 @@ impl Address {
             Self::Redis(servers) => {
                 let is_single = matches!(*servers, Servers::One(_));
                 if is_single && config.replicas.is_none() && config.replication.wanted(None).is_none() {
-                    return Err(refused(
-                        "a majority of how many replicas? A single server does not say how many it has: set `replicas`, or \
-                         ask for `Replication::at_least`",
-                    ));
+                    return Err(refused(OF_HOW_MANY));
                 }
                 let options = RedisOptions::new(config, clock, runtime.clone());
                 Arc::new(match *servers {

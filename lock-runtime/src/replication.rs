@@ -8,6 +8,11 @@ const MAJORITY: u32 = u32::MAX;
 /// Time-outs are kept in milliseconds, up to 49 days.
 const LONGEST: u32 = u32::MAX;
 
+/// What is said of a [majority](Replication::majority) when nobody knows of how many.
+#[cfg(feature = "redis")]
+pub(crate) const OF_HOW_MANY: &str = "a majority of how many replicas? The server does not say how many it has: set \
+                                      `replicas` when the manager is built, or ask for `Replication::at_least`";
+
 /// How many replicas have to confirm a grant before it counts; see
 /// [`LockManagerBuilder::replication`](crate::LockManagerBuilder::replication) and
 /// [`Lock::replication`](crate::Lock::replication).

@@ -16,7 +16,7 @@ use super::node::{At, Node};
 use super::reply;
 use super::server_clock::ServerClock;
 use crate::clock::Tick;
-use crate::replication::Replication;
+use crate::replication::{OF_HOW_MANY, Replication};
 use crate::store::{Acquired, StoreError, StoreErrorKind};
 use crate::sync::lock;
 
@@ -175,11 +175,9 @@ impl Node {
             None if self.has_peers => self.replicas_in_cluster(connector, ready).await?,
             known => known,
         };
-        replication.wanted(known.or(self.options.replicas)).ok_or_else(|| {
-            let what = "a majority of how many replicas? This server does not say how many it has; set `replicas` \
-                        when the manager is built, or ask for `at_least`";
-            self.address.error(StoreErrorKind::Unsupported, what)
-        })
+        replication
+            .wanted(known.or(self.options.replicas))
+            .ok_or_else(|| self.address.error(StoreErrorKind::Unsupported, OF_HOW_MANY))
     }
 
     /// How many replicas the server has in its cluster, those that are down included.
