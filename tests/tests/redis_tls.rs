@@ -110,20 +110,55 @@ mod tls {
         not(all(feature = "tls-rustls", feature = "tls-native")),
         any(feature = "tls-rustls", target_os = "linux")
     ))]
-    #[test]
-    fn the_platforms_store_is_trusted() {
-        let authority = Authority::new();
-        let Some(server) = TlsServer::start(&authority, PASSWORD) else { return };
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_holder"));
-        command.arg(url("localhost", &server)).env("SSL_CERT_FILE", server.authority_file());
-        let mut holder = lock_tests::Helper::spawn_command(&mut command);
-        assert_eq!(holder.line(LONG), "ready");
-        let token = |answer: &str| answer.strip_prefix("acquired ").unwrap().parse::<u64>().unwrap();
-        let first = token(&holder.ask("acquire k"));
-        assert_eq!(holder.ask("release k"), "released");
-        assert!(token(&holder.ask("acquire k")) > first);
-        assert_eq!(holder.ask("release k"), "released");
-        holder.finish(LONG);
+    mod by_url {
+        use std::path::Path;
+
+        use lock_tests::tls::{TlsCluster, TlsSentinel};
+
+        use super::*;
+
+        /// A process that trusts the authority of `file` gets a lock at `url` twice.
+        #[track_caller]
+        fn lock_twice(url: &str, file: &Path) {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_holder"));
+            command.arg(url).env("SSL_CERT_FILE", file);
+            let mut holder = lock_tests::Helper::spawn_command(&mut command);
+            assert_eq!(holder.line(LONG), "ready");
+            let token = |answer: &str| answer.strip_prefix("acquired ").unwrap().parse::<u64>().unwrap();
+            let first = token(&holder.ask("acquire k"));
+            assert_eq!(holder.ask("release k"), "released");
+            assert!(token(&holder.ask("acquire k")) > first);
+            assert_eq!(holder.ask("release k"), "released");
+            holder.finish(LONG);
+        }
+
+        #[test]
+        fn the_platforms_store_is_trusted() {
+            let authority = Authority::new();
+            let Some(server) = TlsServer::start(&authority, PASSWORD) else { return };
+            lock_twice(&url("localhost", &server), &server.authority_file());
+        }
+
+        /// The address is that of one node, and the lock is kept by another: the redirection leads to its port for TLS.
+        #[test]
+        fn a_cluster_is_reached_through_tls() {
+            let authority = Authority::new();
+            let Some(cluster) = TlsCluster::start(&authority, PASSWORD) else { return };
+            let other = (cluster.plain().node_of("{lock:k}") + 1) % cluster.plain().nodes().len();
+            let url = format!("rediss+cluster://:{PASSWORD}@{}", cluster.node(other));
+            lock_twice(&url, &cluster.authority_file());
+            assert_eq!(cluster.plain().cli("{lock:k}", &["EXISTS", "redisson_lock_token:{lock:k}"]), "1");
+        }
+
+        #[test]
+        fn sentinels_and_their_primary_are_reached_through_tls() {
+            let authority = Authority::new();
+            let Some(servers) = TlsSentinel::start(&authority, PASSWORD) else { return };
+            let url =
+                format!("rediss+sentinel://:{PASSWORD}@{}?sentinel_password={PASSWORD}", servers.place());
+            lock_twice(&url, &servers.authority_file());
+            assert_eq!(servers.plain().cli(&["EXISTS", "redisson_lock_token:{lock:k}"]), "1");
+        }
     }
 
     /// Not what it should be, see `docs/plan.md`.

@@ -7,6 +7,7 @@ mod chaos;
 mod cli;
 mod examples;
 mod install;
+mod runner;
 mod servers;
 mod stress;
 mod test;

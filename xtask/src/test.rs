@@ -1,14 +1,13 @@
 //! `cargo xtask test`: the parts, one after the other, and the table of what became of them.
 
 use std::fmt;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
-
-use lock_tests::process::Process;
 
 use crate::cli::Options;
 use crate::examples;
 use crate::install::{Found, Tool};
+use crate::runner;
 
 /// One part of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,13 +80,11 @@ const INTEROP: &str = "interop_*";
 /// What they run on, one after the other.
 const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
 
-/// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
-const LIMIT: Duration = Duration::from_secs(25 * 60);
-
 /// What became of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ok,
+    /// Why, in one line; more lines say what the tests that failed said.
     Failed(String),
     Skipped(String),
 }
@@ -114,7 +111,7 @@ impl Table {
         let outcome = step();
         match &outcome {
             Outcome::Ok => {}
-            Outcome::Failed(why) => println!("{name} FAILED: {why}"),
+            Outcome::Failed(why) => println!("{name} FAILED: {}", first_line(why)),
             Outcome::Skipped(why) => println!("{name} skipped: {why}"),
         }
         self.rows.push(Row { name: name.to_owned(), outcome, took: start.elapsed() });
@@ -131,13 +128,19 @@ impl Table {
 }
 
 impl fmt::Display for Table {
+    /// What failed, in full, and the table below it: the end of a long output is what one sees first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Row { name, outcome, .. } in &self.rows {
+            if let Outcome::Failed(why) = outcome {
+                writeln!(f, "--- {name} FAILED: {why}\n")?;
+            }
+        }
         let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max("part".len());
         writeln!(f, "{:width$}  {:7}  {:>7}", "part", "result", "seconds")?;
         for Row { name, outcome, took } in &self.rows {
             let (result, why) = match outcome {
                 Outcome::Ok => ("ok", ""),
-                Outcome::Failed(why) => ("FAILED", why.as_str()),
+                Outcome::Failed(why) => ("FAILED", first_line(why)),
                 Outcome::Skipped(why) => ("skipped", why.as_str()),
             };
             let line = format!("{name:width$}  {result:7}  {:7.1}  {why}", took.as_secs_f64());
@@ -197,7 +200,7 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
             let mut doc = crate::cargo();
             doc.args(["doc", "--workspace", "--no-deps", "--all-features"])
                 .env("RUSTDOCFLAGS", "-D warnings");
-            run_command(&mut doc)
+            runner::run(&mut doc)
         }),
         Part::Test if server_missing => {
             table.step("test", || {
@@ -239,7 +242,7 @@ fn run_interop(table: &mut Table) {
             let mut test = crate::cargo();
             test.args(start).args(["--", "--show-output", "--test-threads=4"]);
             test.env("LOCK_INTEROP_SERVERS", servers);
-            run_command(&mut test)
+            runner::run(&mut test)
         });
     }
 }
@@ -271,7 +274,7 @@ fn run_topologies(table: &mut Table, server_missing: bool) {
             }
             // They mostly wait.
             test.args(["--", "--test-threads", "4", "redis::"]).env("LOCK_TESTS_TOPOLOGY", topology);
-            run_command(&mut test)
+            runner::run(&mut test)
         });
     }
 }
@@ -300,7 +303,7 @@ fn run_loom() -> Outcome {
     test.args(["test", "--package", "lock-runtime", "--no-default-features", "--features", "testing"])
         .args(["--lib", "loom_models"])
         .env("RUSTFLAGS", flags.trim());
-    run_command(&mut test)
+    runner::run(&mut test)
 }
 
 /// `rediss://` without a TLS library and with each one alone; the part `test` has both at once.
@@ -330,37 +333,11 @@ fn lint_runtime(features: &[&str]) -> Outcome {
 }
 
 fn cargo(args: &[&str]) -> Outcome {
-    run_command(crate::cargo().args(args))
+    runner::run(crate::cargo().args(args))
 }
 
-/// Runs `command` with its output on ours.
-fn run_command(command: &mut Command) -> Outcome {
-    let mut line = String::new();
-    for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
-        line.push_str(&format!("{}={} ", name.display(), value.display()));
-    }
-    line.push_str("cargo");
-    for arg in command.get_args() {
-        line.push(' ');
-        line.push_str(&arg.to_string_lossy());
-    }
-    println!("$ {line}");
-    let mut process = match Process::spawn(command, None) {
-        Ok(process) => process,
-        Err(error) => return Outcome::Failed(format!("`{line}`: {error}")),
-    };
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        match process.ended() {
-            Some(status) if status.success() => return Outcome::Ok,
-            Some(status) => return Outcome::Failed(format!("`{line}`: {status}")),
-            None if Instant::now() >= deadline => {
-                process.kill_tree();
-                return Outcome::Failed(format!("`{line}`: not done within {LIMIT:?}"));
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -380,6 +357,15 @@ mod tests {
         let table = table(&[Outcome::Ok, Outcome::Failed("why".to_owned())]);
         assert!(!table.is_good(false));
         assert!(!table.is_good(true));
+    }
+
+    #[test]
+    fn what_the_tests_said_is_above_the_table_and_not_in_it() {
+        let text =
+            table(&[Outcome::Failed("exit status: 101\n---- b stdout ----\nboom".to_owned())]).to_string();
+        let (above, below) = text.split_once("part  result").expect("a table");
+        assert!(above.contains("boom"), "{text}");
+        assert!(below.contains("exit status: 101") && !below.contains("boom"), "{text}");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Options {
     node_timeout: Duration,
     password: Option<String>,
     args: Vec<String>,
+    /// Those of each node, in their order.
+    own_args: Vec<Vec<String>>,
     clocks: Vec<ServerClock>,
 }
 
@@ -35,6 +37,7 @@ impl Default for Options {
             node_timeout: Duration::from_secs(2),
             password: None,
             args: Vec::new(),
+            own_args: Vec::new(),
             clocks: Vec::new(),
         }
     }
@@ -71,6 +74,12 @@ impl Options {
         Self { args: args.iter().map(|&arg| arg.to_owned()).collect(), ..self }
     }
 
+    /// More arguments for each node, in their order.
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
+    pub(crate) fn own_args(self, args: Vec<Vec<String>>) -> Self {
+        Self { own_args: args, ..self }
+    }
+
     /// What the nodes take for the time of day: each has one of its own.
     #[must_use]
     pub fn clocks(self, clocks: &[ServerClock]) -> Self {
@@ -92,6 +101,7 @@ impl Options {
         .map(str::to_owned)
         .collect();
         args.extend(self.args.iter().cloned());
+        args.extend(self.own_args.get(place).into_iter().flatten().cloned());
         if let Some(password) = &self.password {
             args.extend(["--requirepass", password, "--masterauth", password].map(str::to_owned));
         }
@@ -159,7 +169,8 @@ impl Cluster {
         for (at, node) in self.nodes.iter().enumerate() {
             // All with all, instead of waiting until word gets around.
             for other in &self.nodes[at + 1..] {
-                text(node, &["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
+                let port = other.tls_port().unwrap_or(other.port());
+                text(node, &["CLUSTER", "MEET", "127.0.0.1", &port.to_string()])?;
             }
             if at < primaries {
                 let slots: Vec<String> = (0..SLOTS)

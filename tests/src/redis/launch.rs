@@ -84,7 +84,12 @@ pub(crate) struct Setup {
 impl Setup {
     /// The password that clients need.
     pub(crate) fn password(&self) -> Option<&str> {
-        let at = self.args.iter().position(|arg| arg == "--requirepass")?;
+        self.value("--requirepass")
+    }
+
+    /// What follows `name` on the command line.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        let at = self.args.iter().position(|arg| arg == name)?;
         self.args.get(at + 1).map(String::as_str)
     }
 

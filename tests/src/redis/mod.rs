@@ -127,6 +127,11 @@ impl RedisServer {
         self.port
     }
 
+    /// The port for connections through TLS, if it has one.
+    pub(crate) fn tls_port(&self) -> Option<u16> {
+        self.setup.value("--tls-port")?.parse().ok()
+    }
+
     /// The port at which others are told to find it: its own, or that of a [proxy](crate::Proxy).
     pub(crate) fn announced_port(&self) -> u16 {
         self.announced.unwrap_or(self.port)
