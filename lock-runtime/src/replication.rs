@@ -34,8 +34,11 @@ impl Replication {
     /// Nobody is waited for. The default.
     pub const NONE: Self = Self { replicas: 0, timeout_ms: 0 };
 
-    /// At least so many replicas confirm within `timeout` (whole milliseconds, at least one). 0 replicas is
+    /// At least so many replicas confirm within `timeout`, in whole milliseconds, at least one. 0 replicas is
     /// [`NONE`](Self::NONE).
+    ///
+    /// They have no longer than the lease, which would be over, nor than the caller waits, or one
+    /// [`call_timeout`](crate::LockManagerBuilder::call_timeout) if that is more.
     #[must_use]
     pub fn at_least(replicas: u32, timeout: Duration) -> Self {
         match replicas {
@@ -44,7 +47,7 @@ impl Replication {
         }
     }
 
-    /// More than half of the primary's replicas confirm within `timeout`. All of them count, also those that are down:
+    /// More than half of the primary's replicas confirm within `timeout`, as with [`at_least`](Self::at_least). All of them count, also those that are down:
     /// with Sentinel and Cluster as many as these know, with a single primary as many as
     /// [`LockManagerBuilder::replicas`](crate::LockManagerBuilder::replicas) says.
     #[must_use]
@@ -72,6 +75,12 @@ impl Replication {
             MAJORITY => known.map(|known| known / 2 + 1),
             replicas => Some(replicas),
         }
+    }
+
+    /// The same with replicas that have so much time at most.
+    pub(crate) fn within(self, time: Duration) -> Self {
+        let timeout_ms = if self.is_none() { 0 } else { self.timeout_ms.min(millis(time)) };
+        Self { timeout_ms, ..self }
     }
 
     /// Whether a grant with this policy is good for who wants `other`.
@@ -104,6 +113,13 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_time_of_replicas_is_bounded() {
+        let policy = Replication::majority(Duration::MAX).within(SECOND).within(2 * SECOND);
+        assert_eq!(policy, Replication::majority(SECOND));
+        assert_eq!(Replication::NONE.within(SECOND), Replication::NONE);
+    }
 
     #[test]
     fn a_majority_counts_all_replicas() {

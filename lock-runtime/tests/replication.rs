@@ -11,7 +11,7 @@ use lock_runtime::store::{
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
-use lock_runtime::{AcquireError, FencingToken, LockError, LockKey, LockManager, Replication};
+use lock_runtime::{AcquireError, FencingToken, Lock, LockError, LockKey, LockManager, Replication};
 use tokio::time::Instant;
 
 const MS: Duration = Duration::from_millis(1);
@@ -259,15 +259,16 @@ async fn callers_without_a_policy_hear_nothing_of_replicas() {
         let rival = store.manager().mutex("k").acquire().await.unwrap();
         let first = tokio::spawn(locks.mutex("k").wait(2 * SECOND).replication(policy).acquire());
         tokio::time::sleep(MS).await;
-        let plain = tokio::spawn(locks.mutex("k").wait(20 * SECOND).acquire());
+        let plain = tokio::spawn(locks.mutex("k").wait(SECOND).acquire());
         let hurried = tokio::spawn(locks.mutex("k").wait(SECOND).acquire());
         tokio::time::sleep(MS).await;
         rival.release().await.unwrap();
+        let plain = plain.await.unwrap().unwrap();
         let error = hurried.await.unwrap().unwrap_err();
         assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        plain.release().await.unwrap();
         let error = first.await.unwrap().unwrap_err();
         assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
-        plain.await.unwrap().unwrap().release().await.unwrap();
     }
 
     // A store that knows of no replicas refuses the policy, and not those who wait behind it.
@@ -281,6 +282,62 @@ async fn callers_without_a_policy_hear_nothing_of_replicas() {
     assert!(matches!(first.await.unwrap(), Err(AcquireError::Misconfigured { .. })));
     rival.release().await.unwrap();
     plain.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_without_a_policy_pass_one_whose_policy_is_not_met() {
+    let store = Primary::with_replicas(0);
+    let locks = store.manager();
+    let kinds: [fn(&LockManager) -> Lock; 3] =
+        [|locks| locks.mutex("k"), |locks| locks.fair("k"), |locks| locks.write("k")];
+    for lock in kinds {
+        let policy = tokio::spawn(lock(&locks).wait_forever().replication(one()).acquire());
+        tokio::time::sleep(MS).await;
+        let began = Instant::now();
+        for _ in 0..5 {
+            // Behind an attempt for the other one, which takes 200 ms, and its pause.
+            let plain = lock(&locks).wait(3 * SECOND).acquire().await.unwrap();
+            tokio::time::sleep(10 * MS).await;
+            plain.release().await.unwrap();
+        }
+        assert!(began.elapsed() < 10 * SECOND, "{:?}", began.elapsed());
+
+        // It is not forgotten either, however many pass it.
+        let tries = store.synced();
+        let passing = tokio::spawn({
+            let plain = lock(&locks);
+            async move {
+                loop {
+                    let guard = plain.clone().wait_forever().acquire().await.unwrap();
+                    tokio::time::sleep(MS).await;
+                    guard.release().await.unwrap();
+                }
+            }
+        });
+        tokio::time::sleep(5 * SECOND).await;
+        assert!(store.synced() >= tries + 3, "{} tries", store.synced() - tries);
+        store.replicas.store(1, Ordering::SeqCst);
+        let guard = tokio::time::timeout(10 * SECOND, policy).await.unwrap().unwrap().unwrap();
+        passing.abort();
+        guard.release().await.unwrap();
+        store.replicas.store(0, Ordering::SeqCst);
+    }
+}
+
+/// The wait is the limit, or one call if that takes longer, whatever the replicas were given.
+#[tokio::test(start_paused = true)]
+async fn replicas_that_have_for_ever_do_not_outlast_the_wait() {
+    let store = Primary::with_replicas(0);
+    let locks = store.manager();
+    let for_ever = Replication::at_least(1, Duration::MAX);
+    let began = Instant::now();
+    let error = locks.mutex("k").wait(SECOND).replication(for_ever).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+    assert!((SECOND..6 * SECOND).contains(&began.elapsed()), "{:?}", began.elapsed());
+    tokio::time::sleep(60 * SECOND).await;
+    assert!(!store.status("k").await.is_locked());
+    let left = leftovers(&locks);
+    assert_eq!((left.keys, left.tasks, left.waiters), (0, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -216,6 +216,10 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
         }
         return Err(AcquireError::misconfigured(reason));
     }
+    request.replication = request.replication.within(request.lease.duration());
+    if let Wait::For(wait) = request.wait {
+        request.replication = request.replication.within(wait.max(engine.config.call_timeout));
+    }
     if !request.spec.more.is_empty() {
         let (held, free) = split(&request)?;
         if !held.is_empty() {
@@ -446,7 +450,9 @@ impl Waiting {
             return Poll::Pending;
         }
         if now >= end {
-            end = end + self.request.engine.grace() + self.request.replication.timeout();
+            // The attempt that is under way may be confirmed by replicas.
+            let confirmed = self.request.replication.timeout().min(config.call_timeout);
+            end = end + self.request.engine.grace() + confirmed;
             let awaited =
                 self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
             if !awaited || now >= end {

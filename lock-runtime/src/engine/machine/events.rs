@@ -111,7 +111,7 @@ impl Machine {
                 Step::Exit
             }
             Phase::Free | Phase::Calling => {
-                let Some((_, waiter)) = self.first_active() else {
+                let Some((_, waiter)) = self.next_up() else {
                     self.phase = Phase::Free;
                     self.driver = false;
                     return Step::Exit;
@@ -172,7 +172,8 @@ impl Machine {
             effects.verify = Some(Arc::clone(&hold));
         }
         // Fresh from the store, it is good for everything that asks for this lease.
-        let head = self.first_active().filter(|(_, waiter)| waiter.wish.fits(&hold)).map(|(id, _)| id);
+        let head = self.next_up().filter(|(_, waiter)| waiter.wish.fits(&hold)).map(|(id, _)| id);
+        self.unconfirmed = false;
         self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
         match head {
             Some(head) if !self.shut_down => self.offer(head, now, effects),
@@ -200,7 +201,7 @@ impl Machine {
         // A try that came while the call was under way gets an attempt of its own.
         let answered = |waiter: &Waiter| waiter.wish.patience == Patience::Try && waiter.calls < calls;
         self.fail_where(answered, &AcquireError::Busy { key }, effects);
-        if self.first_active().is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
+        if self.next_up().is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
             self.pace.now(now);
         }
         self.wake_late(effects);
@@ -222,6 +223,10 @@ impl Machine {
             // No matter of those who have none.
             self.pace.failed(now, Arc::clone(error), random);
             self.tell(error, |wish| !wish.replication.is_none(), effects);
+            self.unconfirmed = true;
+            if self.next_up().is_some_and(|(_, waiter)| waiter.wish.replication.is_none()) {
+                self.pace.now(now);
+            }
         } else {
             self.note_error(error, now, random, effects);
         }

@@ -374,6 +374,8 @@ pub(crate) struct Machine {
     counter_ahead: bool,
     /// The key was freed by force while a call was under way.
     freed_by_force: bool,
+    /// The last attempt was not confirmed by replicas; who waits without a policy has the next one.
+    unconfirmed: bool,
     windows_without_release: u32,
     /// Acquire calls begun so far, and those answered.
     calls: u64,
@@ -406,6 +408,7 @@ impl Machine {
             used_tokens: 1,
             counter_ahead: false,
             freed_by_force: false,
+            unconfirmed: false,
             windows_without_release: 0,
             calls: 0,
             answers: 0,

@@ -38,9 +38,7 @@ enum Op {
     },
     Reenter(usize),
     Drive,
-    Fail {
-        unknown: bool,
-    },
+    Fail(StoreErrorKind),
     /// Time passes; whether the timekeeper gets to run.
     Advance {
         ms: u64,
@@ -49,6 +47,11 @@ enum Op {
     RivalTakes,
     RivalReleases,
     Forget,
+}
+
+fn failure() -> impl Strategy<Value = StoreErrorKind> {
+    use StoreErrorKind::{NotReplicated, Unanswered, Unreachable};
+    prop_oneof![1 => Just(Unanswered), 1 => Just(Unreachable), 2 => Just(NotReplicated)]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -63,7 +66,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (0..4usize, prop::bool::weighted(0.1)).prop_map(|(n, full)| Op::Release { n, full }),
         1 => (0..4usize).prop_map(Op::Reenter),
         12 => Just(Op::Drive),
-        1 => any::<bool>().prop_map(|unknown| Op::Fail { unknown }),
+        2 => failure().prop_map(Op::Fail),
         4 => (0..60u64, any::<bool>()).prop_map(|(ms, keeper)| Op::Advance { ms, keeper }),
         1 => any::<bool>().prop_map(|keeper| Op::Advance { ms: 1200, keeper }),
         2 => Just(Op::RivalTakes),
@@ -276,8 +279,14 @@ impl World {
                 }
             }
             Op::Drive => self.drive(None),
-            Op::Fail { unknown } => {
-                let kind = if unknown { StoreErrorKind::Unanswered } else { StoreErrorKind::Unreachable };
+            Op::Fail(kind) => {
+                // Only who asks for replicas can be told of them.
+                let asks = |ask: &Ask| !ask.replication.is_none();
+                let of_policy = matches!(&self.call, Some(Step::Acquire(ask)) if asks(ask));
+                let kind = match kind {
+                    StoreErrorKind::NotReplicated if !of_policy => StoreErrorKind::Unreachable,
+                    kind => kind,
+                };
                 self.drive(Some(kind));
             }
             Op::Advance { .. } => unreachable!("needs the runtime"),
@@ -330,9 +339,9 @@ impl World {
         };
         let error = failure.map(|kind| Arc::new(StoreError::new(kind, "injected")));
         match (call, error) {
-            (Step::Acquire(_), Some(error)) => {
+            (Step::Acquire(ask), Some(error)) => {
                 self.act(|machine, now, effects| {
-                    machine.on_error(&error, Replication::NONE, now, 0.5, effects);
+                    machine.on_error(&error, ask.replication, now, 0.5, effects);
                 });
             }
             (Step::Acquire(ask), None) => {
