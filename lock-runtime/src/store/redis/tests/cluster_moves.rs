@@ -1,5 +1,6 @@
 //! Slots that move from one server of a cluster to another, all the way or half of it.
 
+use super::super::cluster::slots::slot;
 use super::cluster::Cluster;
 use super::*;
 use crate::store::{Notice, StoreErrorKind, Watch, Withdrawn};
@@ -311,4 +312,27 @@ async fn who_only_looks_at_a_slot_that_moves_wakes_nobody() {
     assert!(!published().await, "nothing has changed");
     assert!(latches.delete(key("l"), TIMEOUT).await.unwrap());
     assert!(published().await, "it is open");
+}
+
+/// As between the two last commands of somebody who moves a slot by hand.
+#[tokio::test]
+async fn servers_that_name_each_other_are_not_asked_in_a_circle() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    let (from, to) = ends(&cluster);
+    let slot = slot(LOCK).to_string();
+    let rejected = async |server: usize| -> u64 {
+        let stats: String = cluster.servers[server].command(&["INFO", "commandstats"]).await;
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_ssubscribe:"));
+        let count = line.and_then(|line| line.split_once("rejected_calls=")?.1.split(',').next());
+        count.map_or(0, |count| count.parse().unwrap())
+    };
+    let _: () = cluster.servers[from].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.ids[to]]).await;
+    let watch = store.watch(Arc::new(request(&[item("a")]))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let circles = rejected(from).await.max(rejected(to).await);
+    // The cluster may mend itself meanwhile.
+    assert!(circles <= 50, "{circles} subscriptions in a second");
+    cluster.end_move(LOCK, to).await;
+    drop(watch);
 }
