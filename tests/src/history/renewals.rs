@@ -4,14 +4,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Limits;
-use super::request::History;
+use super::event::ErrorClass;
+use super::request::{Fault, History};
 use super::spans::{Spans, nanos};
 
 /// What a look from the side may be wrong by.
 const BLUR: Duration = Duration::from_millis(50);
 
+/// When the server has executed, at the latest, what was under way to it at `at`: who has stopped finds it when it goes on.
+fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
+    let soon = at.saturating_add(nanos(limits.call_timeout));
+    let hinder = |fault: &&Fault| {
+        fault.errors.contains(&ErrorClass::Unavailable) && fault.from <= soon && fault.to >= at
+    };
+    history.faults.iter().filter(hinder).map(|fault| fault.to).fold(soon, u64::max)
+}
+
 pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
-    let call = nanos(limits.call_timeout);
     let mut wanted: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for request in &history.requests {
         let life = history.lives.get(&request.process);
@@ -24,7 +33,7 @@ pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
             }
         };
         // A renewal that is under way when the guard goes counts as its own.
-        let to = over.unwrap_or(u64::MAX).min(killed).saturating_add(call);
+        let to = executed(history, over.unwrap_or(u64::MAX).min(killed), limits);
         wanted.entry(&request.key).or_default().push((request.asked, to));
     }
     let mut found = Vec::new();
@@ -66,5 +75,21 @@ mod tests {
         let killed =
             format!("{}\n0 {} 0 killed", holder(20).lines().take(2).collect::<Vec<_>>().join("\n"), 5 * S);
         assert_eq!(found(Renewals, &[("0.0", &killed), ("run", &looks(13))]), 1, "its process is dead");
+    }
+
+    #[test]
+    fn a_renewal_that_a_stopped_server_finds_later_is_the_guards() {
+        let seen = "0 10000000000 0 seen 12000000000 x:1 - a\n0 11000000000 0 seen 13000000000 x:1 - a\n";
+        let holder =
+            format!("1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n1 {} 900 end", 5 * S);
+        let with = |from: u64, to: u64, errors: &str| {
+            let stop = format!("0 {from} 0 fault nothing {errors} stop\n0 {to} 0 fault-over stop\n");
+            found(Renewals, &[("0.0", &holder), ("run", &(stop + seen))])
+        };
+        let half = S / 2;
+        assert_eq!(with(4 * S, 10 * S + half, "unavailable"), 0);
+        assert_eq!(with(4 * S, 10 * S + half, "-"), 1, "the server ran");
+        assert_eq!(with(4 * S, 9 * S, "unavailable"), 1, "it went on before");
+        assert_eq!(with(8 * S, 10 * S + half, "unavailable"), 1, "nothing was under way any more");
     }
 }

@@ -48,6 +48,11 @@ impl Machine {
                 cap: "max_waiters_per_key",
             });
         }
+        let first = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
+        if first && !self.pace.is_due_soon(now) {
+            // The pause is that of others, who have left a driver that has not noticed yet.
+            self.pace.now(now);
+        }
         self.tries += usize::from(wish.patience == Patience::Try);
         self.guests += usize::from(wish.guest);
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
