@@ -123,9 +123,10 @@ impl Machine {
     /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
     /// A contender that has parked because somebody else has the key is not about to ask.
     pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick) -> bool {
+        let Some(wanted) = self.waiters.get(&id).map(|waiter| waiter.wish.replication) else { return false };
         let asking = match self.phase {
             Phase::Calling => self.driver,
-            Phase::Free => self.driver && (!self.parked || self.pace.is_due_soon(now)),
+            Phase::Free => self.driver && (!self.parked || self.pace.is_due_soon(wanted, now)),
             _ => false,
         };
         match self.waiters.get_mut(&id) {
