@@ -51,10 +51,7 @@ impl Machine {
         self.tries += usize::from(wish.patience == Patience::Try);
         self.guests += usize::from(wish.guest);
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
-        // Replicas that have just not confirmed are asked again when it is time.
-        if wish.replication.is_none() || !self.unconfirmed {
-            self.pace.asked(now);
-        }
+        self.pace.asked(now);
         let id = self.new_id();
         let waiter = Waiter {
             wish,
