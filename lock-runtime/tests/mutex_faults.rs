@@ -384,6 +384,23 @@ async fn a_short_wait_for_a_known_holder_is_not_stretched() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_comes_when_the_store_is_back_is_not_told_that_it_is_down() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    store.acquire.lock().unwrap().extend([Fault::Error(StoreErrorKind::Unreachable); 8]);
+    let first = tokio::spawn(locks.mutex("k").wait(60 * SECOND).acquire());
+    while store.acquires.load(Ordering::Relaxed) < 8 {
+        sleep(MS).await;
+    }
+    // The next attempt for the first is hundreds of milliseconds away.
+    sleep(10 * MS).await;
+    let result = locks.mutex("k").wait(10 * MS).acquire().await;
+    assert!(matches!(result, Err(AcquireError::TimedOut { .. })), "the first has it: {result:?}");
+    drop(first.await.unwrap().unwrap());
+    nothing_is_left(&locks, &store).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn local_waiters_share_the_contenders_error() {
     let store = FaultyStore::new();
     let locks = manager(&store);

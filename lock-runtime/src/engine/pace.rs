@@ -83,6 +83,14 @@ impl Pace {
         self.step_back = None;
     }
 
+    /// Somebody new wants the key. What failed before is not their failure, so the back-off is not theirs either; it goes on
+    /// growing if this attempt fails, too.
+    pub(crate) fn asked(&mut self, now: Tick) {
+        if self.errors > 0 && self.step_back.is_none() {
+            self.no_later(now);
+        }
+    }
+
     /// Tries at `at`, unless an earlier attempt is due; whether that is a change.
     pub(crate) fn no_later(&mut self, at: Tick) -> bool {
         let earlier = at < self.not_before;
@@ -277,6 +285,22 @@ mod tests {
             pace.granted(at(7));
         }
         assert!(!pace.listeners_are_phantoms(at(8)));
+    }
+
+    #[test]
+    fn who_is_new_does_not_wait_for_the_end_of_a_back_off() {
+        let mut pace = Pace::default();
+        let error = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "down"));
+        for _ in 0..20 {
+            pace.failed(at(0), Arc::clone(&error), 1.0);
+        }
+        pace.asked(at(7));
+        assert_eq!(pace.not_before(), at(7));
+        pace.failed(at(8), error, 1.0);
+        assert_eq!(pace.not_before(), at(1008), "it did not begin again");
+        pace.busy(at(9), LONG, true, LONG, 1.0);
+        pace.asked(at(10));
+        assert_eq!(pace.not_before(), at(9) + FALLBACK_FIRST, "who has the key still has it");
     }
 
     #[test]

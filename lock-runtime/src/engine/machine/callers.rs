@@ -56,6 +56,7 @@ impl Machine {
         self.tries += usize::from(wish.patience == Patience::Try);
         self.guests += usize::from(wish.guest);
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
+        self.pace.asked(now);
         let id = self.new_id();
         let waiter = Waiter {
             wish,
