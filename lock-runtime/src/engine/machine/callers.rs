@@ -49,7 +49,7 @@ impl Machine {
             });
         }
         let first = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
-        if first && !self.pace.is_due_soon(now) {
+        if first && !self.pace.is_due_soon(wish.replication, now) {
             // The pause is that of others, who have left a driver that has not noticed yet.
             self.pace.now(now);
         }
