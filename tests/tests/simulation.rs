@@ -63,12 +63,12 @@ fn nothing_goes_wrong_without_faults() {
 
 #[test]
 fn nothing_goes_wrong_while_processes_stop_and_die() {
-    play(|seed| Plan::new(seed, Faults::Processes), 15);
+    play(|seed| Plan::new(seed, Faults::Processes), 25);
 }
 
 #[test]
 fn nothing_goes_wrong_while_faults_lose_no_keys() {
-    play(|seed| Plan::new(seed, Faults::Safe), 30);
+    play(|seed| Plan::new(seed, Faults::Safe), 40);
 }
 
 #[test]
