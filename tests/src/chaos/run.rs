@@ -16,13 +16,11 @@ use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
 use crate::history::{
-    Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, SameToken, check,
+    Check, ECHO, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, SameToken, check,
 };
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
-/// How long an answer may be on its way to somebody on a busy machine.
-const ECHO: Duration = Duration::from_millis(300);
 /// For how long a fair queue outlives the last of its waiters, if they all die.
 const QUEUE_LIFE: Duration = Duration::from_secs(10);
 
@@ -132,6 +130,7 @@ struct Worker {
 pub(super) struct Stage<'a> {
     plan: &'a Plan,
     logs: &'a Path,
+    log: Log,
     pub(super) arena: Arena,
     pub(super) dice: Dice,
     workers: Vec<Worker>,
@@ -162,6 +161,7 @@ pub fn run(
     let mut stage = Stage {
         plan,
         logs,
+        log: log.clone(),
         arena,
         dice: Dice::new(plan.seed).fork(2),
         workers: Vec::new(),
@@ -192,6 +192,9 @@ pub fn run(
             loses: stage.loses(fault, &target),
             errors: plan.errors(fault),
         });
+        if let Some(key) = target.only(fault) {
+            log.say(&Event::Aimed { name: fault.name().to_owned(), key: key.to_owned() });
+        }
         let happened = stage
             .inject(fault, target)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", fault.name())))?;
@@ -270,6 +273,11 @@ impl Stage<'_> {
                 Some(left) => std::thread::sleep(left.min(Duration::from_millis(50))),
             }
         }
+    }
+
+    /// To be said just before and just after what takes keys.
+    pub(super) fn strikes(&self, fault: Fault) {
+        self.log.say(&Event::Struck { name: fault.name().to_owned() });
     }
 
     fn start_worker(&self, place: usize) -> io::Result<Worker> {

@@ -31,7 +31,7 @@ mod tokens;
 mod validity;
 mod waiting;
 
-pub(crate) use exclusion::{Window, beside};
+pub(crate) use exclusion::{ECHO, Window, beside};
 pub(crate) use tokens::not_grown;
 
 pub use check::{Check, Limits, SameToken, Violation, check};

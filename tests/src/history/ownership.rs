@@ -14,7 +14,7 @@ pub(super) fn taken_away(history: &History, _: &Limits) -> Vec<String> {
         let (key, id) = (&request.key, &request.id);
         // A hold that was granted before the loss, or while it went on, may be gone afterwards.
         let lost = |by: u64| {
-            let takes = history.faults.iter().filter(|fault| fault.loses.keys());
+            let takes = history.faults.iter().filter(|fault| fault.takes(key));
             takes.into_iter().any(|fault| fault.from <= by && request.asked <= fault.to)
         };
         let valid = grant.looks.iter().filter(|(at, until)| until > at).map(|(_, until)| *until).max();
@@ -59,5 +59,7 @@ mod tests {
         let flush = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
         assert_eq!(with(&out(899), flush) + with(&lost(500), flush), 0, "a fault has taken it");
         assert_eq!(with(&lost(90), flush), 1, "before the fault");
+        let aimed = |key: &str| flush.replace("\n", &format!("\n0 100 0 aimed {key} flush\n"));
+        assert_eq!((with(&lost(500), &aimed("a")), with(&lost(500), &aimed("b"))), (0, 1));
     }
 }

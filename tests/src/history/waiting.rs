@@ -78,13 +78,13 @@ fn held(history: &History, outages: &Spans, limits: &Limits) -> BTreeMap<String,
         spans.entry(&request.key).or_default().extend(open.spans(request, life, history.end));
     }
     // A store that has lost its latest may have holders and waiters that are gone.
-    let losses = history.faults.iter().filter(|fault| fault.loses.keys());
     let rest = nanos(limits.lease.max(limits.waiter_life));
-    let losses: Vec<_> = losses.map(|fault| (fault.from, fault.to.saturating_add(rest))).collect();
-    let all = spans
-        .into_iter()
-        .map(|(key, spans)| (key.to_owned(), spans.into_iter().chain(losses.iter().copied())));
-    all.map(|(key, spans)| (key, Spans::of(spans))).collect()
+    let all = spans.into_iter().map(|(key, spans)| {
+        let losses = history.faults.iter().filter(|fault| fault.takes(key));
+        let losses = losses.map(|fault| (fault.from, fault.to.saturating_add(rest)));
+        (key.to_owned(), Spans::of(spans.into_iter().chain(losses)))
+    });
+    all.collect()
 }
 
 pub(super) fn free_with_waiter(history: &History, limits: &Limits) -> Vec<String> {
@@ -209,6 +209,16 @@ mod tests {
         let cut = "0 40 0 fault nothing unavailable cut\n0 50 0 fault-over cut";
         let waits = |until: u64| found(Waiting, &[("0.0", &*dropped), ("1.0", &waiter(until)), ("run", cut)]);
         assert_eq!((waits(14 * S), waits(16 * S)), (0, 1));
+    }
+
+    #[test]
+    fn a_fault_that_takes_one_key_leaves_the_others_as_they_are() {
+        let del = |key: &str| {
+            let at = |seconds: u64, what: &str| format!("0 {} 0 {what} del\n", seconds * S);
+            at(4, "fault keys -") + &at(4, &format!("aimed {key}")) + &at(6, "fault-over")
+        };
+        let waits = |key| found(Waiting, &[("0.0", HOLDER), ("1.0", &waiter(13 * S)), ("run", &del(key))]);
+        assert_eq!((waits("a"), waits("b")), (0, 1));
     }
 
     #[test]
