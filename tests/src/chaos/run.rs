@@ -116,7 +116,8 @@ impl Plan {
             _ => SameToken::InOneProcess,
         };
         let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
-        Limits { slack, stint, same_token, ..settings }
+        let reachable = vec![Fault::SlowLink.name()];
+        Limits { slack, stint, reachable, same_token, ..settings }
     }
 }
 

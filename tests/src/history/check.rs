@@ -72,6 +72,8 @@ pub struct Limits {
     pub stint: Duration,
     /// Commands that a server gets in a second, at most.
     pub commands_per_second: u64,
+    /// Faults through which callers reach the store, although they may get errors.
+    pub reachable: Vec<&'static str>,
     /// Who may share a token.
     pub same_token: SameToken,
 }
@@ -90,8 +92,14 @@ impl Limits {
             share: 0.05,
             stint: Duration::from_secs(10),
             commands_per_second: 50_000,
+            reachable: Vec::new(),
             same_token: SameToken::InOneProcess,
         }
+    }
+
+    /// After an outage, until whoever waits has asked the store again.
+    pub(super) fn again(&self) -> Duration {
+        self.fallback + self.call_timeout
     }
 
     /// The longest time for which a free key may have a waiter.
@@ -155,6 +163,7 @@ pub(super) mod tests {
             share: 0.2,
             stint: Duration::from_secs(2),
             commands_per_second: 100,
+            reachable: vec!["slow"],
             ..Limits::new(Duration::from_secs(1))
         };
         let history = History::parse(logs).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::check::Limits;
 use super::event::{ErrorClass, Kind, Outcome};
 use super::request::{Fault, Grant, History, Request};
-use super::spans::nanos;
+use super::spans::{length, nanos};
 
 /// How long an answer may be on its way to somebody on a busy machine.
 pub(crate) const ECHO: Duration = Duration::from_millis(300);
@@ -178,8 +178,11 @@ impl All<'_> {
         let hinders = |fault: &Fault| {
             fault.errors.contains(&ErrorClass::Unavailable) && fault.from <= out && ended <= fault.to
         };
+        let life = self.history.lives.get(window.process);
+        let stopped = life.is_some_and(|life| life.running(ended, out) < length((ended, out)));
         ended > by
             && !window.shared
+            && !stopped
             && !self.history.faults.iter().any(hinders)
             && self.asked_the_store(request, ended, out)
     }

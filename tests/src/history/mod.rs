@@ -31,7 +31,9 @@ mod tokens;
 mod validity;
 mod waiting;
 
-pub(crate) use exclusion::{ECHO, Window, beside};
+#[cfg(feature = "helpers")]
+pub(crate) use exclusion::ECHO;
+pub(crate) use exclusion::{Window, beside};
 pub(crate) use tokens::not_grown;
 
 pub use check::{Check, Limits, SameToken, Violation, check};
