@@ -62,6 +62,8 @@ pub struct Limits {
     pub call_timeout: Duration,
     /// What is granted to a busy machine on top of every bound.
     pub slack: Duration,
+    /// The same for what a process does without a server, in the time in which it runs.
+    pub local_slack: Duration,
     /// How long a dead waiter may hold up a fair queue, and the readers behind a dead writer.
     pub waiter_life: Duration,
     /// How often a patient waiter may be passed over by requests for its key that came later, in the other kind.
@@ -87,6 +89,7 @@ impl Limits {
             fallback: Duration::from_secs(5),
             call_timeout: Duration::from_secs(2),
             slack: Duration::from_secs(5),
+            local_slack: Duration::from_millis(1500),
             waiter_life: Duration::from_secs(3),
             passed_over: 1000,
             share: 0.05,
