@@ -343,6 +343,10 @@ impl Worker {
             self.here(RELEASING);
             return (&release.await.expect("a release does not panic")).into();
         }
+        if guard.is_lost() {
+            // Says why.
+            return (&guard.release().await).into();
+        }
         if dice.once_in(4) {
             drop(guard);
             return Outcome::Dropped;
