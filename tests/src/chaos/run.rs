@@ -15,9 +15,7 @@ use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
 use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
-use crate::history::{
-    Check, ECHO, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, SameToken, check,
-};
+use crate::history::{Check, ECHO, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, check};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
@@ -111,13 +109,9 @@ impl Plan {
 
     fn limits(&self) -> Limits {
         let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
-        let same_token = match self.topology {
-            Topology::Quorum => SameToken::AmongReaders,
-            _ => SameToken::InOneProcess,
-        };
         let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
         let reachable = vec![Fault::SlowLink.name()];
-        Limits { slack, stint, reachable, same_token, ..settings }
+        Limits { slack, stint, reachable, ..settings }
     }
 }
 

@@ -42,15 +42,6 @@ pub enum Check {
     Answers,
 }
 
-/// Who may have the same token as another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SameToken {
-    /// Readers of one process, who share a hold.
-    InOneProcess,
-    /// Readers anywhere: several stores give their tokens in different orders to those who read at the same time.
-    AmongReaders,
-}
-
 /// What is allowed.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -76,8 +67,6 @@ pub struct Limits {
     pub commands_per_second: u64,
     /// Faults through which callers reach the store, although they may get errors.
     pub reachable: Vec<&'static str>,
-    /// Who may share a token.
-    pub same_token: SameToken,
 }
 
 impl Limits {
@@ -96,7 +85,6 @@ impl Limits {
             stint: Duration::from_secs(10),
             commands_per_second: 50_000,
             reachable: Vec::new(),
-            same_token: SameToken::InOneProcess,
         }
     }
 
