@@ -6,16 +6,24 @@ use std::time::Duration;
 use super::check::Limits;
 use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
+use super::waiting::outages;
 
 /// What a look from the side may be wrong by.
 const BLUR: Duration = Duration::from_millis(50);
 
 pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     let call = nanos(limits.call_timeout);
+    // Who gets no answer asks again, as the same owner: if it has the key without knowing, the end moves on.
+    let outages = outages(history, limits);
     let mut wanted: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for request in &history.requests {
         let Some(life) = history.lives.get(&request.process) else { continue };
-        wanted.entry(&request.key).or_default().push(guarded(request, life, call, history.end));
+        let spans = wanted.entry(&request.key).or_default();
+        spans.push(guarded(request, life, call, history.end));
+        let waits = Spans::one(request.asked, request.answered.or(life.killed).unwrap_or(history.end));
+        let unanswered = waits.and(&outages);
+        spans
+            .extend(unanswered.iter().map(|(from, to)| (from.saturating_sub(call), to.saturating_add(call))));
     }
     let mut found = Vec::new();
     for (key, looks) in &history.seen {
@@ -98,6 +106,13 @@ mod tests {
             let with = |seconds| with(&at(seconds, answer));
             assert_eq!((with(7), with(9), with(12), with(14)), (1, 0, 0, 1), "{answer}");
         }
+        let cut = |seconds: u64| {
+            let (from, to) = (seconds * S, (seconds + 1) * S);
+            let log = format!("1 10 10 ask mutex patient 60000 - 1 a\n{}", at(40, "granted 5"));
+            let run = format!("{looks}\n0 {from} 0 fault nothing unavailable cut\n0 {to} 0 fault-over cut");
+            found(Renewals, &[("0.0", &log), ("run", &run)])
+        };
+        assert_eq!((cut(8), cut(6)), (0, 1), "it got no answer, and asked again");
         let dies = |seconds: u64| with(&format!("0 {} 0 killed", seconds * S));
         assert_eq!((dies(7), dies(9)), (1, 0));
     }
