@@ -101,7 +101,9 @@ impl Plan {
         let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
         let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
         let reachable = vec![Fault::SlowLink.name()];
-        Limits { slack, stint, reachable, ..settings }
+        // Less than a minute has, and ten times what is seen.
+        let passed_over = 200;
+        Limits { slack, stint, reachable, passed_over, ..settings }
     }
 }
 
@@ -146,6 +148,17 @@ mod tests {
             found(&plan(), &[("0.0", &looks)]).contains(&Check::Validity)
         };
         assert_eq!((with(lease / 2), with(lease)), (false, true));
+    }
+
+    #[test]
+    fn a_writer_whom_readers_pass_for_half_a_minute_is_found() {
+        let with = |count: u64| {
+            let reader = |n: u64| format!("{n} 20 20 ask read patient 72000 - {n} a\n{n} 30 90 granted 5\n");
+            let readers: String = (1..=count).map(reader).collect();
+            let writer = format!("1 10 10 ask write patient 72000 - 1 a\n1 {} 0 refused timed-out x", 30 * S);
+            found(&plan(), &[("0.0", &readers), ("1.0", &writer)]).contains(&Check::Order)
+        };
+        assert_eq!((with(200), with(201)), (false, true));
     }
 
     #[test]
