@@ -37,7 +37,7 @@ impl Replication {
     /// At least so many replicas confirm within `timeout`, in whole milliseconds, at least one. 0 replicas is
     /// [`NONE`](Self::NONE).
     ///
-    /// They have no longer than the lease, which would be over, nor than the caller waits, or one
+    /// They have no longer than half the lease, nor than the caller waits, or one
     /// [`call_timeout`](crate::LockManagerBuilder::call_timeout) if that is more.
     #[must_use]
     pub fn at_least(replicas: u32, timeout: Duration) -> Self {

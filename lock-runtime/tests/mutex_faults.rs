@@ -185,6 +185,37 @@ async fn a_try_and_a_fatal_error_fail_at_once() {
     nothing_is_left(&locks, &store).await;
 }
 
+/// The last waiter has left, and who comes next does so before the contender has noticed.
+#[tokio::test(start_paused = true)]
+async fn who_comes_when_the_others_have_left_does_not_sit_out_their_back_off() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    for (key, wait) in [("a", Duration::ZERO), ("b", 100 * MS)] {
+        store.acquire.lock().unwrap().extend([Fault::Error(StoreErrorKind::Unreachable); 50]);
+        let error = locks.mutex(key).wait(3 * SECOND).acquire().await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error}");
+        store.acquire.lock().unwrap().clear();
+        let asked = Instant::now();
+        drop(locks.mutex(key).wait(wait).acquire().await.unwrap());
+        assert!(asked.elapsed() < 20 * MS, "{:?}", asked.elapsed());
+    }
+    nothing_is_left(&locks, &store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_comes_when_the_others_have_left_is_answered_at_once() {
+    let store = FaultyStore::new();
+    let (locks, rival) = (manager(&store), manager(&store));
+    let held = rival.mutex("k").acquire().await.unwrap();
+    let error = locks.mutex("k").wait(3 * SECOND).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
+    let asked = Instant::now();
+    assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
+    assert!(asked.elapsed() < 20 * MS, "{:?}", asked.elapsed());
+    drop(held);
+    nothing_is_left(&locks, &store).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_reply_is_withdrawn_and_tried_again_by_a_new_owner() {
     let store = FaultyStore::new();
@@ -350,6 +381,23 @@ async fn a_short_wait_for_a_known_holder_is_not_stretched() {
         // From the second one on, the contender of the last one has asked, and is waiting for a message.
         assert!(start.elapsed() <= 12 * MS, "{:?}", start.elapsed());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_when_the_store_is_back_is_not_told_that_it_is_down() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    store.acquire.lock().unwrap().extend([Fault::Error(StoreErrorKind::Unreachable); 8]);
+    let first = tokio::spawn(locks.mutex("k").wait(60 * SECOND).acquire());
+    while store.acquires.load(Ordering::Relaxed) < 8 {
+        sleep(MS).await;
+    }
+    // The next attempt for the first is hundreds of milliseconds away.
+    sleep(10 * MS).await;
+    let result = locks.mutex("k").wait(10 * MS).acquire().await;
+    assert!(matches!(result, Err(AcquireError::TimedOut { .. })), "the first has it: {result:?}");
+    drop(first.await.unwrap().unwrap());
+    nothing_is_left(&locks, &store).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use tokio::time::Instant;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
+/// Replicas that are there take so long.
+const CONFIRMS: Duration = Duration::from_millis(5);
+
 /// A memory store with replicas, of which so many are there.
 #[derive(Debug)]
 struct Primary {
@@ -25,6 +28,8 @@ struct Primary {
     /// Grants that were waited for.
     synced: AtomicUsize,
     acquires: AtomicUsize,
+    /// Grants with a policy are not even begun.
+    refuses: AtomicBool,
     /// What was asked of the memory store instead, by owner: it has no replicas.
     asked: Mutex<HashMap<String, Arc<AcquireRequest>>>,
 }
@@ -36,6 +41,7 @@ impl Primary {
             replicas: AtomicU32::new(replicas),
             synced: AtomicUsize::new(0),
             acquires: AtomicUsize::new(0),
+            refuses: AtomicBool::new(false),
             asked: Mutex::default(),
         })
     }
@@ -69,6 +75,10 @@ impl LockStore for Primary {
         if wanted > 0 {
             assert!(request.wait.is_none() || request.token_floor > 0, "may be granted by whoever releases");
         }
+        if wanted > 0 && self.refuses.load(Ordering::SeqCst) {
+            let error = StoreError::new(StoreErrorKind::Unreachable, "all connections for grants are in use");
+            return Box::pin(async { Err(error) });
+        }
         let there = self.replicas.load(Ordering::SeqCst);
         let answer = self.inner.acquire(bare);
         let timeout = request.replication.timeout();
@@ -83,6 +93,7 @@ impl LockStore for Primary {
                 let message = format!("{there} of {wanted} replicas");
                 return Err(StoreError::new(StoreErrorKind::NotReplicated, message));
             }
+            tokio::time::sleep(CONFIRMS).await;
             Ok(answer)
         })
     }
@@ -322,6 +333,71 @@ async fn callers_without_a_policy_pass_one_whose_policy_is_not_met() {
         guard.release().await.unwrap();
         store.replicas.store(0, Ordering::SeqCst);
     }
+}
+
+/// The undo of a grant is a message to those who wait for the key, the one who asked among them.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_undone_does_not_call_for_the_next() {
+    let store = Primary::with_replicas(0);
+    let locks = store.manager();
+    let rival = store.manager().mutex("k").acquire().await.unwrap();
+    let policy = Replication::at_least(1, 20 * MS);
+    let waiting = tokio::spawn(locks.mutex("k").wait(4 * SECOND).replication(policy).acquire());
+    tokio::time::sleep(SECOND).await;
+    rival.release().await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(AcquireError::NotReplicated { .. })));
+    assert!((3..20).contains(&store.synced()), "{} tries", store.synced());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_a_policy_is_set_back_is_served_at_once() {
+    let store = Primary::with_replicas(0);
+    let locks = store.manager();
+    let policy = tokio::spawn(locks.mutex("k").wait_forever().replication(one()).acquire());
+    for pause in [3100, 900, 700, 800] {
+        tokio::time::sleep(pause * MS).await;
+        let began = Instant::now();
+        locks.mutex("k").wait(3 * SECOND).acquire().await.unwrap().release().await.unwrap();
+        // An attempt may be under way, and no more than that.
+        assert!(began.elapsed() <= 200 * MS, "{:?}", began.elapsed());
+    }
+    policy.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_error_of_an_attempt_with_a_policy_is_told_to_others() {
+    let store = Primary::with_replicas(1);
+    store.refuses.store(true, Ordering::SeqCst);
+    let locks = store.manager();
+    let rival = store.manager().mutex("k").acquire().await.unwrap();
+    let policy = tokio::spawn(locks.mutex("k").wait(10 * SECOND).replication(one()).acquire());
+    tokio::time::sleep(MS).await;
+    let plain = tokio::spawn(locks.mutex("k").wait(2 * SECOND).acquire());
+    let hurried = tokio::spawn(locks.mutex("k").wait(SECOND).acquire());
+    tokio::time::sleep(MS).await;
+    assert!(matches!(hurried.await.unwrap(), Err(AcquireError::TimedOut { .. })));
+    rival.release().await.unwrap();
+    plain.await.unwrap().unwrap().release().await.unwrap();
+    assert!(matches!(policy.await.unwrap(), Err(AcquireError::Unavailable { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_confirmed_grant_is_for_who_wanted_it_confirmed() {
+    let store = Primary::with_replicas(0);
+    let locks = store.manager();
+    let policy = tokio::spawn(locks.mutex("k").wait_forever().replication(one()).acquire());
+    tokio::time::sleep(2 * SECOND).await;
+    store.replicas.store(1, Ordering::SeqCst);
+    let tries = store.synced();
+    while store.synced() == tries {
+        tokio::time::sleep(MS).await;
+    }
+    // Comes while the replicas are asked.
+    let plain = tokio::spawn(locks.mutex("k").wait_forever().acquire());
+    let guard = tokio::time::timeout(SECOND, policy).await.unwrap().unwrap().unwrap();
+    assert!(!plain.is_finished());
+    guard.release().await.unwrap();
+    plain.await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// The wait is the limit, or one call if that takes longer, whatever the replicas were given.

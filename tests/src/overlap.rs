@@ -219,7 +219,8 @@ impl Interval {
     fn window(&self) -> Window<'_> {
         let Self { id, token, shared, from, to, .. } = self;
         let process = id.rsplit_once('-').map_or(id.as_str(), |(process, _)| process);
-        Window { id, process, token: *token, shared: *shared, from: *from, to: *to, granted: *from }
+        let (token, shared, from, to) = (*token, *shared, *from, *to);
+        Window { id, process, token, shared, from, to, granted: from, asked: from, downgraded: false }
     }
 }
 

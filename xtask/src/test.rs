@@ -74,6 +74,9 @@ impl Part {
 /// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
 const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustls"];
 
+/// Tests mostly wait, so there are more of them at once than two cores.
+const TEST_THREADS: &str = "4";
+
 /// The tests that need the Java program, as cargo's `--test` takes them.
 const INTEROP: &str = "interop_*";
 
@@ -210,7 +213,10 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
             table.step("test: integration", || Outcome::Skipped("missing: redis-server".to_owned()));
         }
         Part::Test => {
-            table.step("test", || cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"]));
+            table.step("test", || {
+                let start = ["test", "--workspace", "--all-features", "--no-fail-fast"];
+                cargo(&[&start[..], &["--", "--test-threads", TEST_THREADS]].concat())
+            });
         }
         Part::Topologies => run_topologies(table, server_missing),
         Part::Loom => table.step("loom", run_loom),
@@ -236,11 +242,10 @@ fn run_interop(table: &mut Table) {
     });
     for servers in INTEROP_SERVERS.into_iter().filter(|_| built) {
         table.step(&format!("interop: {servers}"), || {
-            // All features, as in the part `test`: nothing is compiled twice. Figures are worth seeing. The tests
-            // wait more than they compute.
+            // All features, as in the part `test`: nothing is compiled twice. Figures are worth seeing.
             let start = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", INTEROP];
             let mut test = crate::cargo();
-            test.args(start).args(["--", "--show-output", "--test-threads=4"]);
+            test.args(start).args(["--", "--show-output", "--test-threads", TEST_THREADS]);
             test.env("LOCK_INTEROP_SERVERS", servers);
             runner::run(&mut test)
         });
@@ -272,8 +277,7 @@ fn run_topologies(table: &mut Table, server_missing: bool) {
             for name in tests.iter().filter(|name| !counting(name)) {
                 test.args(["--test", name]);
             }
-            // They mostly wait.
-            test.args(["--", "--test-threads", "4", "redis::"]).env("LOCK_TESTS_TOPOLOGY", topology);
+            test.args(["--", "--test-threads", TEST_THREADS, "redis::"]).env("LOCK_TESTS_TOPOLOGY", topology);
             runner::run(&mut test)
         });
     }

@@ -13,6 +13,7 @@ use crate::engine::driver::{RESUBSCRIBE, next_notice, skip_notices};
 use crate::engine::pace::Pace;
 use crate::error::{AcquireError, LockError};
 use crate::key::{InvalidKey, LockKey};
+use crate::replication::Replication;
 use crate::store::{CountDownRequest, LatchStore, Watch};
 use crate::sync::atomic::Ordering;
 use crate::time;
@@ -241,8 +242,8 @@ impl Waiter<'_> {
                 None => {}
             }
             if let Some(over) = self.pause(end, &mut pace, &mut watch).await {
-                let waited = over.since(started);
-                return Err(AcquireError::wait_over(self.name, pace.last_error.take(), waited));
+                let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
+                return Err(AcquireError::wait_over(self.name, cause, waited));
             }
         }
     }

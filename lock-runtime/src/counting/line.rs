@@ -105,7 +105,8 @@ impl Lines {
     fn timed_out(&self, wish: &Wish) -> AcquireError {
         let engine = &self.engine;
         let keys = engine.registry.find_all(&wish.name);
-        let last_error = keys.iter().find_map(|key| lock(&key.machine).pace.last_error.clone());
+        let last_error =
+            keys.iter().find_map(|key| lock(&key.machine).pace.last_error_for(Replication::NONE));
         AcquireError::wait_over(wish.name.clone(), last_error, engine.clock.now().since(wish.asked))
     }
 

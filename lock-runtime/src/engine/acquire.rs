@@ -20,7 +20,7 @@ use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::replication::Replication;
 use crate::scope::{Scope, Scoped};
-use crate::store::{Kind, LONGEST_WAIT, StoreError, StoreErrorKind};
+use crate::store::{Kind, LONGEST_WAIT};
 use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
@@ -216,10 +216,12 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
         }
         return Err(AcquireError::misconfigured(reason));
     }
-    request.replication = request.replication.within(request.lease.duration());
-    if let Wait::For(wait) = request.wait {
-        request.replication = request.replication.within(wait.max(engine.config.call_timeout));
-    }
+    request.replication = request.replication.within(request.lease.duration() / 2);
+    request.replication = match request.wait {
+        Wait::No => request.replication.within(engine.config.call_timeout),
+        Wait::For(wait) => request.replication.within(wait.max(engine.config.call_timeout)),
+        Wait::Forever => request.replication,
+    };
     if !request.spec.more.is_empty() {
         let (held, free) = split(&request)?;
         if !held.is_empty() {
@@ -481,13 +483,8 @@ impl Waiting {
         let id = self.id;
         let last_error = self.request.engine.act(&self.key, |machine, now, effects| {
             machine.leave(id, now, effects);
-            machine.pace.last_error.clone()
+            machine.pace.last_error_for(self.request.replication)
         });
-        // What replicas have not confirmed for another one is no matter of a caller without a policy.
-        let is_ours = |error: &Arc<StoreError>| {
-            error.kind() != StoreErrorKind::NotReplicated || !self.request.replication.is_none()
-        };
-        let last_error = last_error.filter(is_ours);
         AcquireError::wait_over(self.request.key.clone(), last_error, now.since(self.started))
     }
 

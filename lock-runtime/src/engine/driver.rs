@@ -278,7 +278,7 @@ impl Driver {
         };
         let Some(request) = self.stop_queueing() else { return };
         let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(&request));
-        let Some(lease) = lock(&self.key.machine).wanted_lease() else {
+        let Some(lease) = lock(&self.key.machine).wanted_lease(self.engine.clock.now()) else {
             // Nobody waits any more.
             self.engine.reap(request);
             return;

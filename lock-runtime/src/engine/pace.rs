@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::replication::Replication;
 use crate::store::StoreError;
 
 /// First poll interval when the store cannot deliver messages, and its cap.
@@ -30,7 +31,16 @@ pub(crate) struct Pace {
     step_back: Option<StepBack>,
     unanswered: u32,
     phantoms_until: Tick,
-    pub(crate) last_error: Option<Arc<StoreError>>,
+    last_error: Option<Arc<StoreError>>,
+    setback: Setback,
+}
+
+/// What holds back those who want a grant that replicas confirm, and nobody else.
+#[derive(Debug, Default)]
+struct Setback {
+    until: Tick,
+    errors: u32,
+    error: Option<Arc<StoreError>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,15 +56,39 @@ impl Pace {
         self.not_before
     }
 
-    /// Whether the next attempt is due, or will be after the longest step-back.
-    pub(crate) fn is_due_soon(&self, now: Tick) -> bool {
-        self.not_before <= now + STEP_BACK_LONGEST
+    /// The same for an attempt with this policy.
+    pub(crate) fn not_before_with(&self, wanted: Replication) -> Tick {
+        if wanted.is_none() { self.not_before } else { self.not_before.max(self.setback.until) }
+    }
+
+    /// Whether the next attempt with this policy is due, or will be after the longest step-back.
+    pub(crate) fn is_due_soon(&self, wanted: Replication, now: Tick) -> bool {
+        self.not_before_with(wanted) <= now + STEP_BACK_LONGEST
+    }
+
+    /// Whether those with a policy are held back.
+    pub(crate) fn is_set_back(&self, now: Tick) -> bool {
+        now < self.setback.until
+    }
+
+    /// Why there was no grant with this policy, if the store has failed.
+    pub(crate) fn last_error_for(&self, wanted: Replication) -> Option<Arc<StoreError>> {
+        let of_policy = self.setback.error.as_ref().filter(|_| !wanted.is_none());
+        of_policy.or(self.last_error.as_ref()).cloned()
     }
 
     /// Try at once: a new contender, a fresh subscription.
     pub(crate) fn now(&mut self, now: Tick) {
         self.not_before = now;
         self.step_back = None;
+    }
+
+    /// Somebody new wants the key. What failed before is not their failure, so the back-off is not theirs either; it goes on
+    /// growing if this attempt fails, too.
+    pub(crate) fn asked(&mut self, now: Tick) {
+        if self.errors > 0 && self.step_back.is_none() {
+            self.no_later(now);
+        }
     }
 
     /// Tries at `at`, unless an earlier attempt is due; whether that is a change.
@@ -112,9 +146,20 @@ impl Pace {
     pub(crate) fn failed(&mut self, now: Tick, error: Arc<StoreError>, random: f64) {
         self.last_error = Some(error);
         self.step_back = None;
-        let backoff = (ERROR_FIRST * 2u32.saturating_pow(self.errors.min(10))).min(ERROR_LONGEST);
-        self.errors = self.errors.saturating_add(1);
-        self.not_before = now + backoff.mul_f64(0.5 + random / 2.0);
+        self.not_before = now + back_off(&mut self.errors, random);
+    }
+
+    /// An attempt failed that replicas had to confirm. Whoever asks without them may try at once, and no message makes
+    /// the others try earlier: the undo of their own attempt is one.
+    pub(crate) fn set_back(&mut self, now: Tick, error: Arc<StoreError>, random: f64) {
+        self.step_back = None;
+        self.setback.error = Some(error);
+        self.setback.until = now + back_off(&mut self.setback.errors, random);
+    }
+
+    /// The key was granted to us, and replicas have confirmed it if they had to.
+    pub(crate) fn confirmed(&mut self) {
+        self.setback = Setback::default();
     }
 
     /// The key was granted to us.
@@ -145,6 +190,13 @@ impl Pace {
     pub(crate) fn listeners_are_phantoms(&self, now: Tick) -> bool {
         now < self.phantoms_until
     }
+}
+
+/// How long to hold back after one more error.
+fn back_off(errors: &mut u32, random: f64) -> Duration {
+    let longest = (ERROR_FIRST * 2u32.saturating_pow((*errors).min(10))).min(ERROR_LONGEST);
+    *errors = errors.saturating_add(1);
+    longest.mul_f64(0.5 + random / 2.0)
 }
 
 #[cfg(test)]
@@ -233,6 +285,22 @@ mod tests {
             pace.granted(at(7));
         }
         assert!(!pace.listeners_are_phantoms(at(8)));
+    }
+
+    #[test]
+    fn who_is_new_does_not_wait_for_the_end_of_a_back_off() {
+        let mut pace = Pace::default();
+        let error = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "down"));
+        for _ in 0..20 {
+            pace.failed(at(0), Arc::clone(&error), 1.0);
+        }
+        pace.asked(at(7));
+        assert_eq!(pace.not_before(), at(7));
+        pace.failed(at(8), error, 1.0);
+        assert_eq!(pace.not_before(), at(1008), "it did not begin again");
+        pace.busy(at(9), LONG, true, LONG, 1.0);
+        pace.asked(at(10));
+        assert_eq!(pace.not_before(), at(9) + FALLBACK_FIRST, "who has the key still has it");
     }
 
     #[test]

@@ -25,6 +25,10 @@ pub(crate) struct Window<'a> {
     pub(crate) to: u64,
     /// When the grant was heard of, also if it shares only since later.
     pub(crate) granted: u64,
+    /// The store has not granted it before this.
+    pub(crate) asked: u64,
+    /// It was had alone before.
+    pub(crate) downgraded: bool,
 }
 
 impl fmt::Display for Window<'_> {
@@ -36,14 +40,18 @@ impl fmt::Display for Window<'_> {
     }
 }
 
-/// In the order of their beginnings.
-pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)]) -> Vec<Window<'a>> {
+/// In the order of their beginnings. Leases are of this length, if they are not fixed.
+pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration) -> Vec<Window<'a>> {
     let mut found = Vec::new();
-    for &(Request { id, process, kind, .. }, grant) in grants {
+    for &(Request { id, process, kind, lease, asked, .. }, grant) in grants {
+        // Validity is counted from when the store was asked, who may have waited before.
+        let valid_until = grant.looks.first().map_or(grant.at, |(_, until)| *until);
+        let asked = valid_until.saturating_sub(nanos(lease.unwrap_or(longest))).max(*asked);
         let mut add = |shared, from, to| {
             if from < to {
                 let (token, granted) = (Some(grant.token), grant.at);
-                found.push(Window { id, process, token, shared, from, to, granted });
+                let downgraded = shared && !kind.is_shared();
+                found.push(Window { id, process, token, shared, from, to, granted, asked, downgraded });
             }
         };
         match grant.shared_from {
@@ -75,7 +83,7 @@ pub(crate) fn beside<'a>(windows: &[Window<'a>]) -> Vec<(Window<'a>, Window<'a>)
 pub(super) fn overlaps(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for (key, grants) in history.grants() {
-        let windows = windows(&grants);
+        let windows = windows(&grants, limits.lease);
         let mut excuses = Excuses::new(history, limits, key, &windows);
         for (window, other) in beside(&windows) {
             if !excuses.excuse(&other, &window) {
@@ -112,11 +120,20 @@ struct Loss<'a> {
 }
 
 /// Who does not know yet that its hold is lost.
-#[derive(PartialEq)]
 enum Survivor<'a> {
     /// A process.
     Of(&'a str),
     Readers,
+}
+
+impl Survivor<'_> {
+    /// Whether it has this window, too. Who had the key alone may share it since.
+    fn has(&self, window: &Window<'_>) -> bool {
+        match self {
+            Self::Of(process) => *process == window.process && (!window.shared || window.downgraded),
+            Self::Readers => window.shared,
+        }
+    }
 }
 
 impl<'a> Excuses<'a> {
@@ -145,7 +162,6 @@ impl<'a> Loss<'a> {
 
     /// One holder from before may be beside those from afterwards, until the last renewal that it can have got is over.
     fn excuse(&mut self, old: &Window<'a>, new: &Window<'a>, all: &All<'a>) -> bool {
-        let who = if old.shared { Survivor::Readers } else { Survivor::Of(old.process) };
         let excused = self.since <= new.granted
             && is_from(old, self.by, all.windows)
             && old.to <= self.by.saturating_add(all.longest)
@@ -153,10 +169,11 @@ impl<'a> Loss<'a> {
             && (self.loses_tokens || old.token < new.token)
             && !self.afterwards.contains(old.id)
             && !self.before.contains(new.id)
-            && self.survivor.as_ref().is_none_or(|known| *known == who)
+            && self.survivor.as_ref().is_none_or(|known| known.has(old))
             && !all.was_there(old, self.by);
         if excused {
-            self.survivor = Some(who);
+            let shared = old.shared && (!old.downgraded || old.from <= self.by);
+            self.survivor.get_or_insert(if shared { Survivor::Readers } else { Survivor::Of(old.process) });
             self.before.insert(old.id);
             self.afterwards.insert(new.id);
         }
@@ -200,17 +217,17 @@ impl All<'_> {
     }
 }
 
-/// Whether it is from a hold that was granted by then. A hold's tokens come one after the other, so others have none between
+/// Whether it is from a hold that may have been granted by then; who asked may have heard of it later. A hold's tokens come one after the other, so others have none between
 /// those of requests that had it in turn.
 fn is_from(window: &Window<'_>, by: u64, all: &[Window<'_>]) -> bool {
     let handed_on_from = |first: &Window<'_>| {
         let among = |other: &Window<'_>| first.token <= other.token && other.token <= window.token;
         first.process == window.process
-            && first.granted <= by
+            && first.asked <= by
             && among(first)
             && all.iter().all(|other| other.process == window.process || !among(other))
     };
-    window.granted <= by || all.iter().any(handed_on_from)
+    window.asked <= by || all.iter().any(handed_on_from)
 }
 
 #[cfg(test)]
@@ -253,7 +270,7 @@ mod tests {
         let mut logs = vec![("run", fault.to_owned())];
         for (name, kind, holds) in holders {
             let each = holds.iter().zip(1..).map(|((token, from, to), n)| {
-                let ask = format!("{n} 10 10 ask {kind} patient 60000 - {n} a");
+                let ask = format!("{n} {0} {0} ask {kind} patient 60000 - {n} a", from - 5);
                 format!("{ask}\n{n} {from} {to} granted {token}\n{n} {to} {to} end\n")
             });
             logs.push((name, each.collect()));
@@ -286,6 +303,7 @@ mod tests {
     fn two_holders_from_after_a_loss_are_not_excused() {
         let late = &[(5, 120, 900)];
         assert_eq!(overlaps(LOSS, &[("0", late), ("1", &[(6, 200, 1900)])]), 1);
+        assert_eq!(overlaps(LOSS, &[("0", &[(5, 112, 900)]), ("1", &[(6, 200, 1900)])]), 0, "heard of late");
         // Nor if the first of them came while the loss went on, and is known by the survivor beside it.
         let three = &[("0", &[(5, 20, 900)][..]), ("1", &[(6, 105, 900)]), ("2", &[(7, 300, 1900)])];
         assert_eq!(overlaps(LOSS, three), 1);
@@ -301,6 +319,37 @@ mod tests {
         };
         assert_eq!(two("mutex"), (1, 2), "beside each other, and both beside the third");
         assert_eq!(two("read"), (0, 0));
+    }
+
+    #[test]
+    fn who_waited_through_a_loss_and_was_granted_after_it_is_no_survivor() {
+        // The lease of these tests is a second: who is valid for all of it has asked the store after the loss.
+        let with = |until: u64| {
+            let first = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 120 {until} granted 5");
+            let second = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 200 {until} granted 6");
+            found(Exclusion, &[("0", &first), ("1", &second), ("run", LOSS)])
+        };
+        assert_eq!((with(1_000_000_110), with(1_000_000_111)), (0, 1));
+    }
+
+    #[test]
+    fn a_survivor_may_share_what_it_had_alone() {
+        let survivor = "1 10 10 ask write patient 60000 - 1 a\n1 20 900 granted 5\n1 300 900 shared";
+        let hold = |kind: &str, from: u64, token: u64, until: u64| {
+            format!("1 {0} {0} ask {kind} patient 60000 - 1 a\n1 {from} {until} granted {token}", from - 5)
+        };
+        let with = |others: &[(&str, String)]| {
+            let mut logs = vec![("0", survivor), ("run", LOSS)];
+            logs.extend(others.iter().map(|(name, log)| (*name, log.as_str())));
+            found(Exclusion, &logs)
+        };
+        let new = ("1", hold("write", 200, 7, 800));
+        assert_eq!(with(std::slice::from_ref(&new)), 0, "beside it alone, then for reading");
+        // Readers of before would have been beside it; so would any from before that are beside the new one.
+        assert_eq!(with(&[("2", hold("read", 30, 6, 250)), new]), 2);
+        let late = ("1", hold("write", 350, 7, 800));
+        assert_eq!(with(std::slice::from_ref(&late)), 0);
+        assert_eq!(with(&[("2", hold("read", 108, 6, 900)), late]), 1, "the reader came after the loss");
     }
 
     #[test]
@@ -335,7 +384,7 @@ mod tests {
     #[test]
     fn only_what_is_on_both_sides_of_a_strike_is_excused() {
         let with = |old: u64, new: u64| {
-            let (old, new) = ([(5, old * MS, 1900 * MS)], [(6, new * MS, 2900 * MS)]);
+            let (old, new) = ([(5, old * MS, (old + 1000) * MS)], [(6, new * MS, 2900 * MS)]);
             overlaps(&failover(), &[("0", &old), ("1", &new)])
         };
         assert_eq!(with(500, 1100), 0);

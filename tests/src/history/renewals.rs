@@ -4,12 +4,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Limits;
+use super::event::ErrorClass;
 use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
 use super::waiting::outages;
 
 /// What a look from the side may be wrong by.
 const BLUR: Duration = Duration::from_millis(50);
+
+/// When the server has executed, at the latest, what was under way to it at `at`: who has stopped finds it when it goes on.
+fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
+    let soon = at.saturating_add(nanos(limits.call_timeout));
+    let hinder = |fault: &&Fault| {
+        fault.errors.contains(&ErrorClass::Unavailable) && fault.from <= soon && fault.to >= at
+    };
+    history.faults.iter().filter(hinder).map(|fault| fault.to).fold(soon, u64::max)
+}
 
 pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     let call = nanos(limits.call_timeout);
@@ -19,7 +29,7 @@ pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     for request in &history.requests {
         let Some(life) = history.lives.get(&request.process) else { continue };
         let spans = wanted.entry(&request.key).or_default();
-        spans.push(guarded(request, life, call, history.end));
+        spans.push(guarded(request, life, limits, history));
         let waits = Spans::one(request.asked, request.answered.or(life.killed).unwrap_or(history.end));
         let unanswered = waits.and(&outages);
         spans
@@ -50,7 +60,7 @@ pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
 
 /// When a request may be the reason for a renewal: from when it may have had the key at the store, not while it only
 /// waits. What is under way when the guard goes counts as its own.
-fn guarded(request: &Request, life: &Life, call: u64, end: u64) -> (u64, u64) {
+fn guarded(request: &Request, life: &Life, limits: &Limits, history: &History) -> (u64, u64) {
     let killed = life.killed.unwrap_or(u64::MAX);
     let (from, to) = match &request.grant {
         Some(grant) => {
@@ -58,11 +68,11 @@ fn guarded(request: &Request, life: &Life, call: u64, end: u64) -> (u64, u64) {
             (grant.at, ends.into_iter().flatten().min().unwrap_or(u64::MAX).min(killed))
         }
         None => {
-            let answered = request.answered.unwrap_or(end).min(killed);
+            let answered = request.answered.unwrap_or(history.end).min(killed);
             (answered, answered)
         }
     };
-    (from.saturating_sub(call), to.saturating_add(call))
+    (from.saturating_sub(nanos(limits.call_timeout)), executed(history, to, limits))
 }
 
 #[cfg(test)]
@@ -115,5 +125,21 @@ mod tests {
         assert_eq!((cut(8), cut(6)), (0, 1), "it got no answer, and asked again");
         let dies = |seconds: u64| with(&format!("0 {} 0 killed", seconds * S));
         assert_eq!((dies(7), dies(9)), (1, 0));
+    }
+
+    #[test]
+    fn a_renewal_that_a_stopped_server_finds_later_is_the_guards() {
+        let seen = "0 10000000000 0 seen 12000000000 x:1 - a\n0 11000000000 0 seen 13000000000 x:1 - a\n";
+        let holder =
+            format!("1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n1 {} 900 end", 5 * S);
+        let with = |from: u64, to: u64, errors: &str| {
+            let stop = format!("0 {from} 0 fault nothing {errors} stop\n0 {to} 0 fault-over stop\n");
+            found(Renewals, &[("0.0", &holder), ("run", &(stop + seen))])
+        };
+        let half = S / 2;
+        assert_eq!(with(4 * S, 10 * S + half, "unavailable"), 0);
+        assert_eq!(with(4 * S, 10 * S + half, "-"), 1, "the server ran");
+        assert_eq!(with(4 * S, 9 * S, "unavailable"), 1, "it went on before");
+        assert_eq!(with(8 * S, 10 * S + half, "unavailable"), 1, "nothing was under way any more");
     }
 }

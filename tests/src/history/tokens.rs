@@ -9,7 +9,7 @@ use super::request::{Grant, History, Request};
 
 type Granted<'a> = (&'a Request, &'a Grant);
 
-pub(super) fn out_of_order(history: &History, _: &Limits) -> Vec<String> {
+pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
     let lost = history.faults.iter().filter(|fault| fault.loses.tokens());
     let lost: Vec<(u64, u64)> = lost.map(|fault| (fault.from, fault.to)).collect();
     let mut found = Vec::new();
@@ -25,7 +25,8 @@ pub(super) fn out_of_order(history: &History, _: &Limits) -> Vec<String> {
         let mut epochs: Vec<_> = epochs.into_iter().collect();
         epochs.sort_unstable_by_key(|(epoch, _)| *epoch);
         for (_, grants) in epochs {
-            let lines = [shared(&grants), not_in_order(&grants), not_grown(&windows(&grants))].concat();
+            let lines =
+                [shared(&grants), not_in_order(&grants), not_grown(&windows(&grants, limits.lease))].concat();
             found.extend(lines.into_iter().map(|line| format!("{key}: {line}")));
         }
     }
@@ -77,16 +78,18 @@ fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
     found
 }
 
-/// A token is larger than those of all that held the key before. The windows are given in the order of their beginnings.
+/// A token is larger than those of all that held the key before its grant: who shares what it had alone was granted nothing
+/// then.
 pub(crate) fn not_grown(windows: &[Window<'_>]) -> Vec<String> {
     let mut windows: Vec<&Window<'_>> = windows.iter().filter(|window| window.token.is_some()).collect();
+    windows.sort_by_key(|window| window.granted);
     let mut ends = windows.clone();
     ends.sort_by_key(|window| window.to);
     let mut ends = ends.into_iter().peekable();
     let (mut highest, mut exclusive): (Option<&Window<'_>>, Option<&Window<'_>>) = (None, None);
     let mut found = Vec::new();
     for window in windows.drain(..) {
-        while let Some(before) = ends.next_if(|before| before.to <= window.from) {
+        while let Some(before) = ends.next_if(|before| before.to <= window.granted) {
             let higher = |other: Option<&Window<'_>>| other.is_none_or(|other| before.token > other.token);
             if higher(highest) {
                 highest = Some(before);
@@ -137,6 +140,19 @@ mod tests {
         assert_eq!((beside(5), beside(4), beside(6)), (1, 0, 0));
         let own = grant(1, "read", 10, 20, 5) + &grant(2, "read", 15, 25, 5);
         assert_eq!(found(Tokens, &[("0.0", &own)]), 0);
+    }
+
+    #[test]
+    fn who_shares_what_it_had_alone_keeps_its_token() {
+        // Its hold was lost meanwhile, and somebody else had the key.
+        let writer =
+            "1 10 10 ask write patient 60000 - 1 a\n1 20 900 granted 5\n1 60 900 shared\n1 70 900 end";
+        let other = grant(1, "mutex", 30, 35, 6);
+        assert_eq!(found(Tokens, &[("0.0", writer), ("1.0", &other)]), 0);
+        let reader = grant(2, "read", 55, 60, 5);
+        assert_eq!(found(Tokens, &[("0.0", &reader), ("1.0", &other)]), 2, "granted afterwards");
+        let mutex = grant(1, "mutex", 75, 80, 4);
+        assert_eq!(found(Tokens, &[("0.0", writer), ("1.0", &mutex)]), 2, "after it has shared");
     }
 
     #[test]

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lock_runtime::store::INTENT_LIFE;
+
 use super::check::Limits;
 use super::event::{ErrorClass, Kind, Outcome, Want};
 use super::request::{Fault, History, Life, Request};
@@ -135,13 +137,6 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
     for (process, life) in &history.lives {
         let Some(killed) = life.killed else { continue };
         for (key, requests) in &keys {
-            // Who died in a queue keeps its place for a while, and may be granted the key there.
-            let queued = requests.iter().any(|request| {
-                request.process == *process && request.kind == Kind::Fair && request.answered.is_none()
-            });
-            let life = if queued { limits.waiter_life } else { Duration::ZERO };
-            let bound = life + limits.lease + limits.call_timeout + limits.slack;
-            let by = by_with(&outages, limits, killed, nanos(bound), history.end);
             let may_hold = |request: &Request| {
                 request.process == *process
                     && match &request.grant {
@@ -149,25 +144,32 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
                         None => request.answered.is_none(),
                     }
             };
-            let held_meanwhile = |request: &Request| {
+            let held_meanwhile = |request: &Request, by: u64| {
                 request.process != *process
                     && request.grant.as_ref().is_some_and(|grant| {
                         let out = grant.out.as_ref().map_or(u64::MAX, |(at, _)| *at);
                         grant.at <= by && out >= killed
                     })
             };
-            let waits = |request: &Request| {
+            let waits = |request: &Request, by: u64| {
                 let alone = |life: &Life| nanos(life.running(killed, by)) == by - killed;
-                request.want == Want::Patient
-                    && request.asked <= killed
-                    && request.answered.map_or(history.end >= by, |at| at > by)
+                request.answered.map_or(history.end >= by, |at| at > by)
                     && history.lives.get(&request.process).is_some_and(alone)
                     && requests_of_call(history, request) == 1
             };
-            if requests.iter().any(|request| may_hold(request))
-                && !requests.iter().any(|request| held_meanwhile(request))
-                && let Some(waiter) = requests.iter().find(|request| waits(request))
-            {
+            if !requests.iter().any(|request| may_hold(request)) {
+                continue;
+            }
+            let waiters =
+                requests.iter().filter(|request| request.want == Want::Patient && request.asked <= killed);
+            let forgotten =
+                waiters.filter(|waiter| waiter.answered.is_none_or(|at| at > killed)).find_map(|waiter| {
+                    let by = kept_until(history, requests, waiter, killed, limits);
+                    let by = by_with(&outages, limits, killed, by.saturating_sub(killed), history.end);
+                    let kept = requests.iter().any(|request| held_meanwhile(request, by));
+                    (waits(waiter, by) && !kept).then_some((waiter, by))
+                });
+            if let Some((waiter, by)) = forgotten {
                 let id = &waiter.id;
                 found.push(format!(
                     "{key}: {process} was killed at {killed} ns, and {id} had nothing by {by} ns"
@@ -192,6 +194,47 @@ fn by_with(outages: &Spans, limits: &Limits, from: u64, bound: u64, end: u64) ->
         by = later;
     }
     by
+}
+
+/// Until when the dead and the stopped may keep the key from `waiter`, after one was killed: each for a lease, and before that
+/// for as long as its place in a queue, or its intent to write, lasts. More may die or stop before that is over.
+fn kept_until(
+    history: &History,
+    requests: &[&Request],
+    waiter: &Request,
+    killed: u64,
+    limits: &Limits,
+) -> u64 {
+    let call = nanos(limits.call_timeout);
+    let rest = nanos(limits.lease + limits.call_timeout + limits.slack);
+    let mut stops = Vec::new();
+    for request in requests.iter().filter(|request| request.process != waiter.process) {
+        let Some(life) = history.lives.get(&request.process) else { continue };
+        let place = match request.kind {
+            Kind::Fair => limits.waiter_life,
+            Kind::Write => INTENT_LIFE.saturating_sub(limits.lease),
+            Kind::Mutex | Kind::Read => Duration::ZERO,
+        };
+        // What it has sent when it leaves may not arrive any more.
+        let over = match &request.grant {
+            None => request.answered.map(|at| at.saturating_add(call)),
+            Some(grant) => match &grant.out {
+                Some((at, Outcome::Released)) => Some(*at),
+                Some((at, _)) => Some(at.saturating_add(call)),
+                None => None,
+            },
+        };
+        let at = life.pauses.iter().map(|(from, _)| *from).chain(life.killed);
+        let at = at.filter(|at| (request.asked..=over.unwrap_or(u64::MAX)).contains(at));
+        stops.extend(at.map(|at| {
+            let waited = request.grant.as_ref().is_none_or(|grant| at < grant.at);
+            let place = if waited { nanos(place) } else { 0 };
+            (at, at.saturating_add(place).saturating_add(rest))
+        }));
+    }
+    stops.sort_unstable();
+    let by = killed.saturating_add(rest);
+    stops.into_iter().fold(by, |by, (at, until)| if at <= by { by.max(until) } else { by })
 }
 
 fn requests_of_call(history: &History, of: &Request) -> usize {
@@ -297,5 +340,25 @@ mod tests {
         let third = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 {} 0 granted 6", 5 * S);
         let logs = [("0.0", &*dead), ("1.0", &waiter(10 * S)), ("2.0", &third)];
         assert_eq!(found(Crashes, &logs), 0, "another had it");
+    }
+
+    #[test]
+    fn others_that_die_or_stop_may_keep_it_after_the_first() {
+        let dead = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 20 900 granted 5\n0 {S} 0 killed");
+        let with = |until: u64, kind: &str, end: &str| {
+            let other = format!("1 12 12 ask {kind} patient 60000 - 1 a\n{end}");
+            let logs = [("0.0", &*dead), ("1.0", &waiter(until)), ("2.0", &other)];
+            found(Crashes, &logs)
+        };
+        let killed = |at: u64| format!("0 {at} 0 killed");
+        let answers = |untils: [u64; 2], kind, end: &str| untils.map(|until| with(until * S, kind, end));
+        assert_eq!(answers([15, 17], "fair", &killed(5 * S)), [0, 1], "its place, and its lease");
+        assert_eq!(answers([12, 14], "read", &killed(5 * S)), [0, 1], "its lease");
+        assert_eq!(answers([12, 14], "write", &killed(5 * S)), [0, 1], "its intent");
+        let stopped = format!("0 {} 0 paused\n0 {} 0 continued", 5 * S, 20 * S);
+        assert_eq!(answers([15, 17], "fair", &stopped), [0, 1]);
+        assert_eq!(answers([8, 10], "fair", &killed(12 * S)), [0, 1], "it lived");
+        let left = format!("1 {} 0 left\n{}", 2 * S, killed(5 * S));
+        assert_eq!(answers([8, 10], "fair", &left), [0, 1], "it had gone");
     }
 }

@@ -48,9 +48,15 @@ impl Machine {
                 cap: "max_waiters_per_key",
             });
         }
+        let first = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
+        if first && !self.pace.is_due_soon(wish.replication, now) {
+            // The pause is that of others, who have left a driver that has not noticed yet.
+            self.pace.now(now);
+        }
         self.tries += usize::from(wish.patience == Patience::Try);
         self.guests += usize::from(wish.guest);
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
+        self.pace.asked(now);
         let id = self.new_id();
         let waiter = Waiter {
             wish,
@@ -119,9 +125,10 @@ impl Machine {
     /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
     /// A contender that has parked because somebody else has the key is not about to ask.
     pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick) -> bool {
+        let Some(wanted) = self.waiters.get(&id).map(|waiter| waiter.wish.replication) else { return false };
         let asking = match self.phase {
             Phase::Calling => self.driver,
-            Phase::Free => self.driver && (!self.parked || self.pace.is_due_soon(now)),
+            Phase::Free => self.driver && (!self.parked || self.pace.is_due_soon(wanted, now)),
             _ => false,
         };
         match self.waiters.get_mut(&id) {

@@ -12,7 +12,7 @@ use crate::clock::Tick;
 use crate::engine::hold::{Grant, Hold};
 use crate::error::{AcquireError, Loss};
 use crate::replication::Replication;
-use crate::store::{ServerTime, StoreError, StoreErrorKind, TokenRange};
+use crate::store::{ServerTime, StoreError, TokenRange};
 
 impl Machine {
     /// The hold's deadline is over, the store says that it is gone, or somebody freed it by force.
@@ -111,12 +111,12 @@ impl Machine {
                 Step::Exit
             }
             Phase::Free | Phase::Calling => {
-                let Some((_, waiter)) = self.next_up() else {
+                let Some((_, waiter)) = self.next_up(now) else {
                     self.phase = Phase::Free;
                     self.driver = false;
                     return Step::Exit;
                 };
-                let until = self.pace.not_before();
+                let until = self.pace.not_before_with(waiter.wish.replication);
                 if now < until {
                     self.phase = Phase::Free;
                     self.parked = true;
@@ -172,7 +172,13 @@ impl Machine {
             effects.verify = Some(Arc::clone(&hold));
         }
         // Fresh from the store, it is good for everything that asks for this lease.
-        let head = self.next_up().filter(|(_, waiter)| waiter.wish.fits(&hold)).map(|(id, _)| id);
+        let head = if hold.replication.is_none() {
+            self.first_without_policy()
+        } else {
+            self.pace.confirmed();
+            self.first_active()
+        };
+        let head = head.filter(|(_, waiter)| waiter.wish.fits(&hold)).map(|(id, _)| id);
         self.unconfirmed = false;
         self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
         match head {
@@ -201,7 +207,7 @@ impl Machine {
         // A try that came while the call was under way gets an attempt of its own.
         let answered = |waiter: &Waiter| waiter.wish.patience == Patience::Try && waiter.calls < calls;
         self.fail_where(answered, &AcquireError::Busy { key }, effects);
-        if self.next_up().is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
+        if self.next_up(now).is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
             self.pace.now(now);
         }
         self.wake_late(effects);
@@ -218,17 +224,13 @@ impl Machine {
     ) {
         self.answered();
         self.phase = Phase::Free;
-        let of_policy = matches!(error.kind(), StoreErrorKind::NotReplicated | StoreErrorKind::Unsupported);
-        if of_policy && !asked.is_none() {
-            // No matter of those who have none.
-            self.pace.failed(now, Arc::clone(error), random);
+        if asked.is_none() {
+            self.note_error(error, now, random, effects);
+        } else {
+            // No matter of those who have none, whatever it is: they find out by themselves.
+            self.pace.set_back(now, Arc::clone(error), random);
             self.tell(error, |wish| !wish.replication.is_none(), effects);
             self.unconfirmed = true;
-            if self.next_up().is_some_and(|(_, waiter)| waiter.wish.replication.is_none()) {
-                self.pace.now(now);
-            }
-        } else {
-            self.note_error(error, now, random, effects);
         }
         self.wake_late(effects);
     }

@@ -33,17 +33,23 @@ impl Machine {
         self.waiters.iter().find(|(_, waiter)| waiter.is_active()).map(|(&id, waiter)| (id, &**waiter))
     }
 
-    /// For whom the key is asked next: the first, or who does not need the replicas that have just not confirmed.
-    pub(super) fn next_up(&self) -> Option<(u64, &Waiter)> {
+    /// The first who waits and wants no replicas to confirm.
+    pub(super) fn first_without_policy(&self) -> Option<(u64, &Waiter)> {
         let wants_none = |waiter: &Waiter| waiter.is_active() && waiter.wish.replication.is_none();
-        let passes = || self.waiters.iter().find(|(_, waiter)| wants_none(waiter));
-        let other = self.unconfirmed.then(passes).flatten();
-        other.map(|(&id, waiter)| (id, &**waiter)).or_else(|| self.first_active())
+        let first = self.waiters.iter().find(|(_, waiter)| wants_none(waiter));
+        first.map(|(&id, waiter)| (id, &**waiter))
+    }
+
+    /// For whom the key is asked next: the first, or who does not need the replicas that have just not confirmed.
+    pub(super) fn next_up(&self, now: Tick) -> Option<(u64, &Waiter)> {
+        let set_back = self.unconfirmed || self.pace.is_set_back(now);
+        let passes = if set_back { self.first_without_policy() } else { None };
+        passes.or_else(|| self.first_active())
     }
 
     /// The lease that the next caller wants.
-    pub(crate) fn wanted_lease(&self) -> Option<Lease> {
-        self.next_up().map(|(_, waiter)| waiter.wish.lease)
+    pub(crate) fn wanted_lease(&self, now: Tick) -> Option<Lease> {
+        self.next_up(now).map(|(_, waiter)| waiter.wish.lease)
     }
 
     pub(super) fn live_of(&mut self, grant: &Arc<Grant>) -> Option<&mut Live> {

@@ -168,7 +168,7 @@ fn info(whole: &str, url: &str, form: &str) -> Result<ConnectionInfo, StoreError
 
 /// The value of a query as it has to be in front of an `@`.
 fn in_authority(value: &str) -> String {
-    value.replace('@', "%40").replace(':', "%3A").replace('/', "%2F")
+    value.replace('@', "%40").replace(':', "%3A").replace('/', "%2F").replace('?', "%3F").replace('#', "%23")
 }
 
 fn refusal(url: &str, what: &str) -> StoreError {
@@ -227,6 +227,11 @@ mod tests {
         assert_eq!(who(&sentinels.template), (Some("ann"), Some("hun@ter2")));
         assert_eq!(sentinels.template.redis_settings().db(), 4);
 
+        for secret in ["1234?x", "a:b/c?d@e"] {
+            let odd = of_sentinels(&format!("redis+sentinel://h/main?sentinel_password={secret}"));
+            assert_eq!(odd.peers[0].addr().to_string(), "h:26379");
+            assert_eq!(who(&odd.peers[0]).1, Some(secret));
+        }
         let bare = of_sentinels("redis+sentinel://h/main");
         assert_eq!((who(&bare.peers[0]), who(&bare.template)), ((None, None), (None, None)));
         let both = of_sentinels("redis+sentinel://h/main?sentinel_user=bob&sentinel_password=x");

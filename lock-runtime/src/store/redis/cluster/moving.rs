@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::super::fault::Fault;
+use super::super::fault::{Fault, Redirect};
 use super::super::kinds::are_mutexes;
 use super::super::node::{At, Node};
 use super::super::script::Dialect;
@@ -15,7 +15,7 @@ use super::steps::Part;
 use super::{Cluster, is_split};
 use crate::backoff::jitter;
 use crate::clock::Tick;
-use crate::store::{AcquireRequest, Acquired, Item, Kind, StoreError};
+use crate::store::{AcquireRequest, Acquired, Item, Kind, StoreError, StoreErrorKind};
 use crate::sync::lock;
 
 /// Between two tries while keys are at two servers.
@@ -35,6 +35,17 @@ impl<'a> Hint<'a> {
 }
 
 impl Cluster {
+    /// Refuses a step at the server to which the slot is moving, unless it is about mutexes only. What else a lock of
+    /// another kind is made of is not among the keys that the server is told, so it takes for gone what has not come yet.
+    pub(super) fn whole(&self, items: &[Item], at: At) -> Result<(), Fault> {
+        if !at.asking || are_mutexes(items) {
+            return Ok(());
+        }
+        let what = "TRYAGAIN the slot is moving, and parts of the lock may be at either server";
+        let error = self.error(StoreErrorKind::NotReady, what);
+        Err(Fault { error, redirect: Some(Box::new(Redirect::TryAgain)) })
+    }
+
     /// Takes the items of the request that are in one slot, all or none.
     pub(super) async fn acquire_part(
         &self,
@@ -49,6 +60,7 @@ impl Cluster {
         loop {
             let acquired = self
                 .at_slot(part.slot, deadline, |node, at| async move {
+                    self.whole(&part.items, at)?;
                     if single {
                         node.acquire_alone(request, at).await
                     } else {

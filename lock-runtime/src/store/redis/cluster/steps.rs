@@ -16,8 +16,8 @@ use super::slots::slot;
 use super::{Cluster, is_split};
 use crate::clock::Tick;
 use crate::store::{
-    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, ListenerPolicy, ReleaseRequest, Released,
-    ServerTime, StoreError, StoreErrorKind, Withdrawn,
+    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, ListenerPolicy, ReleaseRequest,
+    Released, ServerTime, StoreError, StoreErrorKind, Withdrawn,
 };
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -150,14 +150,7 @@ impl Cluster {
         how: Keeping,
         deadline: Tick,
     ) -> Result<Vec<Kept>, Fault> {
-        let keep = |items| {
-            self.at_slot(part.slot, deadline, move |node, at| async move {
-                match how {
-                    Keeping::Renew => node.keep(items, at).await,
-                    Keeping::Downgrade => node.downgrade(items, at).await,
-                }
-            })
-        };
+        let keep = |items| self.keep_items(part.slot, items, how, deadline);
         match keep(&*part.items).await {
             Err(fault) if is_split(&fault) && part.items.len() > 1 => {
                 self.in_between(part.slot);
@@ -170,6 +163,29 @@ impl Cluster {
             }
             kept => kept,
         }
+    }
+
+    async fn keep_items(
+        &self,
+        slot: u16,
+        items: &[KeepItem],
+        how: Keeping,
+        deadline: Tick,
+    ) -> Result<Vec<Kept>, Fault> {
+        let step = |node: Arc<Node>, at| async move {
+            let mut kept = match how {
+                Keeping::Renew => node.keep(items, at).await?,
+                Keeping::Downgrade => node.downgrade(items, at).await?,
+            };
+            for (kept, keep) in kept.iter_mut().zip(items) {
+                // It may not have come yet.
+                if at.asking && *kept == Kept::Gone && keep.item.kind != Kind::Mutex {
+                    *kept = Kept::Unknown;
+                }
+            }
+            Ok(kept)
+        };
+        self.at_slot(slot, deadline, step).await
     }
 
     pub(in super::super) async fn withdraw(&self, request: &AcquireRequest) -> Result<Withdrawn, StoreError> {
@@ -204,7 +220,10 @@ impl Cluster {
             async move {
                 let channels = self.channels(&items)?;
                 let items = &*items;
-                let step = move |node: Arc<Node>, at| async move { node.withdraw(items, at).await };
+                let step = move |node: Arc<Node>, at| async move {
+                    self.whole(items, at)?;
+                    node.withdraw(items, at).await
+                };
                 self.telling(part.slot, deadline, Hint::new(&channels), |_| true, step).await
             }
         };
@@ -294,7 +313,10 @@ impl Cluster {
         let declined = classic && request.then.as_ref().is_some_and(|then| respects(then.listeners));
         let request = if declined { &alone } else { request };
         let channels = self.channels(&part.items)?;
-        let step = |node: Arc<Node>, at| async move { node.release_all(request, at).await };
+        let step = |node: Arc<Node>, at| async move {
+            self.whole(&part.items, at)?;
+            node.release_all(request, at).await
+        };
         let freed = |released: &Released| released.held.contains(&true);
         match self.telling(part.slot, deadline, Hint::new(&channels), freed, step).await {
             // A takeover needs the counter, which may be at the other server.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch as cell};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::super::registry::Readiness;
 use super::super::subscriber::{NOTICES, Registration, confirmed};
@@ -15,6 +16,9 @@ use crate::sync::lock;
 
 /// While a slot moves, messages may be published where nobody listens: so often watchers are told to look.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// Between two moves of a watch.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a watch listens to.
 struct Places {
@@ -114,16 +118,22 @@ async fn follow(
     mut changes: cell::Receiver<Option<Arc<SlotMap>>>,
 ) {
     let mut deaf = false;
+    let mut placed: Option<Instant> = None;
     loop {
         let changed = if deaf {
             tokio::time::timeout(LOOK, changes.changed()).await
         } else {
             Ok(changes.changed().await)
         };
+        if let (Ok(Ok(())), Some(since)) = (&changed, placed) {
+            // Servers may name each other for the slot: not back and forth without a pause.
+            tokio::time::sleep_until(since + PAUSE).await;
+        }
         let (Some(cluster), Some(places)) = (cluster.upgrade(), places.upgrade()) else { return };
         match changed {
             Ok(Err(_)) => return,
             Ok(Ok(())) => {
+                placed = Some(Instant::now());
                 let map = changes.borrow_and_update().clone();
                 for readiness in map.map_or_else(Vec::new, |map| cluster.place(&places, &map)) {
                     // Confirmed later, it is told by the subscriber.

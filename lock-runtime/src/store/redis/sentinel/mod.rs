@@ -232,7 +232,9 @@ impl Discovery {
         state.learn(&self.sentinels.peers, &views);
         let used = state.newest.as_ref().map(|(view, _)| &view.place);
         let Some(view) = newest(&views, used) else {
-            return Err(self.not_found(state.newest.is_some(), unknown, &failed));
+            // A sentinel that knows nothing yet is no proof while another one can't say what it knows.
+            let all_said = failed.is_empty() && asking.is_empty();
+            return Err(self.not_found(all_said && state.newest.is_none(), unknown, &failed));
         };
         match &state.newest {
             Some(known) if self.is_superseded(view, known) => Ok(known.0.clone()),
@@ -249,18 +251,13 @@ impl Discovery {
         known.epoch > view.epoch && self.clock.now().since(*since) < LAG
     }
 
-    fn not_found(
-        &self,
-        found_before: bool,
-        unknown: Option<Vec<String>>,
-        failed: &[StoreError],
-    ) -> StoreError {
+    fn not_found(&self, certain: bool, unknown: Option<Vec<String>>, failed: &[StoreError]) -> StoreError {
         let master = &self.sentinels.master;
         if let Some(names) = unknown {
             let known = if names.is_empty() { "no primary at all".to_owned() } else { names.join(", ") };
             let what = format!("the sentinels know no primary {master:?}; they know {known}");
             // What was right once is not a mistake in the URL.
-            let kind = if found_before { StoreErrorKind::Unreachable } else { StoreErrorKind::Unsupported };
+            let kind = if certain { StoreErrorKind::Unsupported } else { StoreErrorKind::Unreachable };
             return self.address.error(kind, what);
         }
         let kind = match failed.iter().find(|error| !error.is_transient()) {

@@ -40,10 +40,10 @@ pub(super) async fn unsubscribe(
         return connection.unsubscribe(texts(batch)).await.is_ok();
     }
     match sharded(connection, "SUNSUBSCRIBE", batch).await {
-        Ok(answers) => answers.iter().zip(batch).all(|(answer, channel)| {
-            // A server that has the slot no more says so; and that is what was wanted.
-            confirms(answer, channel, &PushKind::SUnsubscribe) || matches!(answer, Value::ServerError(_))
-        }),
+        Ok(answers) => answers
+            .iter()
+            .zip(batch)
+            .all(|(answer, channel)| confirms(answer, channel, &PushKind::SUnsubscribe) || has_moved(answer)),
         Err(_) => false,
     }
 }
@@ -63,6 +63,15 @@ async fn sharded(
         pipeline.cmd(command).arg(&**channel);
     }
     connection.send_packed_commands(&pipeline, 0, batch.len()).await
+}
+
+/// A server that has the slot no more says so, and publishes nothing there either.
+fn has_moved(answer: &Value) -> bool {
+    let redirect = match answer {
+        Value::ServerError(error) => Redirect::read(error),
+        _ => None,
+    };
+    matches!(redirect.as_deref(), Some(Redirect::Moved { .. }))
 }
 
 fn confirms(answer: &Value, channel: &str, expected: &PushKind) -> bool {

@@ -8,7 +8,7 @@ use super::*;
 /// Three servers, with a replica at most; killed when dropped.
 pub(super) struct Cluster {
     pub(super) servers: Vec<Server>,
-    ids: Vec<String>,
+    pub(super) ids: Vec<String>,
     replica: Option<Server>,
 }
 

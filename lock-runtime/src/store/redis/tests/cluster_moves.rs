@@ -1,5 +1,6 @@
 //! Slots that move from one server of a cluster to another, all the way or half of it.
 
+use super::super::cluster::slots::slot;
 use super::cluster::Cluster;
 use super::*;
 use crate::store::{Notice, StoreErrorKind, Watch, Withdrawn};
@@ -202,6 +203,40 @@ async fn locks_that_moved_in_part_are_kept_and_given_back_one_by_one() {
     assert!(counters.iter().all(|key| key.starts_with("redisson_lock_token:")), "{counters:?}");
 }
 
+/// The server to which the slot goes is told the name of the lock only, and has not what else belongs to it.
+#[tokio::test]
+async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part() {
+    let cluster = Cluster::start().await;
+    let (store, other) = (cluster.store(), cluster.store());
+    let (mine, theirs) = ([item_of(Kind::Read, "a")], [item_of(Kind::Read, "a")]);
+    granted(&store, &mine).await;
+    granted(&other, &theirs).await;
+    let (from, to) = ends(&cluster);
+    cluster.begin_move(LOCK, from, to).await;
+    let keys = cluster.keys().await;
+    let is_of = |key: &str, items: &[Item]| key.contains(items[0].owner.as_str());
+    let (last, first): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| is_of(key, &theirs));
+    assert_eq!(last.len(), 1, "{last:?}");
+    for key in &first {
+        cluster.move_key(key, from, to).await;
+    }
+
+    assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
+    assert_eq!(keep(&other, &theirs, LEASE).await, [Kept::Unknown], "it is at the other server");
+    let error = release(&store, &mine).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
+    for key in &last {
+        cluster.move_key(key, from, to).await;
+    }
+    cluster.end_move(LOCK, to).await;
+
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+    assert_eq!(keep(&other, &theirs, LEASE).await, [Kept::Renewed]);
+    busy(&store, &[item_of(Kind::Write, "a")]).await;
+    assert_eq!(release(&other, &theirs).await.unwrap().held, [true]);
+    granted(&store, &[item_of(Kind::Write, "a")]).await;
+}
+
 #[tokio::test]
 async fn a_waiter_hears_of_a_release_where_the_slot_is_only_about_to_be() {
     let cluster = Cluster::start().await;
@@ -277,4 +312,27 @@ async fn who_only_looks_at_a_slot_that_moves_wakes_nobody() {
     assert!(!published().await, "nothing has changed");
     assert!(latches.delete(key("l"), TIMEOUT).await.unwrap());
     assert!(published().await, "it is open");
+}
+
+/// As between the two last commands of somebody who moves a slot by hand.
+#[tokio::test]
+async fn servers_that_name_each_other_are_not_asked_in_a_circle() {
+    let cluster = Cluster::start().await;
+    let store = cluster.store();
+    let (from, to) = ends(&cluster);
+    let slot = slot(LOCK).to_string();
+    let rejected = async |server: usize| -> u64 {
+        let stats: String = cluster.servers[server].command(&["INFO", "commandstats"]).await;
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_ssubscribe:"));
+        let count = line.and_then(|line| line.split_once("rejected_calls=")?.1.split(',').next());
+        count.map_or(0, |count| count.parse().unwrap())
+    };
+    let _: () = cluster.servers[from].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.ids[to]]).await;
+    let watch = store.watch(Arc::new(request(&[item("a")]))).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let circles = rejected(from).await.max(rejected(to).await);
+    // The cluster may mend itself meanwhile.
+    assert!(circles <= 50, "{circles} subscriptions in a second");
+    cluster.end_move(LOCK, to).await;
+    drop(watch);
 }
