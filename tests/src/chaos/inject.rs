@@ -25,14 +25,24 @@ const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
 
 /// Where a fault hits.
 pub(super) struct Target {
+    /// As workers want it.
+    wanted: &'static str,
     key: String,
     at: usize,
+}
+
+impl Target {
+    /// The key that the fault takes, if it takes no other.
+    pub(super) fn only(&self, fault: Fault) -> Option<&'static str> {
+        matches!(fault, Fault::DeletedKey | Fault::OverwrittenKey).then_some(self.wanted)
+    }
 }
 
 impl Stage<'_> {
     /// Where a fault is to hit: a key that is held by one at a time, as the store names it, and a server that serves it.
     pub(super) fn aim(&mut self) -> Target {
-        let key = stored(WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)]);
+        let wanted = WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)];
+        let key = stored(wanted);
         let mut at = self.arena.serving(&key, &mut self.dice);
         if self.arena.topology == Topology::Quorum {
             // One that has lost its data has no vote until the locks are over that it may have forgotten. For so long faults
@@ -43,7 +53,7 @@ impl Stage<'_> {
                 at = weak;
             }
         }
-        Target { key, at }
+        Target { wanted, key, at }
     }
 
     /// What a fault takes from the store when it hits there.
@@ -76,7 +86,7 @@ impl Stage<'_> {
         Ok(happened)
     }
 
-    fn carry_out(&mut self, fault: Fault, Target { key, at }: Target) -> io::Result<bool> {
+    fn carry_out(&mut self, fault: Fault, Target { key, at, .. }: Target) -> io::Result<bool> {
         match fault {
             Fault::Partition
             | Fault::PartitionToServer
@@ -108,16 +118,18 @@ impl Stage<'_> {
                 Ok(true)
             }
             Fault::LostData => {
+                self.strikes(fault);
                 self.arena.server_mut(at).restart(Data::Lost);
+                self.strikes(fault);
                 Ok(true)
             }
             Fault::Failover | Fault::LossyFailover | Fault::Promotion => self.fail_over(fault, at, &key),
             Fault::MovedSlot | Fault::HalfMovedSlot => self.move_slot(fault, &key),
-            Fault::ClockAhead => self.step(at, 60, self.arena.is_replicated()).map(|()| true),
+            Fault::ClockAhead => self.step(fault, at, self.arena.is_replicated()).map(|()| true),
             Fault::ClockBehind => {
                 // What a process has left that was killed a moment ago would be there for another minute.
                 self.rest(LEASE + Duration::from_secs(1))?;
-                self.step(at, -60, self.arena.topology != Topology::Single).map(|()| true)
+                self.step(fault, at, self.arena.topology != Topology::Single).map(|()| true)
             }
             Fault::Flush
             | Fault::ScriptFlush
@@ -136,11 +148,24 @@ impl Stage<'_> {
     /// Steps a clock, and sets it right again if that is said. Where others may take over, a key that was not given back
     /// before a failover would be there for as much longer as the clocks differ, which is for runs with a skew; and a server
     /// of a quorum would not be believed for so much longer that had lost its data before.
-    fn step(&mut self, at: usize, seconds: i64, and_back: bool) -> io::Result<()> {
-        self.arena.step(at, seconds)?;
+    fn step(&mut self, fault: Fault, at: usize, and_back: bool) -> io::Result<()> {
+        let seconds = if fault == Fault::ClockAhead { 60 } else { -60 };
+        self.step_by(fault, at, seconds)?;
         self.rest(LONG)?;
         if and_back {
-            self.arena.step(at, -seconds)?;
+            self.step_by(fault, at, -seconds)?;
+        }
+        Ok(())
+    }
+
+    fn step_by(&mut self, fault: Fault, at: usize, seconds: i64) -> io::Result<()> {
+        // A step back takes nothing.
+        if seconds > 0 {
+            self.strikes(fault);
+        }
+        self.arena.step(at, seconds)?;
+        if seconds > 0 {
+            self.strikes(fault);
         }
         Ok(())
     }
@@ -196,12 +221,18 @@ impl Stage<'_> {
         let server = || &self.arena.servers()[at];
         let tell = |command: &[&str]| tell(server(), command);
         let set = |name: &str, value: &str| tell(&["CONFIG", "SET", name, value]).map(drop);
+        let strike = |act: &dyn Fn() -> io::Result<bool>| {
+            self.strikes(fault);
+            let done = act();
+            self.strikes(fault);
+            done
+        };
         let evicted = || -> io::Result<String> {
             let info = tell(&["INFO", "stats"])?;
             Ok(info.lines().find(|line| line.starts_with("evicted_keys")).unwrap_or_default().to_owned())
         };
         match fault {
-            Fault::Flush => tell(&["FLUSHALL"]).map(|_| true),
+            Fault::Flush => strike(&|| tell(&["FLUSHALL"]).map(|_| true)),
             Fault::ScriptFlush => tell(&["SCRIPT", "FLUSH"]).map(|_| true),
             Fault::CutClients => {
                 let subscribers = tell(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
@@ -231,18 +262,21 @@ impl Stage<'_> {
                 tell(&["ACL", "SETUSER", "default", "allchannels"])?;
                 rest.map(|()| true)
             }
-            Fault::DeletedKey => self.until(|| Ok(tell(&["DEL", key])? == "1")),
+            Fault::DeletedKey => strike(&|| self.until(|| Ok(tell(&["DEL", key])? == "1"))),
             Fault::OverwrittenKey => {
-                let happened = self.until(|| Ok(tell(&["SET", key, "mine", "XX", "PX", "1500"])? == "OK"))?;
+                let overwrite = || Ok(tell(&["SET", key, "mine", "XX", "PX", "1500"])? == "OK");
+                let happened = strike(&|| self.until(overwrite))?;
                 self.rest(SHORT)?;
                 Ok(happened)
             }
             Fault::Eviction => {
                 let before = evicted()?;
                 set("maxmemory-policy", "allkeys-random")?;
+                self.strikes(fault);
                 set("maxmemory", "1")?;
                 let rest = self.rest(SHORT / 3);
                 set("maxmemory", "0")?;
+                self.strikes(fault);
                 set("maxmemory-policy", "noeviction")?;
                 rest?;
                 Ok(evicted()? != before)
@@ -291,7 +325,9 @@ impl Stage<'_> {
         if hole.is_some() {
             self.rest(SHORT)?;
         }
+        self.strikes(fault);
         self.arena.server_mut(before).stop();
+        self.strikes(fault);
         if let Some(sentinels) = self.arena.sentinels() {
             sentinels.wait_for_failover(before);
         } else if let Some(cluster) = self.arena.cluster() {

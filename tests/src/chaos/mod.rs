@@ -14,6 +14,7 @@ mod fault;
 mod inject;
 mod observe;
 mod orders;
+mod plan;
 mod report;
 mod run;
 mod schedule;
@@ -23,8 +24,9 @@ mod worker;
 pub use arena::Topology;
 pub use fault::Fault;
 pub use orders::{Broken, Confirmed, Orders};
+pub use plan::Plan;
 pub use report::{Losses, Outcome, Row, markdown};
-pub use run::{Plan, judge, run};
+pub use run::{judge, run};
 pub use schedule::schedule;
 pub use worker::work;
 

@@ -1,126 +1,26 @@
 //! The parent: starts servers and workers, injects faults, and looks at what is left.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::arena::{Arena, Topology, tell};
 use super::fault::Fault;
 use super::observe::{Holders, Observer};
-use super::orders::{Broken, Confirmed, Orders};
+use super::orders::Orders;
+use super::plan::Plan;
 use super::report::{Losses, Outcome};
-use super::schedule::schedule;
 use super::want::{WANTED, stored_keys};
-use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
+use super::{CALL_TIMEOUT, LEASE};
 use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
-use crate::history::{
-    Check, ErrorClass, Event, History, Limits, Log, Loses, Remains, Request, SameToken, check,
-};
+use crate::history::{Check, ECHO, ErrorClass, Event, History, Log, Loses, Remains, Request, check};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
-/// How long an answer may be on its way to somebody on a busy machine.
-const ECHO: Duration = Duration::from_millis(300);
 /// For how long a fair queue outlives the last of its waiters, if they all die.
 const QUEUE_LIFE: Duration = Duration::from_secs(10);
-
-/// A run.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The program `chaos`.
-    pub program: PathBuf,
-    /// What the store is.
-    pub topology: Topology,
-    /// Faults and the workers' choices follow from it.
-    pub seed: u64,
-    /// How long faults happen in a random order; none of it: each of them once.
-    pub time: Option<Duration>,
-    /// Only these, in this order if each happens once; all that there are at the topology if there are none here.
-    pub only: Vec<Fault>,
-    /// How long the workers have their peace between two faults, about.
-    pub settle: Duration,
-    /// How long the workers go on after that.
-    pub calm: Duration,
-    /// What is granted to a busy machine on top of every bound.
-    pub slack: Duration,
-    /// Processes at work.
-    pub processes: usize,
-    /// Tasks of each.
-    pub tasks: usize,
-    /// Of renewed locks. If it is not the usual one, bodies last up to two thirds of it instead of a moment.
-    pub lease: Duration,
-    /// By how much the clocks of some servers are wrong from the start.
-    pub skew: Duration,
-    /// How workers break the lock.
-    pub broken: Broken,
-    /// Whose word workers await.
-    pub replication: Confirmed,
-}
-
-impl Plan {
-    /// Three processes of six tasks, and all faults once.
-    #[must_use]
-    pub fn new(program: PathBuf, topology: Topology, seed: u64) -> Self {
-        Self {
-            program,
-            topology,
-            seed,
-            time: None,
-            only: Vec::new(),
-            settle: Duration::from_millis(1500),
-            calm: Duration::from_secs(4),
-            slack: Duration::from_secs(8),
-            processes: 3,
-            tasks: 6,
-            lease: LEASE,
-            skew: Duration::ZERO,
-            broken: Broken::Nothing,
-            replication: Confirmed::ByNobodyElse,
-        }
-    }
-
-    /// What happens one after the other: without end if there is a time for it.
-    fn faults(&self) -> Box<dyn Iterator<Item = Fault>> {
-        let only = self.only.clone();
-        let chosen = move |fault: &Fault| only.is_empty() || only.contains(fault);
-        match self.time {
-            Some(_) => Box::new(schedule(self.seed, self.topology).filter(chosen)),
-            None if self.only.is_empty() => Box::new(Fault::at(self.topology)),
-            None => Box::new(self.only.clone().into_iter()),
-        }
-    }
-
-    /// The errors that callers may get because of the fault.
-    fn errors(&self, fault: Fault) -> Vec<ErrorClass> {
-        let mut errors = fault.errors().to_vec();
-        if self.replication != Confirmed::ByNobodyElse {
-            errors.push(ErrorClass::NotReplicated);
-        }
-        errors
-    }
-
-    /// For how much longer a key may be there that nobody gave back before a failover: replicas are told when it ends by
-    /// their primary's clock, and one that takes over has its own.
-    fn skews(&self) -> Duration {
-        self.skew * 2
-    }
-
-    fn patience(&self) -> Duration {
-        PATIENCE + self.lease * 5 + self.skews() * 2
-    }
-
-    fn limits(&self) -> Limits {
-        let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
-        let same_token = match self.topology {
-            Topology::Quorum => SameToken::AmongReaders,
-            _ => SameToken::InOneProcess,
-        };
-        let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
-        Limits { slack, stint, same_token, ..settings }
-    }
-}
 
 struct Worker {
     helper: Helper,
@@ -132,6 +32,7 @@ struct Worker {
 pub(super) struct Stage<'a> {
     plan: &'a Plan,
     logs: &'a Path,
+    log: Log,
     pub(super) arena: Arena,
     pub(super) dice: Dice,
     workers: Vec<Worker>,
@@ -162,6 +63,7 @@ pub fn run(
     let mut stage = Stage {
         plan,
         logs,
+        log: log.clone(),
         arena,
         dice: Dice::new(plan.seed).fork(2),
         workers: Vec::new(),
@@ -192,6 +94,9 @@ pub fn run(
             loses: stage.loses(fault, &target),
             errors: plan.errors(fault),
         });
+        if let Some(key) = target.only(fault) {
+            log.say(&Event::Aimed { name: fault.name().to_owned(), key: key.to_owned() });
+        }
         let happened = stage
             .inject(fault, target)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", fault.name())))?;
@@ -270,6 +175,11 @@ impl Stage<'_> {
                 Some(left) => std::thread::sleep(left.min(Duration::from_millis(50))),
             }
         }
+    }
+
+    /// To be said just before and just after what takes keys.
+    pub(super) fn strikes(&self, fault: Fault) {
+        self.log.say(&Event::Struck { name: fault.name().to_owned() });
     }
 
     fn start_worker(&self, place: usize) -> io::Result<Worker> {

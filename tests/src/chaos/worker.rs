@@ -296,14 +296,16 @@ impl Worker {
         self.note(&ids, &Event::Out { how }, None);
     }
 
-    /// Most bodies are short. Some last longer than a fixed lease, and some longer than a renewed one.
+    /// Most bodies are short. Some last longer than a fixed lease, and some longer than a renewed one, by more than
+    /// may pass until they hear of its end.
     async fn body(&self, wish: &Wish, guard: &LockGuard, ids: &[u64], dice: &mut Dice) {
         let ms = Duration::from_millis;
         let long = dice.between(Duration::ZERO, self.orders.lease / 6);
         let pauses: &[Duration] = match dice.below(100) {
             _ if self.orders.lease != LEASE => &[long; 4],
             _ if self.orders.broken == Broken::NoLostSignal => &[LEASE, LEASE, LEASE],
-            0 => &[LEASE, ms(300)],
+            _ if wish.lease.is_some() && dice.once_in(4) => &[ms(600), LEASE],
+            0 => &[LEASE, LEASE],
             1..=4 => &[ms(500), ms(200)],
             5..=30 => &[ms(20), ms(20)],
             31..=80 => &[ms(5)],
@@ -340,6 +342,10 @@ impl Worker {
             tokio::time::sleep(Duration::from_micros(dice.below(1500))).await;
             self.here(RELEASING);
             return (&release.await.expect("a release does not panic")).into();
+        }
+        if guard.is_lost() {
+            // Says why.
+            return (&guard.release().await).into();
         }
         if dice.once_in(4) {
             drop(guard);

@@ -42,15 +42,6 @@ pub enum Check {
     Answers,
 }
 
-/// Who may have the same token as another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SameToken {
-    /// Readers of one process, who share a hold.
-    InOneProcess,
-    /// Readers anywhere: several stores give their tokens in different orders to those who read at the same time.
-    AmongReaders,
-}
-
 /// What is allowed.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -62,6 +53,8 @@ pub struct Limits {
     pub call_timeout: Duration,
     /// What is granted to a busy machine on top of every bound.
     pub slack: Duration,
+    /// The same for what a process does without a server, in the time in which it runs.
+    pub local_slack: Duration,
     /// How long a dead waiter may hold up a fair queue, and the readers behind a dead writer.
     pub waiter_life: Duration,
     /// How often a patient waiter may be passed over by requests for its key that came later, in the other kind.
@@ -72,8 +65,8 @@ pub struct Limits {
     pub stint: Duration,
     /// Commands that a server gets in a second, at most.
     pub commands_per_second: u64,
-    /// Who may share a token.
-    pub same_token: SameToken,
+    /// Faults through which callers reach the store, although they may get errors.
+    pub reachable: Vec<&'static str>,
 }
 
 impl Limits {
@@ -85,13 +78,19 @@ impl Limits {
             fallback: Duration::from_secs(5),
             call_timeout: Duration::from_secs(2),
             slack: Duration::from_secs(5),
+            local_slack: Duration::from_millis(1500),
             waiter_life: Duration::from_secs(3),
             passed_over: 1000,
             share: 0.05,
             stint: Duration::from_secs(10),
             commands_per_second: 50_000,
-            same_token: SameToken::InOneProcess,
+            reachable: Vec::new(),
         }
+    }
+
+    /// After an outage, until whoever waits has asked the store again.
+    pub(super) fn again(&self) -> Duration {
+        self.fallback + self.call_timeout
     }
 
     /// The longest time for which a free key may have a waiter.
@@ -155,6 +154,7 @@ pub(super) mod tests {
             share: 0.2,
             stint: Duration::from_secs(2),
             commands_per_second: 100,
+            reachable: vec!["slow"],
             ..Limits::new(Duration::from_secs(1))
         };
         let history = History::parse(logs).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::check::Limits;
 use super::event::{ErrorClass, Outcome, Want};
 use super::request::{History, Life, Request};
-use super::spans::nanos;
+use super::spans::{length, nanos};
 
 pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
@@ -14,7 +14,7 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
         let Request { id, key, want, wait, asked, .. } = request;
         if let (Some((error, why)), Some(at)) = (&request.refused, request.answered)
             && !explained(history, life, limits, *error, *asked, at)
-            && !asked_for(request, *error, why)
+            && !asked_for(request, *error, why, at)
         {
             found.push(format!("{key}: {id} ({want:?}, wait {wait:?}) was refused: {error:?}: {why}"));
         }
@@ -41,10 +41,15 @@ fn late(ended: u64, until: u64, to: u64, life: &Life) -> Duration {
 }
 
 /// What becomes of requests when all goes well.
-fn asked_for(request: &Request, error: ErrorClass, why: &str) -> bool {
+fn asked_for(request: &Request, error: ErrorClass, why: &str, at: u64) -> bool {
     match error {
-        ErrorClass::Busy => matches!(request.want, Want::Try | Want::Short) || request.wait.is_zero(),
-        ErrorClass::TimedOut => matches!(request.want, Want::Short | Want::Fickle | Want::Try),
+        ErrorClass::Busy => request.wait.is_zero(),
+        ErrorClass::TimedOut => {
+            // Clocks of processes may differ by a hundredth.
+            let waited = length((request.asked, at));
+            let mine = matches!(request.want, Want::Short | Want::Fickle);
+            mine && !request.wait.is_zero() && waited >= request.wait - request.wait / 100
+        }
         // A busy machine can make the way to the store too long for a short lease.
         ErrorClass::Misconfigured => request.lease.is_some() && why.contains("round trips"),
         _ => false,
@@ -79,6 +84,16 @@ mod tests {
     #[test]
     fn refusals_that_nobody_asked_for_are_found() {
         assert_eq!((refused("try 0", "busy", ""), refused("short 50", "timed-out", "")), (0, 0));
+        assert_eq!(
+            (refused("short 50", "busy", ""), refused("try 0", "timed-out", "")),
+            (1, 1),
+            "the other one"
+        );
+        assert_eq!(
+            (refused("short 1005", "timed-out", ""), refused("short 1050", "timed-out", "")),
+            (0, 1),
+            "early"
+        );
         assert_eq!((refused("patient 60000", "busy", ""), refused("patient 60000", "timed-out", "")), (1, 1));
         assert_eq!((refused("try 0", "shut-down", ""), refused("try 0", "unavailable", "")), (1, 1));
     }

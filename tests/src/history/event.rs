@@ -194,6 +194,18 @@ pub enum Event {
         /// The errors that callers may get because of it.
         errors: Vec<ErrorClass>,
     },
+    /// An open fault takes this key, and no other.
+    Aimed {
+        /// Its name.
+        name: String,
+        /// The key.
+        key: String,
+    },
+    /// Just before and just after that part of an open fault which takes keys.
+    Struck {
+        /// Its name.
+        name: String,
+    },
     /// It is over.
     FaultOver {
         /// Its name.

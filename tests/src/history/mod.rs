@@ -31,10 +31,12 @@ mod tokens;
 mod validity;
 mod waiting;
 
+#[cfg(feature = "helpers")]
+pub(crate) use exclusion::ECHO;
 pub(crate) use exclusion::{Window, beside};
 pub(crate) use tokens::not_grown;
 
-pub use check::{Check, Limits, SameToken, Violation, check};
+pub use check::{Check, Limits, Violation, check};
 pub use event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote};
 pub use log::{Log, Record};
 pub use request::{Fault, Grant, History, Life, Request, Sample, Seen};

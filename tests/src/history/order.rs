@@ -11,7 +11,7 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
     for (key, looks) in &history.seen {
         // What is seen after keys were lost does not follow from what was seen before.
         let lost = |from: u64, to: u64| {
-            let takes = |fault: &Fault| fault.loses.keys() && fault.from <= to && from <= fault.to;
+            let takes = |fault: &Fault| fault.takes(key) && fault.from <= to && from <= fault.to;
             history.faults.iter().any(takes)
         };
         let pairs = looks.iter().zip(looks.iter().skip(1));

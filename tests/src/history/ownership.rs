@@ -3,19 +3,22 @@
 use super::check::Limits;
 use super::event::Outcome;
 use super::request::{Grant, History};
+use super::spans::nanos;
 
 /// What the library says when the store has not the hold any more.
 const TAKEN: &str = "gone";
 
-pub(super) fn taken_away(history: &History, _: &Limits) -> Vec<String> {
+pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for request in &history.requests {
         let Some(grant) = &request.grant else { continue };
         let (key, id) = (&request.key, &request.id);
-        // A hold that was granted before the loss, or while it went on, may be gone afterwards.
+        // A hold that was granted before the loss, or while it went on, may be gone afterwards; until its lease is over it
+        // may have been handed on.
+        let lease = nanos(limits.lease);
         let lost = |by: u64| {
-            let takes = history.faults.iter().filter(|fault| fault.loses.keys());
-            takes.into_iter().any(|fault| fault.from <= by && request.asked <= fault.to)
+            let takes = history.faults.iter().filter(|fault| fault.takes(key));
+            takes.into_iter().any(|fault| fault.from <= by && grant.at <= fault.to.saturating_add(lease))
         };
         let valid = grant.looks.iter().filter(|(at, until)| until > at).map(|(_, until)| *until).max();
         let Some(valid_until) = valid else { continue };
@@ -59,5 +62,16 @@ mod tests {
         let flush = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
         assert_eq!(with(&out(899), flush) + with(&lost(500), flush), 0, "a fault has taken it");
         assert_eq!(with(&lost(90), flush), 1, "before the fault");
+        // Asked for before it, and granted a lease and more after it.
+        let late = |at: u64| {
+            let log = format!(
+                "1 10 10 ask mutex patient 60000 - 1 a\n1 {at} 9000000000 granted 5\n1 {} 0 lost the store says that it is gone",
+                at + 10
+            );
+            found(Ownership, &[("0.0", &log), ("run", flush)])
+        };
+        assert_eq!((late(1_000_000_110), late(1_000_000_111)), (0, 1));
+        let aimed = |key: &str| flush.replace("\n", &format!("\n0 100 0 aimed {key} flush\n"));
+        assert_eq!((with(&lost(500), &aimed("a")), with(&lost(500), &aimed("b"))), (0, 1));
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::check::Limits;
 use super::event::ErrorClass;
-use super::request::{Fault, History};
+use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
+use super::waiting::outages;
 
 /// What a look from the side may be wrong by.
 const BLUR: Duration = Duration::from_millis(50);
@@ -21,36 +22,57 @@ fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
 }
 
 pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
+    let call = nanos(limits.call_timeout);
+    // Who gets no answer asks again, as the same owner: if it has the key without knowing, the end moves on.
+    let outages = outages(history, limits);
     let mut wanted: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for request in &history.requests {
-        let life = history.lives.get(&request.process);
-        let killed = life.and_then(|life| life.killed).unwrap_or(u64::MAX);
-        let over = match &request.grant {
-            None => request.answered,
-            Some(grant) => {
-                let ends = [grant.ended.map(|(at, _)| at), grant.lost.as_ref().map(|(at, _)| *at)];
-                ends.into_iter().flatten().min()
-            }
-        };
-        // A renewal that is under way when the guard goes counts as its own.
-        let to = executed(history, over.unwrap_or(u64::MAX).min(killed), limits);
-        wanted.entry(&request.key).or_default().push((request.asked, to));
+        let Some(life) = history.lives.get(&request.process) else { continue };
+        let spans = wanted.entry(&request.key).or_default();
+        spans.push(guarded(request, life, limits, history));
+        let waits = Spans::one(request.asked, request.answered.or(life.killed).unwrap_or(history.end));
+        let unanswered = waits.and(&outages);
+        spans
+            .extend(unanswered.iter().map(|(from, to)| (from.saturating_sub(call), to.saturating_add(call))));
     }
     let mut found = Vec::new();
     for (key, looks) in &history.seen {
         let wanted = Spans::of(wanted.remove(key.as_str()).unwrap_or_default());
+        // What takes its place elsewhere, or under another clock, ends at another time.
+        let taken = |from: u64, to: u64| {
+            let takes = |fault: &Fault| fault.takes(key) && fault.from <= to && from <= fault.to;
+            history.faults.iter().any(takes)
+        };
         for (before, after) in looks.iter().zip(looks.iter().skip(1)) {
             let same = before.holders.iter().find(|holder| after.holders.contains(holder));
             let moved = after.expires > before.expires.saturating_add(nanos(BLUR));
             if let Some(holder) = same
                 && moved
                 && !wanted.touches(before.at, after.at)
+                && !taken(before.at, after.at)
             {
                 found.push(format!("{key}: {holder} was renewed between {} and {} ns", before.at, after.at));
             }
         }
     }
     found
+}
+
+/// When a request may be the reason for a renewal: from when it may have had the key at the store, not while it only
+/// waits. What is under way when the guard goes counts as its own.
+fn guarded(request: &Request, life: &Life, limits: &Limits, history: &History) -> (u64, u64) {
+    let killed = life.killed.unwrap_or(u64::MAX);
+    let (from, to) = match &request.grant {
+        Some(grant) => {
+            let ends = [grant.ended.map(|(at, _)| at), grant.lost.as_ref().map(|(at, _)| *at)];
+            (grant.at, ends.into_iter().flatten().min().unwrap_or(u64::MAX).min(killed))
+        }
+        None => {
+            let answered = request.answered.unwrap_or(history.end).min(killed);
+            (answered, answered)
+        }
+    };
+    (from.saturating_sub(nanos(limits.call_timeout)), executed(history, to, limits))
 }
 
 #[cfg(test)]
@@ -75,6 +97,34 @@ mod tests {
         let killed =
             format!("{}\n0 {} 0 killed", holder(20).lines().take(2).collect::<Vec<_>>().join("\n"), 5 * S);
         assert_eq!(found(Renewals, &[("0.0", &killed), ("run", &looks(13))]), 1, "its process is dead");
+        let flush = format!("0 {} 0 fault keys - failover\n0 {} 0 fault-over failover", 10 * S, 12 * S);
+        let logs = [("0.0", &*holder(5)), ("run", &looks(13)), ("faults", &flush)];
+        assert_eq!(found(Renewals, &logs), 0, "another server has it");
+    }
+
+    #[test]
+    fn who_only_waits_is_no_reason_for_a_renewal() {
+        let looks = format!("0 {} 0 seen {} x:1 - a\n0 {} 0 seen {} x:1 - a", 10 * S, 12 * S, 11 * S, 13 * S);
+        let with = |answer: &str| {
+            let log = format!("1 10 10 ask mutex patient 60000 - 1 a\n{answer}");
+            found(Renewals, &[("0.0", &log), ("run", &looks)])
+        };
+        // A call takes two seconds at most.
+        let at = |seconds: u64, what: &str| format!("1 {} {} {what}", seconds * S, 90 * S);
+        assert_eq!((with(&at(12, "granted 5")), with(&at(14, "granted 5"))), (0, 1));
+        for answer in ["refused timed-out x", "left"] {
+            let with = |seconds| with(&at(seconds, answer));
+            assert_eq!((with(7), with(9), with(12), with(14)), (1, 0, 0, 1), "{answer}");
+        }
+        let cut = |seconds: u64| {
+            let (from, to) = (seconds * S, (seconds + 1) * S);
+            let log = format!("1 10 10 ask mutex patient 60000 - 1 a\n{}", at(40, "granted 5"));
+            let run = format!("{looks}\n0 {from} 0 fault nothing unavailable cut\n0 {to} 0 fault-over cut");
+            found(Renewals, &[("0.0", &log), ("run", &run)])
+        };
+        assert_eq!((cut(8), cut(6)), (0, 1), "it got no answer, and asked again");
+        let dies = |seconds: u64| with(&format!("0 {} 0 killed", seconds * S));
+        assert_eq!((dies(7), dies(9)), (1, 0));
     }
 
     #[test]

@@ -93,6 +93,18 @@ pub struct Fault {
     pub from: u64,
     /// When it was over; the end of time if nobody said so.
     pub to: u64,
+    /// Between these times it took what it took; `None` if nobody said so.
+    pub struck: Option<(u64, u64)>,
+    /// The only key that it took; `None` if it may have been any.
+    pub key: Option<String>,
+}
+
+impl Fault {
+    /// Whether it may have taken this key.
+    #[must_use]
+    pub fn takes(&self, key: &str) -> bool {
+        self.loses.keys() && self.key.as_ref().is_none_or(|only| only == key)
+    }
 }
 
 /// A look at a key from the side.
@@ -224,6 +236,10 @@ impl History {
         keys
     }
 
+    fn open_fault(&mut self, name: &str) -> Option<&mut Fault> {
+        self.faults.iter_mut().rev().find(|fault| fault.name == name && fault.to == u64::MAX)
+    }
+
     fn sort(&mut self) {
         self.requests.sort_by(|a, b| a.process.cmp(&b.process));
         self.faults.sort_by_key(|fault| fault.from);
@@ -326,12 +342,12 @@ impl Own<'_> {
             Event::Calm => history.calm = Some(at),
             Event::Quiet => history.quiet = Some(at),
             Event::Fault { name, loses, errors } => {
-                history.faults.push(Fault { name, loses, errors, from: at, to: u64::MAX });
+                let (to, struck, key) = (u64::MAX, None, None);
+                history.faults.push(Fault { name, loses, errors, from: at, to, struck, key });
             }
-            Event::FaultOver { name } => {
-                let open = |fault: &&mut Fault| fault.name == name && fault.to == u64::MAX;
-                history.faults.iter_mut().rev().find(open)?.to = at;
-            }
+            Event::Aimed { name, key } => history.open_fault(&name)?.key = Some(key),
+            Event::Struck { name } => history.open_fault(&name)?.struck.get_or_insert((at, at)).1 = at,
+            Event::FaultOver { name } => history.open_fault(&name)?.to = at,
             Event::Commands { server, total } => {
                 history.commands.entry(server).or_default().push(Sample { at, total });
             }

@@ -115,6 +115,8 @@ pub(super) fn to_text(event: &Event) -> String {
             let errors: Vec<String> = errors.iter().map(|error| error.name().to_owned()).collect();
             format!("fault {} {} {}", loses.name(), listed(&errors), flat(name))
         }
+        Event::Aimed { name, key } => format!("aimed {key} {}", flat(name)),
+        Event::Struck { name } => format!("struck {}", flat(name)),
         Event::FaultOver { name } => format!("fault-over {}", flat(name)),
         Event::Calm => "calm".to_owned(),
         Event::Quiet => "quiet".to_owned(),
@@ -190,6 +192,8 @@ pub(super) fn from_text(text: &str) -> Option<Event> {
                 list(words.word()?).iter().map(|name| ErrorClass::parse(name)).collect::<Option<_>>()?;
             Event::Fault { loses, errors, name: words.rest() }
         }
+        "aimed" => Event::Aimed { key: words.word()?.to_owned(), name: words.rest() },
+        "struck" => Event::Struck { name: words.rest() },
         "fault-over" => Event::FaultOver { name: words.rest() },
         "calm" => Event::Calm,
         "quiet" => Event::Quiet,
@@ -251,6 +255,8 @@ mod tests {
                 loses: Loses::KeysAndTokens,
                 errors: vec![ErrorClass::Lost, ErrorClass::Unavailable],
             },
+            Event::Aimed { name: "cut 1".to_owned(), key: "a:b".to_owned() },
+            Event::Struck { name: "cut 1".to_owned() },
             Event::FaultOver { name: "cut 1".to_owned() },
             Event::Calm,
             Event::Quiet,

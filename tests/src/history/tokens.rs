@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::check::{Limits, SameToken};
+use super::check::Limits;
 use super::exclusion::{Window, windows};
 use super::request::{Grant, History, Request};
 
@@ -25,28 +25,22 @@ pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
         let mut epochs: Vec<_> = epochs.into_iter().collect();
         epochs.sort_unstable_by_key(|(epoch, _)| *epoch);
         for (_, grants) in epochs {
-            let lines = [
-                shared(&grants, limits.same_token),
-                not_in_order(&grants),
-                not_grown(&windows(&grants, limits.lease)),
-            ]
-            .concat();
+            let lines =
+                [shared(&grants), not_in_order(&grants), not_grown(&windows(&grants, limits.lease))].concat();
             found.extend(lines.into_iter().map(|line| format!("{key}: {line}")));
         }
     }
     found
 }
 
-/// Two grants share a token only if both read, or did in the end, and in the same process if that is demanded.
-fn shared(grants: &[Granted<'_>], allowed: SameToken) -> Vec<String> {
+/// Two grants share a token only if both read, or did in the end, in the same process: they share a hold.
+fn shared(grants: &[Granted<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut owners: HashMap<u64, (&Request, bool)> = HashMap::new();
     for (request, grant) in grants {
         let reads = request.kind.is_shared() || grant.shared_from.is_some();
         if let Some((other, other_reads)) = owners.insert(grant.token, (request, reads))
-            && !(reads
-                && other_reads
-                && (allowed == SameToken::AmongReaders || request.process == other.process))
+            && !(reads && other_reads && request.process == other.process)
         {
             found.push(format!("{} and {} both have token {}", request.id, other.id, grant.token));
         }

@@ -2,7 +2,6 @@
 
 use super::check::Limits;
 use super::request::{Grant, History, Life, Request};
-use super::spans::nanos;
 
 pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
@@ -13,7 +12,7 @@ pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
         let (key, id) = (&request.key, &request.id);
         if let Some(body) = grant.body
             && let Some(until) = valid_until(grant, body)
-            && life.running(until, body) > limits.slack
+            && life.running(until, body) > limits.local_slack
         {
             found.push(format!("{key}: the body of {id} started at {body} ns, valid until {until} ns"));
         }
@@ -43,7 +42,7 @@ fn late(request: &Request, grant: &Grant, life: &Life, limits: &Limits, end: u64
     // Who has ended does not hear it any more.
     let working_until = grant.ended.map(|(at, _)| at).or(life.killed).unwrap_or(end);
     let by = told.unwrap_or(working_until).min(working_until);
-    (life.running(over, by) > limits.slack && nanos(limits.slack) > 0).then_some((over, by))
+    (life.running(over, by) > limits.local_slack).then_some((over, by))
 }
 
 #[cfg(test)]
@@ -61,22 +60,25 @@ mod tests {
     #[test]
     fn a_body_that_starts_too_late_is_found() {
         assert_eq!(with("1000", &format!("1 30 {S} body\n1 40 {S} end")), 0);
-        let late = format!("1 {0} {0} body\n1 {0} {0} end", 7 * S);
-        assert_eq!(with("-", &late), 1);
-        let paused = format!("0 30 0 paused\n0 {} 0 continued\n{late}", 6 * S);
-        assert_eq!(with("-", &paused), 0, "its process was stopped");
+        // Valid for a second, and a second and a half of slack.
+        let late = |at: u64| format!("1 {0} {0} body\n1 {0} {0} end", at * S / 10);
+        assert_eq!((with("-", &late(24)), with("-", &late(26))), (0, 1));
+        let paused = |at: u64| format!("0 30 0 paused\n0 {} 0 continued\n{}", 6 * S, late(at));
+        assert_eq!((with("-", &paused(74)), with("-", &paused(76))), (0, 1), "its process was stopped");
     }
 
     #[test]
     fn a_signal_that_does_not_come_is_found() {
         let ends = |at: u64| format!("1 30 {S} body\n1 {0} {0} end", at * S);
-        assert_eq!((with("1000", &ends(5)), with("1000", &ends(7))), (0, 1), "a fixed lease");
+        assert_eq!((with("1000", &ends(2)), with("1000", &ends(3))), (0, 1), "a fixed lease");
         assert_eq!(with("-", &ends(7)), 0, "it may have been renewed until then");
-        let looked = format!("1 {0} {0} alive\n{1}", 2 * S, ends(8));
-        assert_eq!(with("-", &looked), 1, "looked at");
+        let looked = |at: u64| format!("1 {0} {0} alive\n{1}", 2 * S, ends(at));
+        assert_eq!((with("-", &looked(3)), with("-", &looked(4))), (0, 1), "looked at");
+        let stopped = format!("0 {} 0 paused\n0 {} 0 continued\n{}", 3 * S, 5 * S, looked(5));
+        assert_eq!(with("-", &stopped), 0, "its process was stopped");
         let told = |at: u64| {
             format!("1 {0} {0} alive\n1 {1} {1} lost its lease is over\n{2}", 2 * S, at * S, ends(9))
         };
-        assert_eq!((with("-", &told(3)), with("-", &told(8))), (0, 1));
+        assert_eq!((with("-", &told(3)), with("-", &told(4))), (0, 1));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! What the processes know is all there is to go by, so a key counts as held for as long as somebody may hold it: from
 //! a grant to its confirmed release, and where the outcome of a call is unknown, or its process was killed, for a lease
-//! more. While faults keep callers from the store, nothing is counted.
+//! more. While faults keep callers from the store, no time passes, and after each such outage a waiter has time to ask
+//! again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +12,15 @@ use lock_runtime::store::INTENT_LIFE;
 
 use super::check::Limits;
 use super::event::{ErrorClass, Kind, Outcome, Want};
-use super::request::{History, Life, Request};
-use super::spans::{Spans, length, nanos};
+use super::request::{Fault, History, Life, Request};
+use super::spans::{Spans, nanos};
 
 /// When the store may be out of reach.
-fn outages(history: &History) -> Spans {
-    let hinder = history.faults.iter().filter(|fault| fault.errors.contains(&ErrorClass::Unavailable));
-    Spans::of(hinder.map(|fault| (fault.from, fault.to)))
+pub(super) fn outages(history: &History, limits: &Limits) -> Spans {
+    let hinders = |fault: &&Fault| {
+        fault.errors.contains(&ErrorClass::Unavailable) && !limits.reachable.contains(&fault.name.as_str())
+    };
+    Spans::of(history.faults.iter().filter(hinders).map(|fault| (fault.from, fault.to)))
 }
 
 /// When something of the request may be at the store, without the time in which it only waits.
@@ -80,17 +83,17 @@ fn held(history: &History, outages: &Spans, limits: &Limits) -> BTreeMap<String,
         spans.entry(&request.key).or_default().extend(open.spans(request, life, history.end));
     }
     // A store that has lost its latest may have holders and waiters that are gone.
-    let losses = history.faults.iter().filter(|fault| fault.loses.keys());
     let rest = nanos(limits.lease.max(limits.waiter_life));
-    let losses: Vec<_> = losses.map(|fault| (fault.from, fault.to.saturating_add(rest))).collect();
-    let all = spans
-        .into_iter()
-        .map(|(key, spans)| (key.to_owned(), spans.into_iter().chain(losses.iter().copied())));
-    all.map(|(key, spans)| (key, Spans::of(spans))).collect()
+    let all = spans.into_iter().map(|(key, spans)| {
+        let losses = history.faults.iter().filter(|fault| fault.takes(key));
+        let losses = losses.map(|fault| (fault.from, fault.to.saturating_add(rest)));
+        (key.to_owned(), Spans::of(spans.into_iter().chain(losses)))
+    });
+    all.collect()
 }
 
 pub(super) fn free_with_waiter(history: &History, limits: &Limits) -> Vec<String> {
-    let outages = outages(history);
+    let outages = outages(history, limits);
     let held = held(history, &outages, limits);
     let mut calls: BTreeMap<(&str, u64), Vec<&Request>> = BTreeMap::new();
     for request in history.requests.iter().filter(|request| request.want != Want::Try) {
@@ -102,24 +105,30 @@ pub(super) fn free_with_waiter(history: &History, limits: &Limits) -> Vec<String
         let Some(first) = requests.first() else { continue };
         // A late answer is found by another checker.
         let until = first.answered.or(life.killed).unwrap_or(history.end);
-        let mut free = Spans::one(first.asked, until).without(&outages);
-        free = free.without(&Spans::of(life.pauses.iter().copied()));
+        let mut free = Spans::one(first.asked, until);
         for request in &requests {
             if let Some(held) = held.get(&request.key) {
                 free = free.without(held);
             }
         }
-        if let Some(longest) = free.longest().filter(|span| length(*span) > limits.free_with_waiter()) {
-            let keys: Vec<&str> = requests.iter().map(|request| request.key.as_str()).collect();
-            let (keys, id, took) = (keys.join(", "), &first.id, length(longest));
-            found.push(format!("{keys}: free for {took:.1?} from {} ns while {id} waited", longest.0));
+        let pauses = Spans::of(life.pauses.iter().copied());
+        for (from, to) in free.iter() {
+            let counted = Spans::one(from, to).without(&outages).without(&pauses);
+            let pieces = u32::try_from(counted.iter().count()).unwrap_or(u32::MAX);
+            let allowed = limits.free_with_waiter() + limits.again() * pieces.saturating_sub(1);
+            let took = Duration::from_nanos(counted.total());
+            if took > allowed {
+                let keys: Vec<&str> = requests.iter().map(|request| request.key.as_str()).collect();
+                let (keys, id) = (keys.join(", "), &first.id);
+                found.push(format!("{keys}: free for {took:.1?} from {from} ns while {id} waited"));
+            }
         }
     }
     found
 }
 
 pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String> {
-    let outages = outages(history);
+    let outages = outages(history, limits);
     let mut keys: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
     for request in &history.requests {
         keys.entry(&request.key).or_default().push(request);
@@ -156,8 +165,8 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
             let forgotten =
                 waiters.filter(|waiter| waiter.answered.is_none_or(|at| at > killed)).find_map(|waiter| {
                     let by = kept_until(history, requests, waiter, killed, limits);
-                    let kept = outages.touches(killed, by)
-                        || requests.iter().any(|request| held_meanwhile(request, by));
+                    let by = by_with(&outages, limits, killed, by.saturating_sub(killed), history.end);
+                    let kept = requests.iter().any(|request| held_meanwhile(request, by));
                     (waits(waiter, by) && !kept).then_some((waiter, by))
                 });
             if let Some((waiter, by)) = forgotten {
@@ -169,6 +178,22 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
         }
     }
     found
+}
+
+/// So long after a time, on a clock that stands still in outages, and for a while after each.
+fn by_with(outages: &Spans, limits: &Limits, from: u64, bound: u64, end: u64) -> u64 {
+    let mut by = from.saturating_add(bound);
+    while by < end {
+        let within = outages.and(&Spans::one(from, by));
+        let count = u64::try_from(within.iter().count()).unwrap_or(u64::MAX);
+        let stands = within.total().saturating_add(count.saturating_mul(nanos(limits.again())));
+        let later = from.saturating_add(bound).saturating_add(stands);
+        if later == by {
+            break;
+        }
+        by = later;
+    }
+    by
 }
 
 /// Until when the dead and the stopped may keep the key from `waiter`, after one was killed: each for a lease, and before that
@@ -241,7 +266,30 @@ mod tests {
         let fault =
             |errors: &str| format!("0 {} 0 fault nothing {errors} cut\n0 {} 0 fault-over cut", 4 * S, 8 * S);
         assert_eq!(waits(13 * S, &fault("unavailable")), 0, "nobody could ask");
-        assert_eq!(waits(13 * S, &fault("-")), 1, "a slow link is no excuse");
+        assert_eq!(waits(13 * S, &fault("-")), 1, "not kept from asking");
+        assert_eq!(waits(13 * S, &fault("unavailable").replace("cut", "slow")), 1, "slow, and within reach");
+    }
+
+    fn cuts(at: &[u64]) -> String {
+        let cut = |at: &u64| {
+            let (from, to) = (at * S, (at + 1) * S);
+            format!("0 {from} 0 fault nothing unavailable cut\n0 {to} 0 fault-over cut\n")
+        };
+        at.iter().map(cut).collect()
+    }
+
+    #[test]
+    fn time_adds_up_over_outages() {
+        let waits = |until: u64, at: &[u64]| {
+            found(Waiting, &[("0.0", HOLDER), ("1.0", &waiter(until)), ("run", &cuts(at))])
+        };
+        // 12 s, and 7 s after each outage; 10 s, 9 s and the rest have passed.
+        assert_eq!((waits(27 * S, &[10, 20]), waits(29 * S, &[10, 20])), (0, 1));
+        let stops = "0 10000000000 0 paused\n0 11000000000 0 continued";
+        let stopped = |until: u64| format!("{}\n{stops}", waiter(until));
+        let waits = |until: u64| found(Waiting, &[("0.0", HOLDER), ("1.0", &stopped(until))]);
+        // Stopped, it may be granted the key until 14 s.
+        assert_eq!((waits(25 * S), waits(27 * S)), (0, 1), "its process was stopped");
     }
 
     #[test]
@@ -250,6 +298,16 @@ mod tests {
         let cut = "0 40 0 fault nothing unavailable cut\n0 50 0 fault-over cut";
         let waits = |until: u64| found(Waiting, &[("0.0", &*dropped), ("1.0", &waiter(until)), ("run", cut)]);
         assert_eq!((waits(14 * S), waits(16 * S)), (0, 1));
+    }
+
+    #[test]
+    fn a_fault_that_takes_one_key_leaves_the_others_as_they_are() {
+        let del = |key: &str| {
+            let at = |seconds: u64, what: &str| format!("0 {} 0 {what} del\n", seconds * S);
+            at(4, "fault keys -") + &at(4, &format!("aimed {key}")) + &at(6, "fault-over")
+        };
+        let waits = |key| found(Waiting, &[("0.0", HOLDER), ("1.0", &waiter(13 * S)), ("run", &del(key))]);
+        assert_eq!((waits("a"), waits("b")), (0, 1));
     }
 
     #[test]
@@ -273,6 +331,12 @@ mod tests {
         assert_eq!((waits(8 * S), waits(10 * S)), (0, 1));
         let unknown = format!("1 10 10 ask mutex patient 60000 - 1 a\n0 {S} 0 killed");
         assert_eq!(found(Crashes, &[("0.0", &*unknown), ("1.0", &waiter(10 * S))]), 1, "it may have had it");
+        let cut = |until: u64, at: &[u64]| {
+            found(Crashes, &[("0.0", &*dead), ("1.0", &waiter(until)), ("run", &cuts(at))])
+        };
+        // 9 s from the first second on, and 8 s for the outage.
+        assert_eq!((cut(16 * S, &[4]), cut(18 * S, &[4])), (0, 1));
+        assert_eq!((cut(18 * S, &[4, 13]), cut(26 * S, &[4, 13])), (0, 1), "another one meanwhile");
         let third = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 {} 0 granted 6", 5 * S);
         let logs = [("0.0", &*dead), ("1.0", &waiter(10 * S)), ("2.0", &third)];
         assert_eq!(found(Crashes, &logs), 0, "another had it");

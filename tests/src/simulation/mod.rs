@@ -138,6 +138,7 @@ impl Plan {
             call_timeout: self.call_timeout,
             // A quorum is asked in several rounds.
             slack: Duration::from_millis(250) * u32::try_from(self.servers).unwrap_or(1),
+            local_slack: Duration::from_millis(250),
             commands_per_second: 1500 * self.servers as u64,
             // Some bodies last longer than a lease.
             stint: self.lease * 4,

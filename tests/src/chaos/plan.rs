@@ -1,0 +1,176 @@
+//! [`Plan`]: what happens in a run, and what its history may have.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::arena::Topology;
+use super::fault::Fault;
+use super::orders::{Broken, Confirmed};
+use super::schedule::schedule;
+use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
+use crate::history::{ErrorClass, Limits};
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program `chaos`.
+    pub program: PathBuf,
+    /// What the store is.
+    pub topology: Topology,
+    /// Faults and the workers' choices follow from it.
+    pub seed: u64,
+    /// How long faults happen in a random order; none of it: each of them once.
+    pub time: Option<Duration>,
+    /// Only these, in this order if each happens once; all that there are at the topology if there are none here.
+    pub only: Vec<Fault>,
+    /// How long the workers have their peace between two faults, about.
+    pub settle: Duration,
+    /// How long the workers go on after that. Shares are judged then, if it is longer than a waiter may wait in vain.
+    pub calm: Duration,
+    /// What is granted to a busy machine on top of every bound.
+    pub slack: Duration,
+    /// Processes at work.
+    pub processes: usize,
+    /// Tasks of each.
+    pub tasks: usize,
+    /// Of renewed locks. If it is not the usual one, bodies last up to two thirds of it instead of a moment.
+    pub lease: Duration,
+    /// By how much the clocks of some servers are wrong from the start.
+    pub skew: Duration,
+    /// How workers break the lock.
+    pub broken: Broken,
+    /// Whose word workers await.
+    pub replication: Confirmed,
+}
+
+impl Plan {
+    /// Three processes of six tasks, and all faults once.
+    #[must_use]
+    pub fn new(program: PathBuf, topology: Topology, seed: u64) -> Self {
+        Self {
+            program,
+            topology,
+            seed,
+            time: None,
+            only: Vec::new(),
+            settle: Duration::from_millis(1500),
+            calm: Duration::from_secs(15),
+            slack: Duration::from_secs(8),
+            processes: 3,
+            tasks: 6,
+            lease: LEASE,
+            skew: Duration::ZERO,
+            broken: Broken::Nothing,
+            replication: Confirmed::ByNobodyElse,
+        }
+    }
+
+    /// What happens one after the other: without end if there is a time for it.
+    pub(super) fn faults(&self) -> Box<dyn Iterator<Item = Fault>> {
+        let only = self.only.clone();
+        let chosen = move |fault: &Fault| only.is_empty() || only.contains(fault);
+        match self.time {
+            Some(_) => Box::new(schedule(self.seed, self.topology).filter(chosen)),
+            None if self.only.is_empty() => Box::new(Fault::at(self.topology)),
+            None => Box::new(self.only.clone().into_iter()),
+        }
+    }
+
+    /// The errors that callers may get because of the fault.
+    pub(super) fn errors(&self, fault: Fault) -> Vec<ErrorClass> {
+        let mut errors = fault.errors().to_vec();
+        if self.replication != Confirmed::ByNobodyElse {
+            errors.push(ErrorClass::NotReplicated);
+        }
+        errors
+    }
+
+    /// For how much longer a key may be there that nobody gave back before a failover: replicas are told when it ends by
+    /// their primary's clock, and one that takes over has its own.
+    fn skews(&self) -> Duration {
+        self.skew * 2
+    }
+
+    /// How long requests wait that never give up.
+    pub(super) fn patience(&self) -> Duration {
+        PATIENCE + self.lease * 5 + self.skews() * 2
+    }
+
+    /// What the history may have.
+    pub(super) fn limits(&self) -> Limits {
+        let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
+        let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
+        let reachable = vec![Fault::SlowLink.name()];
+        // Less than a minute has, and ten times what is seen.
+        let passed_over = 200;
+        Limits { slack, stint, reachable, passed_over, ..settings }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Check, History, check};
+
+    const S: u64 = 1_000_000_000;
+
+    /// What the checkers find in these logs with the limits of real runs.
+    fn found(plan: &Plan, logs: &[(&str, &str)]) -> Vec<Check> {
+        let found = check(&History::parse(logs).unwrap(), &plan.limits());
+        found.into_iter().map(|violation| violation.check).collect()
+    }
+
+    fn plan() -> Plan {
+        Plan::new(PathBuf::new(), Topology::Single, 1)
+    }
+
+    #[test]
+    fn a_process_that_gets_nothing_in_the_calm_of_a_run_is_found() {
+        let quiet = 100 * S + u64::try_from(plan().calm.as_nanos()).unwrap();
+        let run = format!("0 {} 0 calm\n0 {quiet} 0 quiet", 100 * S);
+        let with = |last: &str| {
+            let log = format!("1 {} 0 ask mutex patient 72000 - 1 a\n1 {quiet} 0 {last}", 99 * S);
+            let found = found(&plan(), &[("0.0", &log), ("run", &run)]);
+            found.contains(&Check::Shares)
+        };
+        assert_eq!((with("refused timed-out x"), with("granted 5")), (true, false));
+    }
+
+    #[test]
+    fn the_longest_bodies_are_long_enough_for_a_missing_signal() {
+        let lease = u64::try_from(LEASE.as_nanos()).unwrap();
+        let with = |second: u64| {
+            let looks = format!(
+                "1 10 10 ask mutex patient 72000 - 1 a\n1 20 {lease} granted 5\n1 30 {lease} body\n1 {0} {0} alive\n1 {1} {1} alive\n1 {1} {1} end",
+                lease + 30,
+                lease + second + 30
+            );
+            found(&plan(), &[("0.0", &looks)]).contains(&Check::Validity)
+        };
+        assert_eq!((with(lease / 2), with(lease)), (false, true));
+    }
+
+    #[test]
+    fn a_writer_whom_readers_pass_for_half_a_minute_is_found() {
+        let with = |count: u64| {
+            let reader = |n: u64| format!("{n} 20 20 ask read patient 72000 - {n} a\n{n} 30 90 granted 5\n");
+            let readers: String = (1..=count).map(reader).collect();
+            let writer = format!("1 10 10 ask write patient 72000 - 1 a\n1 {} 0 refused timed-out x", 30 * S);
+            found(&plan(), &[("0.0", &readers), ("1.0", &writer)]).contains(&Check::Order)
+        };
+        assert_eq!((with(200), with(201)), (false, true));
+    }
+
+    #[test]
+    fn a_slow_link_keeps_nobody_from_the_store() {
+        let holder =
+            "1 10 10 ask mutex patient 72000 - 1 a\n1 20 900 granted 5\n1 30 900 end\n1 40 40 out released";
+        let waiter = format!("1 15 15 ask mutex patient 72000 - 1 a\n1 {} {} granted 6", 13 * S, 14 * S);
+        let with = |name: &str| {
+            let run =
+                format!("0 20 0 fault nothing unavailable,lost {name}\n0 {} 0 fault-over {name}", 12 * S);
+            found(&plan(), &[("0.0", holder), ("1.0", &waiter), ("run", &run)]).contains(&Check::Waiting)
+        };
+        assert_eq!((with("slow-link"), with("partition")), (true, false));
+    }
+}
