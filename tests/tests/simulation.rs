@@ -73,7 +73,7 @@ fn nothing_goes_wrong_while_faults_lose_no_keys() {
 
 #[test]
 fn faults_that_lose_keys_cost_one_validity() {
-    play(|seed| Plan::new(seed, Faults::Losing), 30);
+    play(|seed| Plan::new(seed, Faults::Losing), 50);
 }
 
 #[test]

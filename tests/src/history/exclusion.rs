@@ -44,7 +44,7 @@ impl fmt::Display for Window<'_> {
 pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration) -> Vec<Window<'a>> {
     let mut found = Vec::new();
     for &(Request { id, process, kind, lease, asked, .. }, grant) in grants {
-        // Validity is counted from when the store was asked, who may have waited before.
+        // Validity is counted from when the store was asked, which may be long after the caller asked.
         let valid_until = grant.looks.first().map_or(grant.at, |(_, until)| *until);
         let asked = valid_until.saturating_sub(nanos(lease.unwrap_or(longest))).max(*asked);
         let mut add = |shared, from, to| {
@@ -237,8 +237,8 @@ impl All<'_> {
     }
 }
 
-/// Whether it is from a hold that may have been granted by then; who asked may have heard of it later. A hold's tokens come one after the other, so others have none between
-/// those of requests that had it in turn.
+/// Whether it is from a hold that may have been granted by then, and heard of later. A hold's tokens come one after the
+/// other, so others have none between those of requests that had it in turn.
 fn is_from(window: &Window<'_>, by: u64, all: &[Window<'_>]) -> bool {
     let handed_on_from = |first: &Window<'_>| {
         let among = |other: &Window<'_>| first.token <= other.token && other.token <= window.token;
