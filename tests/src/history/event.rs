@@ -86,6 +86,9 @@ pub enum Loses {
     Tokens,
     /// Both.
     KeysAndTokens,
+    /// What one store of a quorum had. A hold that another store lacks too until its next renewal is gone, which its
+    /// holder is told; nobody else gets the key while it is valid.
+    Copies,
 }
 
 impl Loses {
@@ -93,6 +96,12 @@ impl Loses {
     #[must_use]
     pub fn keys(self) -> bool {
         matches!(self, Self::Keys | Self::KeysAndTokens)
+    }
+
+    /// Whether holds may be gone because of it.
+    #[must_use]
+    pub fn holds(self) -> bool {
+        self.keys() || self == Self::Copies
     }
 
     /// Whether it takes the condition for tokens that grow.

@@ -2,19 +2,23 @@
 
 use super::check::Limits;
 use super::event::Outcome;
-use super::request::{Grant, History};
+use super::request::{Fault, Grant, History};
+use super::spans::nanos;
 
 /// What the library says when the store has not the hold any more.
 const TAKEN: &str = "gone";
 
-pub(super) fn taken_away(history: &History, _: &Limits) -> Vec<String> {
+pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for request in &history.requests {
         let Some(grant) = &request.grant else { continue };
         let (key, id) = (&request.key, &request.id);
         // A hold that was granted before the loss, or while it went on, may be gone afterwards.
         let lost = |by: u64| {
-            let takes = history.faults.iter().filter(|fault| fault.loses.keys());
+            // By a lease after it, a quorum has renewed the hold, and made up for what one store has lost.
+            let rest = nanos(limits.lease);
+            let mended = |fault: &Fault| !fault.loses.keys() && by > fault.to.saturating_add(rest);
+            let takes = history.faults.iter().filter(|fault| fault.loses.holds() && !mended(fault));
             takes.into_iter().any(|fault| fault.from <= by && request.asked <= fault.to)
         };
         let valid = grant.looks.iter().filter(|(at, until)| until > at).map(|(_, until)| *until).max();
@@ -59,5 +63,11 @@ mod tests {
         let flush = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
         assert_eq!(with(&out(899), flush) + with(&lost(500), flush), 0, "a fault has taken it");
         assert_eq!(with(&lost(90), flush), 1, "before the fault");
+        let one = flush.replace("keys", "copies");
+        assert_eq!(with(&lost(500), &one), 0, "the fault has taken the last copy but one");
+        let early = one.replace("100", "12").replace("110", "15");
+        assert_eq!(with(&lost(500), &early), 0);
+        let before = one.replace("100", "5").replace("110", "8");
+        assert_eq!(with(&lost(500), &before), 1, "it was asked for afterwards");
     }
 }
