@@ -78,12 +78,12 @@ fn faults_that_lose_keys_cost_one_validity() {
 
 #[test]
 fn a_quorum_of_three_servers_stands_the_same_faults() {
-    play(|seed| Plan::quorum(seed, Faults::Safe), 10);
+    play(|seed| Plan::quorum(seed, Faults::Safe), 20);
 }
 
 #[test]
 fn a_quorum_believes_no_server_that_came_back_empty() {
-    play(|seed| Plan::quorum(seed, Faults::OneMember), 10);
+    play(|seed| Plan::quorum(seed, Faults::OneMember), 20);
 }
 
 /// Whether a checker notices a lie in one of a few seeds.

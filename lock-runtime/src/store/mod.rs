@@ -13,6 +13,8 @@
 //! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
 //!   tokens. It only lengthens a lease.
 //! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.
+//! - A call that was answered is not executed again; one that was not may be executed at any later time. A second
+//!   `withdraw` would undo what the same request is granted next.
 //! - An owner that has a key for writing may have it for reading since a [`downgrade`](LockStore::downgrade) whose
 //!   answer was lost: `release`, `keep` and `withdraw` of items of the kinds [`Kind::Write`] and [`Kind::Read`] go by
 //!   what the owner has. Of an owner that has both, nothing is promised but that releasing each gives back all.

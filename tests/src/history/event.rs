@@ -86,6 +86,9 @@ pub enum Loses {
     Tokens,
     /// Both.
     KeysAndTokens,
+    /// What one store of a quorum had. A hold that another store lacks too until its next renewal is gone, which its
+    /// holder is told; nobody else gets the key while it is valid.
+    Copies,
 }
 
 impl Loses {

@@ -1,8 +1,8 @@
 //! (9) Nobody releases another's lock: what is valid and was not lost by a fault is there when it is looked for.
 
 use super::check::Limits;
-use super::event::Outcome;
-use super::request::{Grant, History};
+use super::event::{Loses, Outcome};
+use super::request::{Fault, Grant, History};
 use super::spans::nanos;
 
 /// What the library says when the store has not the hold any more.
@@ -17,8 +17,14 @@ pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
         // may have been handed on.
         let lease = nanos(limits.lease);
         let lost = |by: u64| {
-            let takes = history.faults.iter().filter(|fault| fault.takes(key));
-            takes.into_iter().any(|fault| fault.from <= by && grant.at <= fault.to.saturating_add(lease))
+            let until = |fault: &Fault| fault.to.saturating_add(lease);
+            let all = history.faults.iter().filter(|fault| fault.takes(key));
+            let all = all.map(|fault| fault.from <= by && grant.at <= until(fault));
+            // By a lease after it, a quorum has renewed the hold, and made up for what one store has lost.
+            let copies = history.faults.iter().filter(|fault| fault.loses == Loses::Copies);
+            let copies =
+                copies.map(|fault| fault.from <= by && by <= until(fault) && request.asked <= fault.to);
+            all.chain(copies).any(|excused| excused)
         };
         let valid = grant.looks.iter().filter(|(at, until)| until > at).map(|(_, until)| *until).max();
         let Some(valid_until) = valid else { continue };
@@ -73,5 +79,11 @@ mod tests {
         assert_eq!((late(1_000_000_110), late(1_000_000_111)), (0, 1));
         let aimed = |key: &str| flush.replace("\n", &format!("\n0 100 0 aimed {key} flush\n"));
         assert_eq!((with(&lost(500), &aimed("a")), with(&lost(500), &aimed("b"))), (0, 1));
+        let one = flush.replace("keys", "copies");
+        assert_eq!(with(&lost(500), &one), 0, "the fault has taken the last copy but one");
+        let early = one.replace("100", "12").replace("110", "15");
+        assert_eq!(with(&lost(500), &early), 0);
+        let before = one.replace("100", "5").replace("110", "8");
+        assert_eq!(with(&lost(500), &before), 1, "it was asked for afterwards");
     }
 }

@@ -2,11 +2,12 @@
 //! mutex again and again while others wait, and none gets nothing once the faults are over.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::check::Limits;
-use super::event::{Kind, Want};
+use super::event::{ErrorClass, Kind, Want};
 use super::request::{Grant, History, Request};
-use super::spans::{Spans, length, nanos};
+use super::spans::{Spans, nanos};
 
 /// Fewer grants than this say nothing about shares.
 const ENOUGH: usize = 100;
@@ -81,7 +82,10 @@ fn long_stints(
     for stint in grants.chunk_by(|(before, _), (after, _)| before.process == after.process) {
         let ([(request, first), ..], [.., (_, last)]) = (stint, stint) else { continue };
         let span = (first.at, last.at);
-        if length(span) <= limits.stint {
+        // While it is stopped, or kept from the store, it can't give the key back.
+        let hindered = hindered(history, &request.process);
+        let took = Duration::from_nanos(Spans::one(span.0, span.1).without(&hindered).total());
+        if took <= limits.stint {
             continue;
         }
         let waits = |((wanted, process), spans): &(&(&str, &str), &Spans)| {
@@ -91,7 +95,7 @@ fn long_stints(
             *wanted == key && *process != request.process && whole && runs
         };
         if let Some(((_, other), _)) = wants.iter().find(waits) {
-            let (process, took) = (&request.process, length(span));
+            let process = &request.process;
             found.push(format!(
                 "{key}: {process} had it for {took:.1?} from {} ns while {other} waited",
                 span.0
@@ -99,6 +103,12 @@ fn long_stints(
         }
     }
     found
+}
+
+fn hindered(history: &History, process: &str) -> Spans {
+    let faults = history.faults.iter().filter(|fault| fault.errors.contains(&ErrorClass::Unavailable));
+    let pauses = history.lives.get(process).into_iter().flat_map(|life| life.pauses.iter().copied());
+    Spans::of(faults.map(|fault| (fault.from, fault.to)).chain(pauses))
 }
 
 /// Processes that ask and get nothing once the faults are over.
@@ -157,6 +167,23 @@ mod tests {
         assert_eq!((with(150, &waiter(1, 60)), with(300, &waiter(1, 60))), (0, 1));
         assert_eq!(with(300, &waiter(2, 60)), 0, "it came later");
         assert_eq!(with(300, &format!("{}0 2 0 paused", waiter(1, 60))), 0, "it was stopped");
+    }
+
+    #[test]
+    fn a_process_that_can_not_give_the_key_back_does_not_keep_it() {
+        let waits = waiter(1, 60);
+        let with = |own: &str, run: &str| {
+            let own = format!("{}{own}", grants(1, 300));
+            found(Shares, &[("0.0", &own), ("1.0", &waits), ("run", run)])
+        };
+        let of = |from: u64, to: u64| (from * S / 10, to * S / 10);
+        let paused = |from, to| {
+            let (from, to) = of(from, to);
+            format!("0 {from} 0 paused\n0 {to} 0 continued\n")
+        };
+        let fault = |(from, to)| format!("0 {from} 0 fault nothing unavailable f\n0 {to} 0 fault-over f");
+        assert_eq!((with(&paused(15, 30), ""), with(&paused(15, 20), "")), (0, 1));
+        assert_eq!((with("", &fault(of(15, 30))), with("", &fault(of(15, 20)))), (0, 1));
     }
 
     #[test]

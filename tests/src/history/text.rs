@@ -48,6 +48,7 @@ impl Named for Loses {
         (Self::Keys, "keys"),
         (Self::Tokens, "tokens"),
         (Self::KeysAndTokens, "keys-and-tokens"),
+        (Self::Copies, "copies"),
     ];
 }
 

@@ -95,7 +95,7 @@ pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: 
                 let errors = vec![ErrorClass::Unavailable];
                 let mut loses = deed.loses(behind, lost);
                 if plan.faults == Faults::OneMember && deed == Deed::Flush {
-                    (server, loses) = (world.servers.len() - 1, Loses::Nothing);
+                    (server, loses) = (world.servers.len() - 1, Loses::Copies);
                 }
                 behind |= deed == Deed::StepBack;
                 lost |= loses.keys();

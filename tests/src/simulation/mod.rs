@@ -37,7 +37,8 @@ pub enum Faults {
     Safe,
     /// What loses keys, too.
     Losing,
-    /// Of several servers, the last one comes back empty now and then, which costs nothing.
+    /// Of several servers, the last one comes back empty now and then: whoever held a bare majority with it is told that it
+    /// holds the lock no more, and nobody gets it too early.
     OneMember,
 }
 

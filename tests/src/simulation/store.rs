@@ -80,6 +80,17 @@ impl SimStore {
         keys: Vec<LockKey>,
         work: impl Fn(&ServerHandle, ServerTime) -> Result<T, StoreError> + Send + Sync + 'static,
     ) -> BoxFuture<Result<T, StoreError>> {
+        self.call_in(Copies::Two, timeout, taking, keys, work)
+    }
+
+    fn call_in<T: Send + 'static>(
+        &self,
+        copies: Copies,
+        timeout: Duration,
+        taking: Option<Arc<AcquireRequest>>,
+        keys: Vec<LockKey>,
+        work: impl Fn(&ServerHandle, ServerTime) -> Result<T, StoreError> + Send + Sync + 'static,
+    ) -> BoxFuture<Result<T, StoreError>> {
         let client = Arc::clone(&self.0);
         let work: Work<T> = Arc::new(work);
         Box::pin(async move {
@@ -89,7 +100,7 @@ impl SimStore {
                 let sent = client.clock.nanos();
                 let stamped = taking.as_ref().map(|request| request.stamp(client.estimate(sent)));
                 let (reply, answer) = oneshot::channel();
-                client.send(reply, stamped, &keys, &work);
+                client.send(reply, stamped, &keys, &work, copies);
                 let result = match tokio::time::timeout(timeout, answer).await {
                     Ok(Ok((time, result))) => {
                         client.observe(time, sent);
@@ -156,6 +167,7 @@ impl Client {
         latest: Option<ServerTime>,
         keys: &[LockKey],
         work: &Work<T>,
+        copies: Copies,
     ) {
         let world = &self.world;
         let server = &world.servers[self.server];
@@ -188,13 +200,13 @@ impl Client {
                 let late = world.dice(|dice| dice.between(Duration::ZERO, Duration::from_millis(400)));
                 world.net.at(arrives + late, move || message.arrive(None));
             }
-            Fate::Twice => {
+            Fate::Twice if copies == Copies::Two => {
                 let late = world.dice(|dice| dice.between(Duration::ZERO, Duration::from_millis(400)));
                 let copy = message.copy();
                 world.net.at(arrives, move || message.arrive(Some(reply)));
                 world.net.at(arrives + late, move || copy.arrive(None));
             }
-            Fate::Passes => world.net.at(arrives, move || message.arrive(Some(reply))),
+            Fate::Passes | Fate::Twice => world.net.at(arrives, move || message.arrive(Some(reply))),
         }
     }
 }
@@ -202,6 +214,13 @@ impl Client {
 /// Nobody hears of it any more; the caller waits for as long as it likes.
 fn forget<T: Send + 'static>(client: &Client, reply: Reply<T>) {
     client.world.net.at(Instant::now() + Duration::from_secs(60), move || drop(reply));
+}
+
+/// How often a request may be executed although it was sent once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    One,
+    Two,
 }
 
 /// What becomes of a request.
@@ -353,7 +372,9 @@ impl LockStore for SimStore {
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call(request.timeout, None, keys_of(&request.items), move |handle, _| {
+        // What was answered is over: nobody sends a withdrawal again whose owner goes on.
+        let copies = Copies::One;
+        self.call_in(copies, request.timeout, None, keys_of(&request.items), move |handle, _| {
             Ok(handle.withdraw(&request))
         })
     }

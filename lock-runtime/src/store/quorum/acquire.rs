@@ -12,8 +12,8 @@ use super::undo;
 use super::votes::{Tally, Verdict, Vote};
 use crate::clock::Tick;
 use crate::store::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Granted, Kind, LockStore, ServerTime, StoreError,
-    StoreErrorKind,
+    AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, Kind, LockStore, ServerTime, StoreError,
+    StoreErrorKind, WAITER_LIFE,
 };
 
 /// How often those that were busy are asked while the gate is held, if no place in a queue is lost with it.
@@ -161,7 +161,7 @@ impl Ballot {
             let mut answers = self.ask_for_votes(&nodes, gate, &mut gate_granted)?;
             let verdict = self.count(&mut answers).await;
             if verdict == Verdict::Won {
-                return self.won(answers).await;
+                return self.won(gate, answers).await;
             }
             // Nobody else gets past the gate meanwhile, so it is worth it to wait for the end of a release, or of rivals who
             // came through another gate.
@@ -208,7 +208,7 @@ impl Ballot {
     }
 
     /// Raises the counters. Where nobody has answered yet, it may be held too, or will be.
-    async fn won(&mut self, mut late: Answers<Vote>) -> Result<Option<Granted>, StoreError> {
+    async fn won(&mut self, gate: usize, mut late: Answers<Vote>) -> Result<Option<Granted>, StoreError> {
         let quorum = Arc::clone(&self.quorum);
         for &node in late.silent() {
             self.tally.put(node, Vote::Unknown(unanswered("not waited for")));
@@ -231,7 +231,15 @@ impl Ballot {
         }
         let now = quorum.now();
         for node in self.tally.unknown() {
-            unlifted.extend(self.request.parts.of(node).into_iter().map(|part| Stray::new(node, part, now)));
+            let parts = self.request.parts.of(node).into_iter().filter(|part| part.wait.is_none());
+            unlifted.extend(parts.map(|part| Stray::new(node, part, now)));
+        }
+        for (node, part) in self.request.parts.places() {
+            // Its place at an earlier gate would keep others waiting there after its release.
+            if node != gate {
+                let stray = Stray::new(node, part, now);
+                unlifted.push(Stray { until: stray.until.max(now + WAITER_LIFE), ..stray });
+            }
         }
         quorum.strays.add(&self.request.items, &unlifted, now);
         if late.open() > 0 {
@@ -284,7 +292,13 @@ impl Ballot {
         // Whoever wants tokens above a floor is not granted a key by a release, which is one store's.
         let fair = request.items.iter().any(|item| item.kind == Kind::Fair);
         let make = || {
-            let part = AcquireRequest::new(request.items.clone(), request.lease, self.step);
+            // The gate has the order. Places at others are of a time when another was the gate: who obeyed several queues
+            // would wait for those who wait for it.
+            let items = request.items.iter().map(|item| match (role, item.kind) {
+                (Role::Vote, Kind::Fair) => Item { kind: Kind::Mutex, ..item.clone() },
+                _ => item.clone(),
+            });
+            let part = AcquireRequest::new(items.collect(), request.lease, self.step);
             let part = part.tokens(request.tokens).token_floor(request.token_floor.max(u64::from(fair)));
             match request.wait {
                 Some(wait) if role == Role::Gate => part.queued(wait),

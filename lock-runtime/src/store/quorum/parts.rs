@@ -104,6 +104,13 @@ impl Parts {
         part.map(|part| Arc::clone(&part.request))
     }
 
+    /// Where it may have a place in a queue, or an intent, and what has put it there.
+    pub(super) fn places(&self) -> Vec<(usize, Arc<AcquireRequest>)> {
+        let inner = self.inner();
+        let waits = |part: &&Part| part.role == Role::Gate && part.request.wait.is_some();
+        inner.made.iter().filter(waits).map(|part| (part.node, Arc::clone(&part.request))).collect()
+    }
+
     /// What was sent to all nodes. The attempts under way send no more.
     pub(super) fn withdraw(&self) -> Vec<SentTo> {
         let mut inner = self.inner();

@@ -179,6 +179,59 @@ async fn a_fair_lock_goes_on_when_its_gate_dies() {
     assert!(matches!(waiter.acquire(request).await.unwrap(), Acquired::Granted(_)));
 }
 
+/// Who stands in line, at each server.
+async fn lines(rig: &Rig) -> Vec<u64> {
+    let mut lines = Vec::new();
+    for server in &rig.servers {
+        lines.push(server.store().status(key("a")).await.unwrap().waiters);
+    }
+    lines
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_at_an_earlier_gate_is_given_up_with_the_lock() {
+    let rig = Rig::new(3);
+    let (holder, waiter) = (rig.process(), rig.process());
+    assert!(matches!(holder.acquire(in_line(1)).await.unwrap(), Acquired::Granted(_)));
+    rig.fail(&[0], Fault::Refuses);
+    let request = in_line(2);
+    assert!(matches!(waiter.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
+    rig.fail(&[0], Fault::None);
+    tokio::time::sleep(SECOND * 3 / 2).await;
+    assert!(matches!(waiter.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
+    assert_eq!(lines(&rig).await, [1, 1, 0]);
+    rig.fail(&[1], Fault::Refuses);
+    give_back(&holder, 1).await;
+    assert!(matches!(waiter.acquire(request).await.unwrap(), Acquired::Granted(_)));
+    rig.fail(&[1], Fault::None);
+    give_back(&waiter, 2).await;
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(lines(&rig).await, [0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lines_of_two_gates_do_not_wait_for_each_other() {
+    let rig = Rig::new(3);
+    let processes = [rig.process(), rig.process(), rig.process()];
+    assert!(matches!(processes[0].acquire(in_line(9)).await.unwrap(), Acquired::Granted(_)));
+    let requests = [in_line(1), in_line(2)];
+    // In one order at the second server, and in the other at the first.
+    rig.fail(&[0], Fault::Refuses);
+    for (process, request) in processes[1..].iter().zip(&requests) {
+        assert!(matches!(process.acquire(Arc::clone(request)).await.unwrap(), Acquired::Busy(_)));
+    }
+    rig.fail(&[0], Fault::None);
+    tokio::time::sleep(SECOND * 3 / 2).await;
+    for (process, request) in processes[1..].iter().zip(&requests).rev() {
+        assert!(matches!(process.acquire(Arc::clone(request)).await.unwrap(), Acquired::Busy(_)));
+    }
+    rig.fail(&[2], Fault::Refuses);
+    give_back(&processes[0], 9).await;
+    assert!(matches!(processes[1].acquire(Arc::clone(&requests[0])).await.unwrap(), Acquired::Busy(_)));
+    let second = processes[2].acquire(Arc::clone(&requests[1])).await.unwrap();
+    assert!(matches!(second, Acquired::Granted(_)), "{second:?}");
+}
+
 /// Others have the second and the third; a request passes the gate and loses, and the gate is slow to undo it.
 async fn not_undone_for_certain(rig: &Rig) {
     rig.process().check().await.unwrap();
