@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lock_runtime::store::INTENT_LIFE;
-
 use super::check::Limits;
 use super::event::{ErrorClass, Kind, Outcome, Want};
 use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
+
+/// For how long a writer that has died keeps new readers out: `lock_runtime::store::INTENT_LIFE`.
+const INTENT_LIFE: Duration = Duration::from_secs(1);
 
 /// When the store may be out of reach.
 pub(super) fn outages(history: &History, limits: &Limits) -> Spans {
@@ -255,6 +256,12 @@ mod tests {
 
     fn waiter(until: u64) -> String {
         format!("1 15 15 ask mutex patient 60000 - 1 a\n1 {until} 99000000000 granted 6")
+    }
+
+    #[cfg(feature = "helpers")]
+    #[test]
+    fn an_intent_lives_for_as_long_as_the_store_says() {
+        assert_eq!(super::INTENT_LIFE, lock_runtime::store::INTENT_LIFE);
     }
 
     #[test]
