@@ -72,7 +72,15 @@ fn guarded(request: &Request, life: &Life, limits: &Limits, history: &History) -
             (answered, answered)
         }
     };
-    (from.saturating_sub(nanos(limits.call_timeout)), executed(history, to, limits))
+    let call = nanos(limits.call_timeout);
+    let mut from = from.saturating_sub(call);
+    for (stopped, went_on) in life.pauses.iter().rev() {
+        // It had the key and could not hear of it.
+        if *stopped <= to && from <= *went_on {
+            from = from.min(stopped.saturating_sub(call));
+        }
+    }
+    (from, executed(history, to, limits))
 }
 
 #[cfg(test)]
@@ -100,6 +108,17 @@ mod tests {
         let flush = format!("0 {} 0 fault keys - failover\n0 {} 0 fault-over failover", 10 * S, 12 * S);
         let logs = [("0.0", &*holder(5)), ("run", &looks(13)), ("faults", &flush)];
         assert_eq!(found(Renewals, &logs), 0, "another server has it");
+    }
+
+    #[test]
+    fn who_is_stopped_hears_of_its_grant_later() {
+        let looks = format!("0 {} 0 seen {} x:1 - a\n0 {} 0 seen {} x:1 - a", 10 * S, 12 * S, 11 * S, 13 * S);
+        let log = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 {} {} granted 5", 15 * S, 16 * S);
+        let with = |stopped: u64| {
+            let life = format!("0 {0} {0} paused\n0 {1} {1} continued", stopped * S, 15 * S);
+            found(Renewals, &[("0.0", &*log), ("0.0", &*life), ("run", &looks)])
+        };
+        assert_eq!((with(11), with(14)), (0, 1));
     }
 
     #[test]

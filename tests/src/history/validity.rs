@@ -1,6 +1,7 @@
 //! (8) The lost signal comes by the deadline, and no body starts outside validity.
 
 use super::check::Limits;
+use super::event::Outcome;
 use super::request::{Grant, History, Life, Request};
 
 pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
@@ -39,8 +40,11 @@ fn late(request: &Request, grant: &Grant, life: &Life, limits: &Limits, end: u64
         None => grant.looks.iter().find(|(at, until)| until <= at).map(|(at, _)| *at),
     }?;
     let told = grant.lost.as_ref().map(|(at, _)| *at);
-    // Who has ended does not hear it any more.
-    let working_until = grant.ended.map(|(at, _)| at).or(life.killed).unwrap_or(end);
+    // Who has ended does not hear it any more; nor does who is about to share what it has, and hears how that went instead.
+    let valid_after = |time: u64| grant.looks.iter().any(|(at, until)| *at > time && until > at);
+    let failed = matches!(grant.out, Some((_, Outcome::Failed(..))));
+    let gave_up = grant.shared_from.filter(|shared| failed && !valid_after(*shared));
+    let working_until = gave_up.or(grant.ended.map(|(at, _)| at)).or(life.killed).unwrap_or(end);
     let by = told.unwrap_or(working_until).min(working_until);
     (life.running(over, by) > limits.local_slack).then_some((over, by))
 }
@@ -80,5 +84,11 @@ mod tests {
             format!("1 {0} {0} alive\n1 {1} {1} lost its lease is over\n{2}", 2 * S, at * S, ends(9))
         };
         assert_eq!((with("-", &told(3)), with("-", &told(4))), (0, 1));
+        let shares = |more: &str| {
+            let (from, to) = (S / 2, 9 * S);
+            format!("1 {from} {S} shared\n{more}1 {to} {to} end\n1 {to} {to} out failed unavailable x")
+        };
+        assert_eq!(with("1000", &shares("")), 0, "the guard is in the library's hands");
+        assert_eq!(with("1000", &shares(&format!("1 {} {S} alive\n", S * 3 / 4))), 1, "it is back");
     }
 }
