@@ -108,6 +108,7 @@ fn every_checker_notices_its_lies() {
     is_noticed(Lie::ForgetsTokens, Faults::Safe, Check::Fencing);
     is_noticed(Lie::ForgetsWaiters, Faults::None, Check::Waiting);
     is_noticed(Lie::NeverExpires, Faults::Processes, Check::Crashes);
+    is_noticed(Lie::NeverExpires, Faults::Safe, Check::Crashes);
     is_noticed(Lie::NeverExpires, Faults::Processes, Check::Leftovers);
     is_noticed(Lie::RenewsAll, Faults::None, Check::Renewals);
     is_noticed(Lie::TellsNobody, Faults::None, Check::Validity);
