@@ -401,7 +401,11 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         );
         // 16 tasks keep the lock among themselves for a window, 250 ms at most, and then step back; on a busy machine
         // Java may miss its turn more than once.
-        assert!(longest < time / 2, "{longest:?}");
+        let soon = longest < time / 2;
+        // Redisson's message for a freed write lock wakes threads that wait already: one that has looked, and does not wait
+        // yet, misses it and looks again when the lease would be over. See docs/interop.md.
+        let missed = kind == Kind::Write && longest.abs_diff(DEFAULT_LEASE) < Duration::from_secs(1);
+        assert!(soon || missed, "{longest:?}");
         assert!(java_rounds >= 10, "{java_rounds}");
     }
 }
