@@ -216,12 +216,12 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
         }
         return Err(AcquireError::misconfigured(reason));
     }
-    request.replication = request.replication.within(request.lease.duration() / 2);
-    request.replication = match request.wait {
-        Wait::No => request.replication.within(engine.config.call_timeout),
-        Wait::For(wait) => request.replication.within(wait.max(engine.config.call_timeout)),
-        Wait::Forever => request.replication,
+    let patience = match request.wait {
+        Wait::No => engine.config.call_timeout,
+        Wait::For(wait) => wait.max(engine.config.call_timeout),
+        Wait::Forever => Duration::MAX,
     };
+    request.replication = request.replication.within(patience.min(request.lease.duration() / 2));
     if !request.spec.more.is_empty() {
         let (held, free) = split(&request)?;
         if !held.is_empty() {

@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::check::Limits;
-use super::event::{ErrorClass, Kind, Outcome};
+use super::event::{Kind, Outcome};
 use super::request::{Fault, Grant, History, Request};
 use super::spans::{length, nanos};
 
@@ -212,9 +212,7 @@ impl All<'_> {
             return false;
         };
         // One that is sent again since it was not answered finds nothing, and is fine.
-        let hinders = |fault: &Fault| {
-            fault.errors.contains(&ErrorClass::Unavailable) && fault.from <= out && ended <= fault.to
-        };
+        let hinders = |fault: &Fault| fault.hinders() && fault.from <= out && ended <= fault.to;
         let life = self.history.lives.get(window.process);
         let stopped = life.is_some_and(|life| life.running(ended, out) < length((ended, out)));
         ended > by

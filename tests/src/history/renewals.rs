@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Limits;
-use super::event::ErrorClass;
 use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
 use super::waiting::outages;
@@ -15,9 +14,7 @@ const BLUR: Duration = Duration::from_millis(50);
 /// When the server has executed, at the latest, what was under way to it at `at`: who has stopped finds it when it goes on.
 fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
     let soon = at.saturating_add(nanos(limits.call_timeout));
-    let hinder = |fault: &&Fault| {
-        fault.errors.contains(&ErrorClass::Unavailable) && fault.from <= soon && fault.to >= at
-    };
+    let hinder = |fault: &&Fault| fault.hinders() && fault.from <= soon && fault.to >= at;
     history.faults.iter().filter(hinder).map(|fault| fault.to).fold(soon, u64::max)
 }
 

@@ -100,6 +100,12 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// Whether it may keep somebody from the store.
+    #[must_use]
+    pub fn hinders(&self) -> bool {
+        self.errors.contains(&ErrorClass::Unavailable)
+    }
+
     /// Whether it may have taken this key.
     #[must_use]
     pub fn takes(&self, key: &str) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::check::Limits;
-use super::event::{ErrorClass, Kind, Want};
+use super::event::{Kind, Want};
 use super::request::{Grant, History, Request};
 use super::spans::{Spans, nanos};
 
@@ -106,7 +106,7 @@ fn long_stints(
 }
 
 fn hindered(history: &History, process: &str) -> Spans {
-    let faults = history.faults.iter().filter(|fault| fault.errors.contains(&ErrorClass::Unavailable));
+    let faults = history.faults.iter().filter(|fault| fault.hinders());
     let pauses = history.lives.get(process).into_iter().flat_map(|life| life.pauses.iter().copied());
     Spans::of(faults.map(|fault| (fault.from, fault.to)).chain(pauses))
 }

@@ -18,9 +18,7 @@ const INTENT_LIFE: Duration = Duration::from_secs(1);
 
 /// When the store may be out of reach.
 pub(super) fn outages(history: &History, limits: &Limits) -> Spans {
-    let hinders = |fault: &&Fault| {
-        fault.errors.contains(&ErrorClass::Unavailable) && !limits.reachable.contains(&fault.name.as_str())
-    };
+    let hinders = |fault: &&Fault| fault.hinders() && !limits.reachable.contains(&fault.name.as_str());
     Spans::of(history.faults.iter().filter(hinders).map(|fault| (fault.from, fault.to)))
 }
 

@@ -30,13 +30,16 @@ impl Machine {
     }
 
     pub(super) fn first_active(&self) -> Option<(u64, &Waiter)> {
-        self.waiters.iter().find(|(_, waiter)| waiter.is_active()).map(|(&id, waiter)| (id, &**waiter))
+        self.first_where(|_| true)
     }
 
     /// The first who waits and wants no replicas to confirm.
     pub(super) fn first_without_policy(&self) -> Option<(u64, &Waiter)> {
-        let wants_none = |waiter: &Waiter| waiter.is_active() && waiter.wish.replication.is_none();
-        let first = self.waiters.iter().find(|(_, waiter)| wants_none(waiter));
+        self.first_where(|waiter| waiter.wish.replication.is_none())
+    }
+
+    fn first_where(&self, which: impl Fn(&Waiter) -> bool) -> Option<(u64, &Waiter)> {
+        let first = self.waiters.iter().find(|(_, waiter)| waiter.is_active() && which(waiter));
         first.map(|(&id, waiter)| (id, &**waiter))
     }
 
