@@ -84,8 +84,12 @@ impl Pace {
     }
 
     /// Somebody new wants the key. What failed before is not their failure, so the back-off is not theirs either; it goes on
-    /// growing if this attempt fails, too.
-    pub(crate) fn asked(&mut self, now: Tick) {
+    /// growing if this attempt fails, too. For who is `alone`, every pause is that of others, who have left a driver that has
+    /// not noticed yet.
+    pub(crate) fn asked(&mut self, wanted: Replication, alone: bool, now: Tick) {
+        if alone && !self.is_due_soon(wanted, now) {
+            self.now(now);
+        }
         if self.errors > 0 && self.step_back.is_none() {
             self.no_later(now);
         }
@@ -294,12 +298,12 @@ mod tests {
         for _ in 0..20 {
             pace.failed(at(0), Arc::clone(&error), 1.0);
         }
-        pace.asked(at(7));
+        pace.asked(Replication::NONE, false, at(7));
         assert_eq!(pace.not_before(), at(7));
         pace.failed(at(8), error, 1.0);
         assert_eq!(pace.not_before(), at(1008), "it did not begin again");
         pace.busy(at(9), LONG, true, LONG, 1.0);
-        pace.asked(at(10));
+        pace.asked(Replication::NONE, false, at(10));
         assert_eq!(pace.not_before(), at(9) + FALLBACK_FIRST, "who has the key still has it");
     }
 

@@ -48,15 +48,11 @@ impl Machine {
                 cap: "max_waiters_per_key",
             });
         }
-        let first = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
-        if first && !self.pace.is_due_soon(wish.replication, now) {
-            // The pause is that of others, who have left a driver that has not noticed yet.
-            self.pace.now(now);
-        }
+        let alone = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
+        self.pace.asked(wish.replication, alone, now);
         self.tries += usize::from(wish.patience == Patience::Try);
         self.guests += usize::from(wish.guest);
         let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
-        self.pace.asked(now);
         let id = self.new_id();
         let waiter = Waiter {
             wish,
@@ -125,19 +121,16 @@ impl Machine {
     /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
     /// A contender that has parked because somebody else has the key is not about to ask.
     pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick) -> bool {
-        let Some(wanted) = self.waiters.get(&id).map(|waiter| waiter.wish.replication) else { return false };
+        let Some(waiter) = self.waiters.get_mut(&id) else { return false };
+        let due_soon = || self.pace.is_due_soon(waiter.wish.replication, now);
         let asking = match self.phase {
             Phase::Calling => self.driver,
-            Phase::Free => self.driver && (!self.parked || self.pace.is_due_soon(wanted, now)),
+            Phase::Free => self.driver && (!self.parked || due_soon()),
             _ => false,
         };
-        match self.waiters.get_mut(&id) {
-            Some(waiter) if asking && waiter.answers == self.answers => {
-                waiter.late = true;
-                true
-            }
-            _ => false,
-        }
+        let awaits = asking && waiter.answers == self.answers;
+        waiter.late |= awaits;
+        awaits
     }
 
     /// A waiter gives up or is dropped.
