@@ -39,8 +39,7 @@ impl Server {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let log = std::fs::read_to_string(directory.join("log")).unwrap_or_default();
-        panic!("redis-server did not start: {log}");
+        panic!("redis-server did not start: {}", log(&directory));
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -68,7 +67,11 @@ impl Server {
     pub(super) fn start_again(&mut self) {
         self.kill();
         self.child = spawn(self.port, &self.directory, &self.arguments);
-        assert!(ready(&mut self.child, self.port), "redis-server did not start again");
+        assert!(
+            ready(&mut self.child, self.port),
+            "redis-server did not start again: {}",
+            log(&self.directory)
+        );
     }
 
     /// `STOP` or `CONT`.
@@ -122,6 +125,11 @@ pub(super) fn binary() -> String {
     std::env::var("LOCK_TEST_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
+/// What the server has said.
+fn log(directory: &std::path::Path) -> String {
+    std::fs::read_to_string(directory.join("log")).unwrap_or_default()
+}
+
 fn spawn(port: u16, directory: &std::path::Path, arguments: &[String]) -> Child {
     let log = std::fs::File::create(directory.join("log")).unwrap();
     let spawned = Command::new(binary())
@@ -161,8 +169,18 @@ pub(super) fn ready(child: &mut Child, port: u16) -> bool {
     false
 }
 
+/// A port that nobody listens on. Below the range that systems take for outgoing connections (Linux: 32768 and up), as in
+/// `tests/src/redis/launch.rs`: no client's connection has it when its server starts again.
 pub(super) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const PORTS: std::ops::Range<u16> = 20_000..32_000;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Processes begin at different places, and one process does not try a port twice in a row.
+    let spread = u64::from(std::process::id().wrapping_mul(2_654_435_761) >> 16);
+    let count = u64::from(PORTS.end - PORTS.start);
+    let next =
+        || PORTS.start + u16::try_from((spread + NEXT.fetch_add(1, Ordering::Relaxed)) % count).unwrap();
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).take(usize::from(PORTS.end - PORTS.start)).find(is_free).unwrap()
 }
 
 /// Passes bytes on to a server, until told to swallow them.
