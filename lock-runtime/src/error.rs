@@ -50,6 +50,10 @@ pub enum AcquireError {
     Busy {
         /// The key.
         key: LockKey,
+        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
+        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
+        /// `None` when unknown.
+        remaining: Option<Duration>,
     },
     /// The wait ended before the lock was free.
     #[error("lock {key} was still held after a wait of {:?}", rounded(.waited))]
@@ -58,16 +62,25 @@ pub enum AcquireError {
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
+        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
+        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
+        /// `None` when unknown.
+        remaining: Option<Duration>,
     },
-    /// Too many callers wait already; the caps are set on the manager's builder.
+    /// Too many callers wait already; the caps are set on the manager's builder, and by
+    /// [`max_waiters`](crate::Lock::max_waiters).
     #[error("lock {key}: {waiting} callers wait already, the cap {cap} is reached")]
     TooManyWaiters {
         /// The key.
         key: LockKey,
         /// How many wait.
         waiting: usize,
-        /// Which cap: `max_waiters_per_key` or `max_waiters`.
+        /// Which cap: `max_waiters_per_key` or `max_waiters`, both of the manager, or `max_waiters of this lock`.
         cap: &'static str,
+        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
+        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
+        /// `None` when unknown.
+        remaining: Option<Duration>,
     },
     /// The store could not be reached, or answered with errors until the wait ended.
     #[error("lock {key}: the store is unavailable: {cause}")]
@@ -207,6 +220,10 @@ pub enum LockError {
     Busy {
         /// The key.
         key: LockKey,
+        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
+        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
+        /// `None` when unknown.
+        remaining: Option<Duration>,
     },
     /// The wait ended before the lock was free.
     #[error("lock {key} was still held after a wait of {:?}", rounded(.waited))]
@@ -215,6 +232,10 @@ pub enum LockError {
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
+        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
+        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
+        /// `None` when unknown.
+        remaining: Option<Duration>,
     },
     /// Too many callers wait already.
     #[error("lock {key}: {waiting} callers wait already, the cap {cap} is reached")]
@@ -223,8 +244,12 @@ pub enum LockError {
         key: LockKey,
         /// How many wait.
         waiting: usize,
-        /// Which cap: `max_waiters_per_key` or `max_waiters`.
+        /// Which cap: `max_waiters_per_key` or `max_waiters`, both of the manager, or `max_waiters of this lock`.
         cap: &'static str,
+        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
+        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
+        /// `None` when unknown.
+        remaining: Option<Duration>,
     },
     /// The lock was lost after it had been granted. A body under `#[distributed_lock]` or
     /// [`with`](crate::Lock::with) was dropped at its last await; what a guard protects goes on.
@@ -326,7 +351,7 @@ impl LockError {
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         match self {
-            Self::Busy { key }
+            Self::Busy { key, .. }
             | Self::TimedOut { key, .. }
             | Self::TooManyWaiters { key, .. }
             | Self::Lost { key, .. }
@@ -364,10 +389,16 @@ impl AcquireError {
     }
 
     /// A wait is over. `last_error`: what kept the store from answering, if it did not answer at the end.
-    pub(crate) fn wait_over(key: LockKey, last_error: Option<Arc<StoreError>>, waited: Duration) -> Self {
+    /// `remaining`: for how long the key is still taken.
+    pub(crate) fn wait_over(
+        key: LockKey,
+        last_error: Option<Arc<StoreError>>,
+        waited: Duration,
+        remaining: Option<Duration>,
+    ) -> Self {
         match last_error {
             Some(cause) => Self::from_store(key, cause),
-            None => Self::TimedOut { key, waited },
+            None => Self::TimedOut { key, waited, remaining },
         }
     }
 }
@@ -395,9 +426,11 @@ impl From<StoreError> for ConnectError {
 impl From<AcquireError> for LockError {
     fn from(error: AcquireError) -> Self {
         match error {
-            AcquireError::Busy { key } => Self::Busy { key },
-            AcquireError::TimedOut { key, waited } => Self::TimedOut { key, waited },
-            AcquireError::TooManyWaiters { key, waiting, cap } => Self::TooManyWaiters { key, waiting, cap },
+            AcquireError::Busy { key, remaining } => Self::Busy { key, remaining },
+            AcquireError::TimedOut { key, waited, remaining } => Self::TimedOut { key, waited, remaining },
+            AcquireError::TooManyWaiters { key, waiting, cap, remaining } => {
+                Self::TooManyWaiters { key, waiting, cap, remaining }
+            }
             AcquireError::Unavailable { key, cause } => Self::Unavailable { key, cause },
             AcquireError::NotReplicated { key, cause } => Self::NotReplicated { key, cause },
             AcquireError::ShutDown { key } => Self::ShutDown { key },

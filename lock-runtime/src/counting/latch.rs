@@ -217,7 +217,9 @@ impl Waiter<'_> {
             let look = engine.bounded(|_| self.latches.count(self.name.clone(), self.timeout));
             match time::timeout(&engine.runtime, left, look).await {
                 Some(Ok(0)) => return Ok(()),
-                Some(Ok(_)) if wait == Wait::No => return Err(AcquireError::Busy { key: self.name }),
+                Some(Ok(_)) if wait == Wait::No => {
+                    return Err(AcquireError::Busy { key: self.name, remaining: None });
+                }
                 Some(Ok(_)) => {
                     let listening = watch.as_ref().is_some_and(Watch::is_confirmed);
                     let now = engine.clock.now();
@@ -243,7 +245,7 @@ impl Waiter<'_> {
             }
             if let Some(over) = self.pause(end, &mut pace, &mut watch).await {
                 let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
-                return Err(AcquireError::wait_over(self.name, cause, waited));
+                return Err(AcquireError::wait_over(self.name, cause, waited, None));
             }
         }
     }

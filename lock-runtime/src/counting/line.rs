@@ -107,7 +107,13 @@ impl Lines {
         let keys = engine.registry.find_all(&wish.name);
         let last_error =
             keys.iter().find_map(|key| lock(&key.machine).pace.last_error_for(Replication::NONE));
-        AcquireError::wait_over(wish.name.clone(), last_error, engine.clock.now().since(wish.asked))
+        let waited = engine.clock.now().since(wish.asked);
+        AcquireError::wait_over(wish.name.clone(), last_error, waited, self.taken_for(wish))
+    }
+
+    /// For how long permits stay taken, as the store last told whoever is with the engine.
+    fn taken_for(&self, wish: &Wish) -> Option<Duration> {
+        self.engine.registry.taken_in_own(&wish.name, self.engine.clock.now())
     }
 
     fn request(&self, wish: &Wish) -> Request {
@@ -121,6 +127,7 @@ impl Lines {
             min_hold: Duration::ZERO,
             replication: Replication::NONE,
             label: wish.label.clone(),
+            max_waiters: usize::MAX,
             asked: Some(wish.asked),
         }
     }
@@ -130,7 +137,10 @@ impl Lines {
         wish: &Wish,
     ) -> Result<(Place, oneshot::Receiver<Answer>), AcquireError> {
         let config = &self.engine.config;
-        let full = |waiting, cap| AcquireError::TooManyWaiters { key: wish.name.clone(), waiting, cap };
+        let full = |waiting, cap| {
+            let remaining = self.taken_for(wish);
+            AcquireError::TooManyWaiters { key: wish.name.clone(), waiting, cap, remaining }
+        };
         let counted =
             Counted::new(&self.engine, config.max_waiters).map_err(|now| full(now, "max_waiters"))?;
         let (answer, answered) = oneshot::channel();

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, LONGEST};
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, KeepRequest, Kept, LockStatus, LockStore,
@@ -16,9 +16,9 @@ use crate::store::{
 };
 use crate::token::OwnerId;
 
-/// When no held permit ends by itself, waiters look again after this, if they have heard nothing and the fallback has
-/// not come: it always comes first.
-const LONG: Duration = Duration::from_secs(24 * 60 * 60);
+/// When no held permit ends by itself: longer than any lease, so that nobody takes it for one. If they have heard nothing, the
+/// fallback lets waiters look again long before.
+const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
 
 /// The owner of so many permits.
 pub(crate) fn owner_of(owner: &OwnerId, permits: u32) -> OwnerId {

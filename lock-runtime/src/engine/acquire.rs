@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Engine;
 use super::caller::Caller;
 use super::hold::{Lease, MaxHold, drift_margin};
-use super::machine::{Enqueued, Entry, Patience, Polled, Wish};
+use super::machine::{Cap, Enqueued, Entry, Patience, Polled, Wish};
 use super::registry::{Key, Lane, Spec};
 use crate::begun;
 use crate::clock::Tick;
@@ -52,6 +52,8 @@ pub(crate) struct Request {
     pub(crate) min_hold: Duration,
     pub(crate) replication: Replication,
     pub(crate) label: Label,
+    /// Its own cap of those who wait.
+    pub(crate) max_waiters: usize,
     /// Since when it waits; it may have to begin again.
     pub(crate) asked: Option<Tick>,
 }
@@ -255,7 +257,14 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
     };
     // Whoever enters again does not wait, so the caps are no matter of theirs.
     let full = waiting_now >= engine.config.max_waiters;
-    let cap = if full { 0 } else { engine.config.max_waiters_per_key };
+    let per_key = engine.config.max_waiters_per_key;
+    let cap = if full {
+        Cap { most: 0, name: "max_waiters" }
+    } else if request.max_waiters < per_key {
+        Cap { most: request.max_waiters, name: "max_waiters of this lock" }
+    } else {
+        Cap { most: per_key, name: "max_waiters_per_key" }
+    };
     let (key, own, enqueued, now) = match enter(&request, &wish, cap) {
         Ok(place) => place,
         Err(error) => {
@@ -339,11 +348,11 @@ async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, 
     }
 }
 
-/// The cap that was reached is that of all keys together.
+/// The cap that was reached is that of all keys together, for which so many wait.
 fn all_full(error: AcquireError, waiting: usize) -> AcquireError {
     match error {
-        AcquireError::TooManyWaiters { key, .. } => {
-            AcquireError::TooManyWaiters { key, waiting, cap: "max_waiters" }
+        AcquireError::TooManyWaiters { key, cap, remaining, .. } => {
+            AcquireError::TooManyWaiters { key, waiting, cap, remaining }
         }
         error => error,
     }
@@ -353,7 +362,7 @@ type Place = (Arc<Key>, bool, Result<Enqueued, AcquireError>, Tick);
 
 /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
 /// others, or in one of its own, which is told by the flag.
-fn enter(request: &Request, wish: &Wish, cap: usize) -> Result<Place, AcquireError> {
+fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError> {
     let (engine, name, kind) = (&request.engine, &request.key, request.spec.kind);
     if !wish.scope.is_empty()
         && let Some(host) = engine.host(name, kind, &wish.scope)?
@@ -402,13 +411,13 @@ fn enter(request: &Request, wish: &Wish, cap: usize) -> Result<Place, AcquireErr
     }
 }
 
-fn enter_own(request: &Request, wish: &Wish, cap: usize) -> Result<Place, AcquireError> {
+fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError> {
     let (engine, name) = (&request.engine, &request.key);
-    if let Err(waiting) = engine.registry.wait_in_own(name, cap) {
-        return Err(AcquireError::TooManyWaiters { key: name.clone(), waiting, cap: "max_waiters_per_key" });
+    if let Err(waiting) = engine.registry.wait_in_own(name, cap.most) {
+        return Err(cap.refuse(name, waiting, engine.registry.taken_in_own(name, engine.clock.now())));
     }
     let (key, (enqueued, now)) = engine.with_key(name, Lane::Own, &request.spec, |machine, now, effects| {
-        (machine.enqueue(wish.clone(), now, 1, effects), now)
+        (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
     });
     Ok((key, true, enqueued, now))
 }
@@ -481,11 +490,12 @@ impl Waiting {
     fn give_up(&mut self, now: Tick) -> AcquireError {
         self.queued = false;
         let id = self.id;
-        let last_error = self.request.engine.act(&self.key, |machine, now, effects| {
+        let (last_error, remaining) = self.request.engine.act(&self.key, |machine, now, effects| {
+            let remaining = machine.taken_for(now);
             machine.leave(id, now, effects);
-            machine.pace.last_error_for(self.request.replication)
+            (machine.pace.last_error_for(self.request.replication), remaining)
         });
-        AcquireError::wait_over(self.request.key.clone(), last_error, now.since(self.started))
+        AcquireError::wait_over(self.request.key.clone(), last_error, now.since(self.started), remaining)
     }
 
     fn record(&self, outcome: Result<&Entry, &AcquireError>) {

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
 use super::hold::{Hold, Lease};
 use super::keeper;
 use super::machine::{Again, Ask, Effects, Order, Rivals, Step};
-use super::registry::{Key, Queued};
+use super::registry::{Key, Lane, Queued};
 use super::release::{self, Sent};
+use super::{Engine, LONGEST};
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::error::AcquireError;
@@ -198,7 +198,11 @@ impl Driver {
                 self.granted(&request, ask.lease, sent, now, &granted);
             }
             Ok(Acquired::Busy(busy)) => {
-                engine.rtt.record(sent, engine.clock.now());
+                let now = engine.clock.now();
+                engine.rtt.record(sent, now);
+                if self.key.lane == Lane::Own && busy.remaining <= LONGEST {
+                    engine.registry.is_taken_in_own(&self.key.name, now + busy.remaining);
+                }
                 let listening = self.watch.as_ref().is_some_and(Watch::is_confirmed);
                 let longest = engine.config.fallback_poll;
                 let random = jitter();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -159,8 +160,16 @@ pub(crate) struct Registry {
     readers: Keys,
     /// By number.
     own: Mutex<HashMap<u64, Arc<Key>>>,
-    /// How many callers wait in lanes of their own, by the (first) key's name.
-    waiting: Mutex<HashMap<LockKey, usize>>,
+    /// Who waits in lanes of their own, by the (first) key's name.
+    waiting: Mutex<HashMap<LockKey, InOwn>>,
+}
+
+/// The callers that wait for a key in lanes of their own.
+#[derive(Debug, Default)]
+struct InOwn {
+    callers: usize,
+    /// Until when the key is taken, as the store last told one of them.
+    taken_until: Tick,
 }
 
 impl Registry {
@@ -256,20 +265,34 @@ impl Registry {
     /// One more caller waits for `name` in a lane of its own, unless `cap` do so already: how many then.
     pub(crate) fn wait_in_own(&self, name: &LockKey, cap: usize) -> Result<(), usize> {
         let mut waiting = lock(&self.waiting);
-        let now = waiting.get(name).copied().unwrap_or(0);
-        if now >= cap {
-            return Err(now);
+        match waiting.get_mut(name) {
+            Some(in_own) if in_own.callers >= cap => return Err(in_own.callers),
+            Some(in_own) => in_own.callers += 1,
+            None if cap == 0 => return Err(0),
+            None => drop(waiting.insert(name.clone(), InOwn { callers: 1, taken_until: Tick::default() })),
         }
-        waiting.insert(name.clone(), now + 1);
         Ok(())
+    }
+
+    /// One of them was told until when the key is taken.
+    pub(crate) fn is_taken_in_own(&self, name: &LockKey, until: Tick) {
+        if let Some(in_own) = lock(&self.waiting).get_mut(name) {
+            in_own.taken_until = until;
+        }
+    }
+
+    /// For how long the key is still taken, as the store last told one of them.
+    pub(crate) fn taken_in_own(&self, name: &LockKey, now: Tick) -> Option<Duration> {
+        let until = lock(&self.waiting).get(name)?.taken_until;
+        (now < until).then(|| until.since(now))
     }
 
     /// One caller less waits so.
     pub(crate) fn stop_waiting_in_own(&self, name: &LockKey) {
         let mut waiting = lock(&self.waiting);
-        if let Some(now) = waiting.get_mut(name) {
-            *now -= 1;
-            if *now == 0 {
+        if let Some(in_own) = waiting.get_mut(name) {
+            in_own.callers -= 1;
+            if in_own.callers == 0 {
                 waiting.remove(name);
             }
         }

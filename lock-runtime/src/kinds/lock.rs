@@ -43,6 +43,7 @@ pub struct Lock {
     min_hold: Duration,
     replication: Option<Replication>,
     label: crate::metrics::Label,
+    max_waiters: Option<usize>,
 }
 
 /// A lock of the kind [`mutex`](crate::LockManager::mutex). All kinds have the same builder.
@@ -63,6 +64,7 @@ impl Lock {
             min_hold: Duration::ZERO,
             replication: None,
             label,
+            max_waiters: None,
         }
     }
 
@@ -122,6 +124,16 @@ impl Lock {
         self
     }
 
+    /// At most this many callers of this process may wait for the key, this one among them; otherwise
+    /// [`AcquireError::TooManyWaiters`] at once. The manager's
+    /// [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) holds as well. A caller whose first attempt
+    /// is under way waits too, so 1 lets one caller ask at a time, and 0 is refused. Whoever enters an own hold again does
+    /// not wait, and is not counted.
+    pub fn max_waiters(mut self, cap: usize) -> Self {
+        self.max_waiters = Some(cap);
+        self
+    }
+
     /// The name under which metrics count this lock (label `lock`). Use few different names, never the key.
     pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.label = name.into();
@@ -134,7 +146,7 @@ impl Lock {
     ///
     /// - [`AcquireError::TimedOut`]: somebody else still had it when the wait ended.
     /// - [`AcquireError::Busy`]: somebody else has it, and [`no_wait`](Self::no_wait) was given.
-    /// - [`AcquireError::TooManyWaiters`]: a waiter cap of the manager is reached.
+    /// - [`AcquireError::TooManyWaiters`]: a waiter cap of the manager, or of this lock, is reached.
     /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
     /// - [`AcquireError::NotReplicated`]: too few replicas confirmed the grant until the wait ended.
     /// - [`AcquireError::ShutDown`], [`AcquireError::Misconfigured`], [`AcquireError::InvalidKey`].
@@ -209,6 +221,10 @@ impl Lock {
         if let Some(reason) = refuse(&key, lease, self.max_hold, self.min_hold) {
             return Err(AcquireError::misconfigured(reason));
         }
+        if self.max_waiters == Some(0) {
+            let reason = "max_waiters of zero lets nobody in; use 1 or more, or `no_wait`";
+            return Err(AcquireError::misconfigured(format!("lock {key}: {reason}")));
+        }
         Ok(Request {
             wait: wait.unwrap_or_else(|| Wait::at_most(config.default_wait)),
             key,
@@ -218,6 +234,7 @@ impl Lock {
             min_hold: self.min_hold,
             replication: self.replication.unwrap_or(config.replication),
             label: self.label,
+            max_waiters: self.max_waiters.unwrap_or(usize::MAX),
             asked: None,
             engine,
         })
@@ -248,6 +265,7 @@ impl fmt::Debug for Lock {
             .field("max_hold", &self.max_hold)
             .field("min_hold", &self.min_hold)
             .field("replication", &self.replication)
+            .field("max_waiters", &self.max_waiters)
             .finish_non_exhaustive()
     }
 }

@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 
 use super::inside::stop_watching;
 use super::{
-    Effects, Ended, Enqueued, Entry, Lingering, LiveEntry, Machine, Order, Patience, Pending, Phase, Polled,
-    Waiter, WaiterState, Wish,
+    Cap, Effects, Ended, Enqueued, Entry, Lingering, LiveEntry, Machine, Order, Patience, Pending, Phase,
+    Polled, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
@@ -23,7 +23,7 @@ impl Machine {
         &mut self,
         wish: Wish,
         now: Tick,
-        cap: usize,
+        cap: Cap,
         effects: &mut Effects,
     ) -> Result<Enqueued, AcquireError> {
         if let Some(entry) = self.reenter(&wish, now, effects) {
@@ -39,14 +39,10 @@ impl Machine {
             return Ok(Enqueued::Elsewhere);
         }
         if wish.patience == Patience::Try && self.is_busy_for_a_try() {
-            return Err(AcquireError::Busy { key: self.key.clone() });
+            return Err(self.busy(now));
         }
-        if self.waiters.len() >= cap {
-            return Err(AcquireError::TooManyWaiters {
-                key: self.key.clone(),
-                waiting: self.waiters.len(),
-                cap: "max_waiters_per_key",
-            });
+        if self.waiters.len() >= cap.most {
+            return Err(cap.refuse(&self.key, self.waiters.len(), self.taken_for(now)));
         }
         let alone = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
         self.pace.asked(wish.replication, alone, now);

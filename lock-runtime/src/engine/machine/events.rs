@@ -9,6 +9,7 @@ use super::{
     Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
+use crate::engine::LONGEST;
 use crate::engine::hold::{Grant, Hold};
 use crate::error::{AcquireError, Loss};
 use crate::replication::Replication;
@@ -165,6 +166,7 @@ impl Machine {
         effects: &mut Effects,
     ) {
         self.answered();
+        self.busy_until = None;
         self.pace.granted(now);
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
         let window_end = now + window;
@@ -201,12 +203,13 @@ impl Machine {
         self.answered();
         self.phase = Phase::Free;
         self.windows_without_release = 0;
+        // Who does not know says something very long.
+        self.busy_until = (remaining <= LONGEST).then(|| now + remaining);
         self.pace.busy(now, remaining, listening, longest, random);
-        let key = self.key.clone();
         let calls = self.calls;
         // A try that came while the call was under way gets an attempt of its own.
         let answered = |waiter: &Waiter| waiter.wish.patience == Patience::Try && waiter.calls < calls;
-        self.fail_where(answered, &AcquireError::Busy { key }, effects);
+        self.fail_where(answered, &self.busy(now), effects);
         if self.next_up(now).is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
             self.pace.now(now);
         }
@@ -259,6 +262,7 @@ impl Machine {
     /// The release was answered, or given up: the key is not ours any more.
     pub(crate) fn on_released(&mut self, now: Tick, rivals: Option<Rivals>) {
         self.phase = Phase::Free;
+        self.busy_until = None;
         self.windows_without_release = 0;
         let waits = self.first_active().is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Wait);
         match rivals {

@@ -186,7 +186,7 @@ impl Machine {
         let handed_on = held.used > 1;
         self.end_offer(offer.filter(|offer| offer.open > 1), &WaiterState::Active);
         if self.tries > 0 {
-            let busy = AcquireError::Busy { key: self.key.clone() };
+            let busy = self.busy(now);
             self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &busy, effects);
         }
         Some(Entry { grant, id: entry_id, reentrant: false, handed_on, part: None })

@@ -106,6 +106,20 @@ impl Entry {
     }
 }
 
+/// How many callers may wait for a key, and by what setting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cap {
+    pub(crate) most: usize,
+    pub(crate) name: &'static str,
+}
+
+impl Cap {
+    /// What one is told who is one too many.
+    pub(crate) fn refuse(self, key: &LockKey, waiting: usize, remaining: Option<Duration>) -> AcquireError {
+        AcquireError::TooManyWaiters { key: key.clone(), waiting, cap: self.name, remaining }
+    }
+}
+
 /// The answer to a new wish.
 #[derive(Debug)]
 pub(crate) enum Enqueued {
@@ -364,6 +378,8 @@ pub(crate) struct Machine {
     driver: bool,
     parked: bool,
     sweeping: bool,
+    /// Until when somebody else has the key, as the store last said.
+    busy_until: Option<Tick>,
     /// Offers in a row that nobody claimed.
     unclaimed: u32,
     /// How many of the waiters make one attempt only, and how many are guests.
@@ -402,6 +418,7 @@ impl Machine {
             driver: false,
             parked: false,
             sweeping: false,
+            busy_until: None,
             unclaimed: 0,
             tries: 0,
             guests: 0,
@@ -421,6 +438,22 @@ impl Machine {
 
     pub(crate) fn key(&self) -> &LockKey {
         &self.key
+    }
+
+    /// For how long the key is still taken, as far as is known here.
+    pub(crate) fn taken_for(&self, now: Tick) -> Option<Duration> {
+        let until = match &self.phase {
+            Phase::Held(held) => Some(held.hold.deadline()),
+            Phase::Lingering { until, .. } => Some(*until),
+            Phase::Free | Phase::Calling => self.busy_until,
+            Phase::Ending { .. } => None,
+        };
+        until.filter(|&until| now < until).map(|until| until.since(now))
+    }
+
+    /// What one is told who does not wait.
+    fn busy(&self, now: Tick) -> AcquireError {
+        AcquireError::Busy { key: self.key.clone(), remaining: self.taken_for(now) }
     }
 
     /// Nothing is held, wanted or under way: the key can be forgotten.

@@ -15,6 +15,7 @@ use crate::token::OwnerId;
 const LEASE: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(50);
 const MIN_HOLD: Duration = Duration::from_millis(500);
+const CAP: Cap = Cap { most: 100, name: "max_waiters_per_key" };
 
 fn replication(replicas: u32) -> Replication {
     Replication::at_least(replicas, Duration::from_millis(100))
@@ -232,7 +233,7 @@ impl World {
                     scope,
                     task: None,
                 };
-                match self.act(|machine, now, effects| machine.enqueue(wish, now, 100, effects)) {
+                match self.act(|machine, now, effects| machine.enqueue(wish, now, CAP, effects)) {
                     Ok(Enqueued::Elsewhere) => panic!("a mutex has one lane"),
                     Ok(Enqueued::Entered(entry)) => self.granted(entry, min_hold, replication(replicas)),
                     Ok(Enqueued::Waiting { id, .. }) => {
