@@ -20,7 +20,7 @@ use crate::key::LockKey;
 use crate::store::{
     BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
 };
-use crate::sync::lock;
+use crate::sync::{lock, shielded};
 use crate::time;
 
 /// A call to a store.
@@ -43,8 +43,27 @@ impl Engine {
     ) -> Result<T, StoreError> {
         let result = self.limited(timeout, call).await.unwrap_or_else(|| Err(self.overdue()));
         match &result {
-            Err(error) if error.is_transient() => self.health.failed(self.clock.now(), error),
-            _ => self.health.answered(),
+            Ok(_) => self.health.answered(),
+            Err(error) => self.answered_with(error),
+        }
+        result
+    }
+
+    /// Takes note of how the store does.
+    pub(super) fn answered_with(&self, error: &StoreError) {
+        if error.is_transient() {
+            self.health.failed(self.clock.now(), error);
+        } else {
+            self.health.answered();
+        }
+    }
+
+    /// Makes a call that is answered in place. Its error is still to be taken note of.
+    pub(super) fn at_once<T>(&self, call: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        if result.is_ok() {
+            // It may say so, and we may be anywhere.
+            shielded(|| self.health.answered());
         }
         result
     }

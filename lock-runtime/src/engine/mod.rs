@@ -196,7 +196,7 @@ impl Engine {
             if machine.removed {
                 continue;
             }
-            let result = self.run(&key, machine, Start::Here, f);
+            let result = self.run(&key, machine, Start::Here, self.clock.now(), f);
             return (key, result);
         }
     }
@@ -241,7 +241,7 @@ impl Engine {
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> Option<R> {
         let machine = lock(&key.machine);
-        (!machine.removed).then(|| self.run(key, machine, Start::Here, f))
+        (!machine.removed).then(|| self.run(key, machine, Start::Here, self.clock.now(), f))
     }
 
     /// Runs `f` on the machine of a key that is in use, and carries out what follows.
@@ -250,7 +250,18 @@ impl Engine {
         key: &Arc<Key>,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
-        self.run(key, lock(&key.machine), Start::InATask, f)
+        let machine = lock(&key.machine);
+        self.run(key, machine, Start::InATask, self.clock.now(), f)
+    }
+
+    /// The same for who has just looked at the clock.
+    fn act_at<R>(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        now: Tick,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> R {
+        self.run(key, lock(&key.machine), Start::InATask, now, f)
     }
 
     fn run<R>(
@@ -258,17 +269,18 @@ impl Engine {
         key: &Arc<Key>,
         mut machine: MutexGuard<'_, Machine>,
         start: Start,
+        now: Tick,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
         let mut effects = Effects::default();
-        let result = f(&mut machine, self.clock.now(), &mut effects);
+        let result = f(&mut machine, now, &mut effects);
         let idle = machine.is_idle();
         drop(machine);
-        self.apply(key, effects, idle, start);
+        self.apply(key, effects, idle, start, now);
         result
     }
 
-    fn apply(self: &Arc<Self>, key: &Arc<Key>, effects: Effects, idle: bool, start: Start) {
+    fn apply(self: &Arc<Self>, key: &Arc<Key>, effects: Effects, idle: bool, start: Start, now: Tick) {
         if let Some(hold) = effects.unwatch {
             self.timers.remove(hold.id);
         }
@@ -331,14 +343,35 @@ impl Engine {
         }
         // Last: it may do all that it has to do at once.
         if effects.spawn {
-            let driver = driver::run(Arc::clone(self), Arc::clone(key));
-            match start {
-                Start::Here if begun::is_inside(&self.runtime) => {
-                    begun::begin(&self.runtime, self.tasks.track_future(self.part(driver)));
-                }
-                Start::Here | Start::InATask => self.spawn(driver),
+            self.drive(key, start, now);
+        }
+    }
+
+    fn drive(self: &Arc<Self>, key: &Arc<Key>, start: Start, now: Tick) {
+        let inside = begun::is_inside(&self.runtime);
+        let mut rest = None;
+        if inside && self.answers_at_once() {
+            rest = driver::at_once(self, key, now);
+            if rest.is_none() {
+                return;
             }
         }
+        let driver = driver::run(Arc::clone(self), Arc::clone(key), rest);
+        match start {
+            Start::Here if inside => {
+                begun::begin(&self.runtime, self.tasks.track_future(self.part(driver)));
+            }
+            Start::Here | Start::InATask => self.spawn(driver),
+        }
+    }
+
+    /// Whether the store's answers need not be awaited. In a simulation of several processes, theirs are.
+    fn answers_at_once(&self) -> bool {
+        #[cfg(feature = "testing")]
+        if self.config.process.is_some() {
+            return false;
+        }
+        self.store.at_once().is_some()
     }
 
     // ---- grants ------------------------------------------------------------------------------------------------
@@ -351,9 +384,10 @@ impl Engine {
             (false, true) => Some(self.pending_releases.count()),
             (false, false) => self.pending_releases.reserve(),
         };
-        // A drop may be anywhere, in a panic for example: whatever it starts does not run there.
+        // A drop may be anywhere, in a panic for example: a task that it starts is not polled there.
         let start = if awaited { Start::Here } else { Start::InATask };
-        let ended = self.run(key, lock(&key.machine), start, |machine, now, effects| {
+        let machine = lock(&key.machine);
+        let ended = self.run(key, machine, start, self.clock.now(), |machine, now, effects| {
             machine.release(entry, reserve, now, effects)
         });
         if entry.grant.max_hold_end < Tick::MAX && entry.grant.has_ended() {

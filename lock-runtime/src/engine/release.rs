@@ -23,26 +23,47 @@ pub(crate) enum Sent {
     GivenUp,
 }
 
-fn request(
+pub(super) fn request(
     engine: &Engine,
     hold: &Hold,
     linger: Duration,
     then: Option<Takeover>,
     own_watches: u32,
-) -> Arc<ReleaseRequest> {
+) -> ReleaseRequest {
     let timeout = engine.config.call_timeout;
-    Arc::new(ReleaseRequest { items: hold.items(), linger, then, own_watches, timeout })
+    ReleaseRequest { items: hold.items(), linger, then, own_watches, timeout }
+}
+
+/// The store has answered. `certain`: an earlier copy whose answer never came may have released the hold, while it was
+/// certainly ours.
+pub(super) fn answered(
+    engine: &Arc<Engine>,
+    hold: &Hold,
+    released: &Released,
+    certain: bool,
+    report: Option<Report>,
+) {
+    if let Some(report) = report {
+        let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
+        let lost = || ReleaseError::Lost { key: hold.item.key.clone(), why: Loss::TakenAway };
+        let _ = report.send(if held || certain { Ok(()) } else { Err(lost()) });
+    }
+    if let Some(request) = hold.unanswered() {
+        engine.reap(Arc::clone(request));
+    }
 }
 
 /// Releases `hold`, re-sending on failure until the store must have dropped it by itself.
 ///
-/// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although the release goes on being re-sent.
+/// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although
+/// the release goes on being re-sent. `first` is the outcome of a call that was answered in place.
 pub(crate) async fn send(
     engine: &Arc<Engine>,
     hold: &Arc<Hold>,
     mut then: Option<Takeover>,
     watches: u32,
     mut report: Option<Report>,
+    mut first: Option<StoreError>,
     on_error: impl Fn(&Arc<StoreError>),
 ) -> Sent {
     let key = &hold.item.key;
@@ -51,24 +72,22 @@ pub(crate) async fn send(
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
-        let request = request(engine, hold, Duration::ZERO, then.clone(), watches);
-        let error = match engine.bounded(|store| store.release(request)).await {
+        let answer = match first.take() {
+            Some(error) => {
+                engine.answered_with(&error);
+                Err(error)
+            }
+            None => {
+                let request = Arc::new(request(engine, hold, Duration::ZERO, then.clone(), watches));
+                engine.bounded(|store| store.release(request)).await
+            }
+        };
+        let error = match answer {
             Ok(released) => {
-                engine.rtt.record(sent, engine.clock.now());
-                let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
-                // An earlier copy whose answer never came may have released it, while it was certainly ours.
-                let outcome = if held || (unanswered && engine.clock.now() < hold.deadline()) {
-                    Ok(())
-                } else {
-                    Err(ReleaseError::Lost { key: key.clone(), why: Loss::TakenAway })
-                };
-                if let Some(report) = report.take() {
-                    let _ = report.send(outcome);
-                }
+                let now = engine.clock.now();
+                engine.rtt.record(sent, now);
                 unconfirmed.disarm();
-                if let Some(request) = hold.unanswered() {
-                    engine.reap(Arc::clone(request));
-                }
+                answered(engine, hold, &released, unanswered && now < hold.deadline(), report.take());
                 return Sent::Answered { sent, released };
             }
             Err(error) => Arc::new(error),
@@ -136,7 +155,7 @@ pub(crate) fn abandon(
     async move {
         unconfirmed.disarm();
         if rest.is_zero() {
-            send(&engine, &hold, None, 0, None, |_| ()).await;
+            send(&engine, &hold, None, 0, None, None, |_| ()).await;
         } else {
             linger(&engine, &hold, rest).await;
         }
@@ -151,7 +170,7 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
         let lease = rest + LINGER_SLACK;
         let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
-    let request = request(engine, hold, rest + LINGER_SLACK, None, 0);
+    let request = Arc::new(request(engine, hold, rest + LINGER_SLACK, None, 0));
     if let Err(error) = engine.bounded(|store| store.release(request)).await {
         // The hold ends with its lease, which is at least `min_hold` long.
         tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened");

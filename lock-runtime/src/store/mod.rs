@@ -35,6 +35,7 @@ use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::token::{FencingToken, OwnerId};
 
+mod at_once;
 mod error;
 mod latch;
 mod latest;
@@ -49,6 +50,7 @@ mod watch;
 
 use latest::Latest;
 
+pub use at_once::AtOnce;
 pub use error::{StoreError, StoreErrorKind};
 pub use latch::{CountDownRequest, LatchStore};
 pub use mark::{Mark, MarkRequest, Marked};
@@ -478,6 +480,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;
+
+    /// The calls that it answers in place; `None`, as of any store with a network behind it, when it has to be awaited. A
+    /// store that is wrapped around another one, to count its calls or to make them fail, says `None` too, or they would
+    /// pass it by.
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
+    }
 
     /// The store's semaphores; `None` when it has none.
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {

@@ -36,7 +36,7 @@ use self::semaphore::{MemorySemaphores, Semaphores};
 use self::step::{Moment, Step};
 use self::table::{Table, Watched};
 use super::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, Mark,
+    AcquireRequest, Acquired, AtOnce, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, Mark,
     MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, ServerTime,
     StoreError, StoreErrorKind, Watch, Withdrawn,
 };
@@ -204,6 +204,11 @@ impl Handle {
         self.shared.server_time(self.shared.clock.now())
     }
 
+    fn acquire_in_time(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
+        request.refuse_replication()?;
+        self.acquire(request, self.stamp(request))
+    }
+
     fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
         self.step(request.items.len(), |step| step.acquire(request, latest)).0
     }
@@ -263,10 +268,7 @@ impl Drop for Registration {
 
 impl LockStore for MemoryStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.handle.call(move |handle| {
-            request.refuse_replication()?;
-            handle.acquire(&request, handle.stamp(&request))
-        })
+        self.handle.call(move |handle| handle.acquire_in_time(&request))
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
@@ -315,12 +317,26 @@ impl LockStore for MemoryStore {
         self.handle.call(|_| Ok(()))
     }
 
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        Some(self)
+    }
+
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
         Some(Arc::new(MemorySemaphores::new(self.handle.clone())))
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {
         Some(Arc::new(MemoryLatches::new(self.handle.clone())))
+    }
+}
+
+impl AtOnce for MemoryStore {
+    fn acquire_now(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
+        self.handle.acquire_in_time(request)
+    }
+
+    fn release_now(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
+        Ok(self.handle.release(request))
     }
 }
 
