@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Tick;
 use crate::engine::Engine;
 use crate::engine::hold::{Grant, Lease};
-use crate::engine::machine::{Ended, Entry};
+use crate::engine::machine::{Ended, Entry, Leaving};
 use crate::engine::registry::Key;
 use crate::error::{ExtendError, LockError, Loss, ReleaseError};
 use crate::key::LockKey;
@@ -284,12 +284,16 @@ impl LockGuard {
             key: key.clone(),
             cause: Arc::new(StoreError::new(StoreErrorKind::Unanswered, said)),
         };
-        let outcome = match self.end(true) {
-            Ended::Nested | Ended::HandedOn | Ended::Lingering => return Ok(()),
+        let outcome = match self.end(Leaving::Released) {
+            Ended::Nested | Ended::HandedOn | Ended::Lingering | Ended::ReleasingUnheard => return Ok(()),
             Ended::Lost => return Err(ReleaseError::Lost { key, why: self.loss() }),
             Ended::NotHeld => return Err(ReleaseError::NotHeld { key }),
             Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
-            Ended::Releasing(outcome) => outcome,
+            Ended::Releasing(mut outcome) => match outcome.try_recv() {
+                // The store has answered in place.
+                Ok(result) => return result,
+                Err(_) => outcome,
+            },
         };
         let limit = self.engine.config.call_timeout * 2;
         match time::timeout(&self.engine.runtime, limit, outcome).await {
@@ -299,9 +303,9 @@ impl LockGuard {
         }
     }
 
-    fn end(&self, awaited: bool) -> Ended {
+    fn end(&self, leaving: Leaving) -> Ended {
         // First: a recorder may panic.
-        let ended = self.engine.release(&self.key, &self.entry, awaited);
+        let ended = self.engine.release(&self.key, &self.entry, leaving);
         let grant = &self.entry.grant;
         metrics::held(&self.label, || grant.now().since(grant.granted_at));
         ended
@@ -314,7 +318,7 @@ impl Drop for LockGuard {
             return;
         }
         self.released = true;
-        if let Ended::Lost = self.end(false) {
+        if let Ended::Lost = self.end(Leaving::Dropped) {
             tracing::debug!(key = %self.key(), "a lost lock's guard was dropped");
         }
     }

@@ -207,11 +207,13 @@ fn a_release_that_ends_with_its_runtime_is_counted() {
     metrics::with_local_recorder(&recorder, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         // A `main` that ends without a shutdown.
-        let locks = runtime.block_on(async {
+        let (locks, guard) = runtime.block_on(async {
             let locks = LockManager::connect("memory:").await.unwrap();
-            drop(locks.mutex("k").acquire().await.unwrap());
-            locks
+            let guard = locks.mutex("k").acquire().await.unwrap();
+            (locks, guard)
         });
+        // Outside of the runtime, which does not come to it any more.
+        drop(guard);
         drop(runtime);
         assert_eq!(recorder.failed_releases.load(Ordering::SeqCst), 1);
         let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::engine::{Engine, LONGEST};
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, KeepRequest, Kept, LockStatus, LockStore,
+    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, KeepRequest, Kept, LockStatus, LockStore,
     PermitId, PermitsAcquired, PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, ReleaseRequest,
     Released, ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
@@ -77,7 +77,7 @@ impl LockStore for PermitsAsLocks {
             Ok(match answer.await? {
                 // Nobody asks for the token of a permit, but the engine wants one.
                 PermitsAcquired::Granted(server_time) => Acquired::Granted(Granted {
-                    tokens: vec![TokenRange::ending_at(server_time.as_micros(), request.tokens)],
+                    tokens: Few::one(TokenRange::ending_at(server_time.as_micros(), request.tokens)),
                     server_time,
                 }),
                 PermitsAcquired::Busy(busy) => Acquired::Busy(Busy {
@@ -95,7 +95,7 @@ impl LockStore for PermitsAsLocks {
         let answer = self.store.release(PermitsRelease { key, ids, timeout: request.timeout });
         Box::pin(async move {
             let held = answer.await?.into_iter().all(|held| held);
-            Ok(Released { held: vec![held], other_listeners: 0, echo: false, then: None })
+            Ok(Released { held: Few::one(held), other_listeners: 0, echo: false, then: None })
         })
     }
 

@@ -141,9 +141,13 @@ impl Acquire {
         loop {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
-                State::New(request) => match start(*request) {
+                State::New(request) => match start(*request, cx) {
                     Ok(Started::Several(several)) => self.state = State::Several(several),
-                    Ok(Started::Waiting(waiting)) => self.state = State::Waiting(waiting),
+                    Ok(Started::Waiting(waiting)) => {
+                        self.state = State::Waiting(waiting);
+                        return Poll::Pending;
+                    }
+                    Ok(Started::Elsewhere(request)) => self.state = State::New(request),
                     Ok(Started::Entered(Entered::Guard(guard))) => return Poll::Ready(Ok(guard)),
                     Ok(Started::Entered(Entered::Extending(extending))) => {
                         self.state = State::Extending(extending);
@@ -207,10 +211,13 @@ type Several = Pin<Box<dyn Future<Output = Result<LockGuard, AcquireError>> + Se
 enum Started {
     Several(Several),
     Entered(Entered),
+    /// It has been polled. What is granted at once needs no box.
     Waiting(Box<Waiting>),
+    /// It has to ask again, in another lane.
+    Elsewhere(Box<Request>),
 }
 
-fn start(mut request: Request) -> Result<Started, AcquireError> {
+fn start(mut request: Request, cx: &mut Context<'_>) -> Result<Started, AcquireError> {
     let engine = &request.engine;
     if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
         if request.lease.is_renewed() && request.min_hold > engine.config.lease {
@@ -295,7 +302,12 @@ fn start(mut request: Request) -> Result<Started, AcquireError> {
                      inside `guard.scope(…)`"
                 );
             }
-            Ok(Started::Waiting(Box::new(waiting)))
+            match waiting.poll(cx) {
+                Poll::Ready(Ok(Some(entry))) => Ok(Started::Entered(waiting.enter(entry))),
+                Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(Box::new(waiting.request.clone()))),
+                Poll::Ready(Err(error)) => Err(error),
+                Poll::Pending => Ok(Started::Waiting(Box::new(waiting))),
+            }
         }
         Err(error) => {
             let error = if full { all_full(error, waiting_now) } else { error };

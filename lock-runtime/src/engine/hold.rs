@@ -12,7 +12,7 @@ use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::key::LockKey;
 use crate::replication::Replication;
-use crate::store::{AcquireRequest, Item, KeepItem, Kind};
+use crate::store::{AcquireRequest, Few, Item, KeepItem, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time;
@@ -149,7 +149,7 @@ impl Hold {
     }
 
     /// All its keys, as they are held.
-    pub(crate) fn items(&self) -> Vec<Item> {
+    pub(crate) fn items(&self) -> Few<Item> {
         let first = Item { kind: self.kind(), ..self.item.clone() };
         std::iter::once(first).chain(self.more.iter().map(|(item, _)| item.clone())).collect()
     }
@@ -284,13 +284,20 @@ pub(crate) struct Grant {
     /// Number of the timer job that fires then.
     pub(crate) max_hold_job: u64,
     pub(crate) granted_at: Tick,
-    lost: CancellationToken,
-    /// Cancelled with it: tokens of guards of several grants.
-    followers: Mutex<Vec<CancellationToken>>,
+    signals: Mutex<Signals>,
     /// Why it was lost, once somebody has been told.
     told: OnceLock<Loss>,
     /// [`LOST`] and [`ENDED`]. Lost is never taken back, and not added after the end.
     state: AtomicU8,
+}
+
+/// Who is told that a grant is lost.
+#[derive(Default)]
+struct Signals {
+    /// Made for the first who wants to hear of it: mostly nobody does.
+    lost: Option<CancellationToken>,
+    /// Cancelled with it: tokens of guards of several grants.
+    followers: Vec<CancellationToken>,
 }
 
 impl Grant {
@@ -308,8 +315,7 @@ impl Grant {
             max_hold_end: max_hold.map_or(Tick::MAX, |max_hold| now + max_hold.duration),
             max_hold_job: max_hold.map_or(0, |max_hold| max_hold.job),
             granted_at: now,
-            lost: CancellationToken::new(),
-            followers: Mutex::default(),
+            signals: Mutex::default(),
             told: OnceLock::new(),
             state: AtomicU8::new(0),
         }
@@ -388,26 +394,34 @@ impl Grant {
     }
 
     fn fire(&self) {
-        self.lost.cancel();
-        let followers = std::mem::take(&mut *lock(&self.followers));
-        followers.iter().for_each(CancellationToken::cancel);
+        let mut signals = lock(&self.signals);
+        let (lost, followers) = (signals.lost.clone(), std::mem::take(&mut signals.followers));
+        drop(signals);
+        lost.iter().chain(&followers).for_each(CancellationToken::cancel);
+    }
+
+    /// The lost signal. Whoever gets it looks afterwards whether the grant is lost, and fires it then: who fires it first
+    /// writes down that it is lost, so that one of the two sees the other.
+    fn signal(&self) -> CancellationToken {
+        lock(&self.signals).lost.get_or_insert_default().clone()
     }
 
     /// Cancelled when the lock is lost.
     pub(crate) fn cancellation_token(&self) -> CancellationToken {
+        let signal = self.signal();
         if self.is_lost() {
             self.fire();
         }
-        self.lost.child_token()
+        signal.child_token()
     }
 
     /// Cancels `token` when the lock is lost.
     pub(crate) fn cancel_with_it(&self, token: &CancellationToken) {
-        let mut followers = lock(&self.followers);
-        followers.retain(|follower| !follower.is_cancelled());
-        followers.push(token.clone());
-        drop(followers);
-        // Looked at after it is there, so that one of the two sees the other.
+        let mut signals = lock(&self.signals);
+        signals.followers.retain(|follower| !follower.is_cancelled());
+        signals.followers.push(token.clone());
+        drop(signals);
+        // Looked at after it is there, as of the signal.
         if self.is_lost() {
             self.fire();
         }
@@ -425,6 +439,7 @@ impl Grant {
     ///
     /// Pending for ever after the grant ended in good order. Cancel safe.
     pub(crate) async fn lost(&self) {
+        let signal = self.signal();
         loop {
             if self.is_lost() {
                 // Whoever learns it first tells the others.
@@ -435,7 +450,7 @@ impl Grant {
                 return std::future::pending().await;
             }
             let left = self.deadline().since(self.clock.now());
-            if time::timeout(&self.hold.runtime, left, self.lost.cancelled()).await.is_some() {
+            if time::timeout(&self.hold.runtime, left, signal.cancelled()).await.is_some() {
                 return;
             }
             // Early: the manager's runtime is gone, and so the hold is lost or has ended.

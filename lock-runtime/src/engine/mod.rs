@@ -35,7 +35,7 @@ use tokio_util::task::TaskTracker;
 
 use self::health::Health;
 use self::hold::{Grant, Hold, Lease};
-use self::machine::{Effects, Ended, Entry, Machine};
+use self::machine::{Effects, Ended, Entry, Leaving, Machine};
 use self::pending::PendingReleases;
 use self::registry::{Key, Lane, Registry, Spec};
 use self::rtt::RoundTrip;
@@ -378,17 +378,20 @@ impl Engine {
 
     /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold. Only an
     /// awaited release may exceed the cap of pending ones.
-    pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry, awaited: bool) -> Ended {
-        let reserve = || match (self.runtime_is_gone(), awaited) {
-            (true, _) => None,
-            (false, true) => Some(self.pending_releases.count()),
-            (false, false) => self.pending_releases.reserve(),
+    pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry, leaving: Leaving) -> Ended {
+        let reserve = || match leaving {
+            _ if self.runtime_is_gone() => None,
+            Leaving::Released => Some(self.pending_releases.count()),
+            Leaving::Dropped => self.pending_releases.reserve(),
         };
         // A drop may be anywhere, in a panic for example: a task that it starts is not polled there.
-        let start = if awaited { Start::Here } else { Start::InATask };
+        let start = match leaving {
+            Leaving::Released => Start::Here,
+            Leaving::Dropped => Start::InATask,
+        };
         let machine = lock(&key.machine);
         let ended = self.run(key, machine, start, self.clock.now(), |machine, now, effects| {
-            machine.release(entry, reserve, now, effects)
+            machine.release(entry, leaving, reserve, now, effects)
         });
         if entry.grant.max_hold_end < Tick::MAX && entry.grant.has_ended() {
             self.timers.remove(entry.grant.max_hold_job);

@@ -1,6 +1,7 @@
 //! [`Registry`]: the keys that this process holds or wants.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::sync::Notify;
 use super::machine::Machine;
 use crate::clock::Tick;
 use crate::key::LockKey;
-use crate::store::{AcquireRequest, Item, Kind, ServerTime, Watch};
+use crate::store::{AcquireRequest, Few, Item, Kind, ServerTime, Watch};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::token::OwnerId;
 
@@ -115,7 +116,7 @@ impl Key {
     }
 
     /// What its driver asks the store for.
-    pub(crate) fn items(&self, owner: OwnerId) -> Vec<Item> {
+    pub(crate) fn items(&self, owner: OwnerId) -> Few<Item> {
         let owner = match self.spec.permits {
             0 => owner,
             permits => crate::counting::owner_of(&owner, permits),
@@ -190,13 +191,7 @@ impl Registry {
             own.insert(key.id, Arc::clone(&key));
             return key;
         };
-        let mut keys = lock(keys);
-        if let Some(key) = keys.get(name) {
-            return Arc::clone(key);
-        }
-        let key = Arc::new(make());
-        keys.insert(name.clone(), Arc::clone(&key));
-        key
+        Arc::clone(lock(keys).entry(name.clone()).or_insert_with(|| Arc::new(make())))
     }
 
     /// The lane's entry, if it is one that callers share.
@@ -228,10 +223,12 @@ impl Registry {
         let mut gone = false;
         if let Some(keys) = self.keys(key.lane) {
             let mut keys = lock(keys);
-            if keys.get(&key.name).is_some_and(|current| Arc::ptr_eq(current, key)) {
+            if let Entry::Occupied(current) = keys.entry(key.name.clone())
+                && Arc::ptr_eq(current.get(), key)
+            {
                 gone = set_removed(key);
                 if gone {
-                    keys.remove(&key.name);
+                    current.remove();
                 }
                 return gone;
             }

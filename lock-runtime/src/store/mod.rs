@@ -37,6 +37,7 @@ use crate::token::{FencingToken, OwnerId};
 
 mod at_once;
 mod error;
+mod few;
 mod latch;
 mod latest;
 mod mark;
@@ -52,6 +53,7 @@ use latest::Latest;
 
 pub use at_once::AtOnce;
 pub use error::{StoreError, StoreErrorKind};
+pub use few::{Few, IntoIter};
 pub use latch::{CountDownRequest, LatchStore};
 pub use mark::{Mark, MarkRequest, Marked};
 pub use semaphore::{
@@ -124,7 +126,7 @@ pub struct Item {
 #[derive(Debug)]
 pub struct AcquireRequest {
     /// The keys, at least one, no key twice.
-    pub items: Vec<Item>,
+    pub items: Few<Item>,
     /// Time to live of the holds, counted by the store from the moment it grants them. Milliseconds count.
     pub lease: Duration,
     /// Fencing tokens wanted for each key, 1 to [`MAX_TOKENS`].
@@ -159,9 +161,9 @@ pub const INTENT_LIFE: Duration = Duration::from_secs(1);
 impl AcquireRequest {
     /// A request for one token a key, without a floor.
     #[must_use]
-    pub fn new(items: Vec<Item>, lease: Duration, timeout: Duration) -> Self {
+    pub fn new(items: impl Into<Few<Item>>, lease: Duration, timeout: Duration) -> Self {
         Self {
-            items,
+            items: items.into(),
             lease,
             tokens: 1,
             token_floor: 0,
@@ -259,7 +261,7 @@ pub enum Acquired {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The tokens of each item, in the order of the request.
-    pub tokens: Vec<TokenRange>,
+    pub tokens: Few<TokenRange>,
     /// When the store granted it.
     pub server_time: ServerTime,
 }
@@ -313,7 +315,7 @@ pub struct Busy {
 #[derive(Clone, Debug)]
 pub struct ReleaseRequest {
     /// The holds, as they were acquired.
-    pub items: Vec<Item>,
+    pub items: Few<Item>,
     /// Zero: release now. Else: keep the keys taken, but only for this long from now, then let them expire. Never
     /// lengthens.
     pub linger: Duration,
@@ -348,7 +350,7 @@ pub enum ListenerPolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// For each item: whether its owner still held it, in whatever kind.
-    pub held: Vec<bool>,
+    pub held: Few<bool>,
     /// How many others listened for the release, in this process or elsewhere, a hint: only whether it is zero counts.
     /// [`own_watches`](ReleaseRequest::own_watches) are not counted. A lingering release may leave it at zero, and one that
     /// leaves other readers behind does: nobody is told of it.

@@ -71,7 +71,7 @@ async fn is_listened_to(store: &Arc<dyn LockStore>, key: LockKey) -> bool {
         return false; // that is a leak of another kind
     }
     let request = ReleaseRequest {
-        items: vec![item],
+        items: [item].into(),
         linger: Duration::ZERO,
         then: None,
         own_watches: 0,

@@ -141,7 +141,7 @@ impl ServerClock {
         let request = Arc::new(AcquireRequest::new(vec![item.clone()], second, second));
         let Acquired::Granted(granted) = store.acquire(request).await.unwrap() else { panic!("held") };
         let request = ReleaseRequest {
-            items: vec![item],
+            items: [item].into(),
             linger: Duration::ZERO,
             then: None,
             own_watches: 0,
@@ -232,7 +232,7 @@ impl LockStore for GatedStore {
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
         if self.has(Bug::LosesReleases) {
-            let held = vec![true; request.items.len()];
+            let held = vec![true; request.items.len()].into();
             let released = Released { held, other_listeners: 0, echo: false, then: None };
             return Box::pin(async { Ok(released) });
         }

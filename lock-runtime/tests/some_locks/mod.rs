@@ -11,11 +11,12 @@ pub(crate) async fn some_locks() {
     let locks = LockManager::connect("memory:").await.unwrap();
     let orders = || locks.mutex("order:17").name("orders");
     // The first hold has one token, for nobody waits; the one behind it is made for those who do.
-    let (first, second, third) = tokio::join!(
-        async { drop(orders().acquire().await.unwrap()) },
-        async { drop(orders().acquire().await.unwrap()) },
-        orders().acquire(),
-    );
+    let briefly = async || {
+        let guard = orders().acquire().await.unwrap();
+        tokio::task::yield_now().await;
+        drop(guard);
+    };
+    let (first, second, third) = tokio::join!(briefly(), briefly(), orders().acquire());
     let ((), (), guard) = (first, second, third.unwrap());
     assert!(orders().wait(MS).acquire().await.is_err());
     locks.force_release("order:17").await.unwrap();

@@ -314,7 +314,7 @@ impl LockStore for SimStore {
                 let kind = |kind| if jumps && kind == Kind::Fair { Kind::Mutex } else { kind };
                 let items = request.items.iter().map(|item| Item { kind: kind(item.kind), ..item.clone() });
                 let lease = if lasts { request.lease * 1000 } else { request.lease };
-                let mut other = AcquireRequest::new(items.collect(), lease, request.timeout);
+                let mut other = AcquireRequest::new(items.collect::<Vec<_>>(), lease, request.timeout);
                 other.wait = request.wait;
                 handle.acquire(&other, latest)
             } else if starved {
@@ -345,7 +345,7 @@ impl LockStore for SimStore {
         let takes = takeover.is_some();
         self.call(request.timeout, takeover, keys_of(&request.items), move |handle, latest| {
             if loses {
-                let held = vec![true; request.items.len()];
+                let held = vec![true; request.items.len()].into();
                 return Ok(Released { held, other_listeners: 0, echo: false, then: None });
             }
             let released = handle.release(&request, takes.then_some(latest));

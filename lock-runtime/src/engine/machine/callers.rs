@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 
 use super::inside::stop_watching;
 use super::{
-    Cap, Effects, Ended, Enqueued, Entry, Lingering, LiveEntry, Machine, Order, Patience, Pending, Phase,
-    Polled, Waiter, WaiterState, Wish,
+    Cap, Effects, Ended, Enqueued, Entry, Leaving, Lingering, LiveEntry, Machine, Order, Patience, Pending,
+    Phase, Polled, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
@@ -58,14 +58,14 @@ impl Machine {
             answers: self.answers,
             late: false,
         };
-        self.waiters.insert(id, Box::new(waiter));
+        self.waiters.push(id, Box::new(waiter));
         self.kick(now, effects);
         Ok(Enqueued::Waiting { id, own_task })
     }
 
     /// A waiter's future is polled.
     pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick, waker: &Waker, effects: &mut Effects) -> Polled {
-        let Some(waiter) = self.waiters.get_mut(&id) else {
+        let Some(waiter) = self.waiters.get_mut(id) else {
             return Polled::Failed(AcquireError::ShutDown { key: self.key.clone() });
         };
         match &waiter.state {
@@ -89,7 +89,7 @@ impl Machine {
                 self.kick(now, effects);
             }
         }
-        if let Some(waiter) = self.waiters.get(&id)
+        if let Some(waiter) = self.waiters.get(id)
             && (!waiter.wish.scope.is_empty() || self.lane == Lane::Read)
         {
             let wish = waiter.wish.clone();
@@ -105,7 +105,7 @@ impl Machine {
         }
         // Only for one that is alone, or an answer would wake a whole queue for nothing.
         let woken_soon = self.asking && self.waiters.len() == 1;
-        if let Some(waiter) = self.waiters.get_mut(&id) {
+        if let Some(waiter) = self.waiters.get_mut(id) {
             waiter.late = woken_soon;
             if !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
                 effects.discarded = waiter.waker.replace(waker.clone());
@@ -117,7 +117,7 @@ impl Machine {
     /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
     /// A contender that has parked because somebody else has the key is not about to ask.
     pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick) -> bool {
-        let Some(waiter) = self.waiters.get_mut(&id) else { return false };
+        let Some(waiter) = self.waiters.get_mut(id) else { return false };
         let due_soon = || self.pace.is_due_soon(waiter.wish.replication, now);
         let asking = match self.phase {
             Phase::Calling => self.driver,
@@ -163,6 +163,7 @@ impl Machine {
     pub(crate) fn release(
         &mut self,
         entry: &Entry,
+        leaving: Leaving,
         reserve: impl FnOnce() -> Option<Pending>,
         now: Tick,
         effects: &mut Effects,
@@ -172,7 +173,7 @@ impl Machine {
             return if was_lost { Ended::Lost } else { Ended::NotHeld };
         };
         let Some(at) = live.entries.iter().rposition(|e| e.id == entry.id) else { return Ended::NotHeld };
-        live.entries.remove(at);
+        live.entries.take(at);
         if !live.entries.is_empty() {
             let renewed = live.entries.iter().any(|e| e.renewed);
             let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
@@ -222,9 +223,15 @@ impl Machine {
                 self.kick(now, effects);
                 Ended::Lingering
             } else {
-                let (report, outcome) = oneshot::channel();
-                self.begin_release(Order { report: Some(report), pending }, now, effects);
-                Ended::Releasing(outcome)
+                let (report, ended) = match leaving {
+                    Leaving::Released => {
+                        let (report, outcome) = oneshot::channel();
+                        (Some(report), Ended::Releasing(outcome))
+                    }
+                    Leaving::Dropped => (None, Ended::ReleasingUnheard),
+                };
+                self.begin_release(Order { report, pending }, now, effects);
+                ended
             }
         } else {
             self.leave_to_lease(now, effects);

@@ -1,6 +1,5 @@
 //! Decisions that both sides share: whose turn it is, whether a hold is handed on, whether the driver is needed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use crate::engine::caller::Caller;
 use crate::engine::hold::{Grant, Hold, Lease};
 use crate::engine::registry::Lane;
 use crate::error::{AcquireError, Loss};
-use crate::store::{Kind, ListenerPolicy, MAX_TOKENS};
+use crate::store::{Few, Kind, ListenerPolicy, MAX_TOKENS};
 
 /// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
 pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
@@ -39,8 +38,7 @@ impl Machine {
     }
 
     fn first_where(&self, which: impl Fn(&Waiter) -> bool) -> Option<(u64, &Waiter)> {
-        let first = self.waiters.iter().find(|(_, waiter)| waiter.is_active() && which(waiter));
-        first.map(|(&id, waiter)| (id, &**waiter))
+        self.waiters.iter().find(|(_, waiter)| waiter.is_active() && which(waiter))
     }
 
     /// For whom the key is asked next: the first, or who does not need the replicas that have just not confirmed.
@@ -72,14 +70,12 @@ impl Machine {
 
     /// Takes a waiter out of the queue.
     pub(super) fn take_waiter(&mut self, id: u64, effects: &mut Effects) -> Option<Box<Waiter>> {
-        let mut waiter = self.waiters.remove(&id)?;
+        let mut waiter = self.waiters.remove(id)?;
         effects.discarded = waiter.waker.take();
         self.tries -= usize::from(waiter.wish.patience == Patience::Try);
         self.guests -= usize::from(waiter.wish.guest);
         if self.waiters.is_empty() {
             effects.deserted = true;
-            // An empty map keeps its last node, which has room for eleven waiters, for as long as the key is held.
-            self.waiters = BTreeMap::new();
         }
         Some(waiter)
     }
@@ -155,7 +151,7 @@ impl Machine {
         let (clock, valid) = match &self.phase {
             Phase::Held(held) if held.offer.is_some() => (self.clock, self.has_room(held, now)),
             _ => {
-                if let Some(waiter) = self.waiters.get_mut(&id) {
+                if let Some(waiter) = self.waiters.get_mut(id) {
                     waiter.state = WaiterState::Active;
                 }
                 self.kick(now, effects);
@@ -180,7 +176,7 @@ impl Machine {
         let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, clock, now, waiter.wish.max_hold));
         held.live = Some(Live {
             grant: Arc::clone(&grant),
-            entries: vec![LiveEntry::new(entry_id, &waiter.wish, now)],
+            entries: Few::one(LiveEntry::new(entry_id, &waiter.wish, now)),
             min_hold_end: now + waiter.wish.min_hold,
         });
         let handed_on = held.used > 1;
@@ -197,12 +193,7 @@ impl Machine {
     pub(super) fn next_holder(&self, after: Option<u64>, now: Tick) -> Option<u64> {
         let Phase::Held(held) = &self.phase else { return None };
         let active = Waiter::is_active;
-        let behind = after.and_then(|after| {
-            self.waiters
-                .range(after + 1..)
-                .find(|(_, waiter)| active(waiter))
-                .map(|(&id, waiter)| (id, &**waiter))
-        });
+        let behind = after.and_then(|after| self.waiters.from(after + 1).find(|(_, waiter)| active(waiter)));
         let (id, next) = behind.or_else(|| self.first_active())?;
         let good = !self.shut_down
             && self.lane.hands_on()
@@ -239,7 +230,8 @@ impl Machine {
     /// Those who are still offered the hold are not any more.
     pub(super) fn end_offer(&mut self, offer: Option<Offer>, state: &WaiterState) {
         let Some(offer) = offer else { return };
-        for waiter in self.waiters.range_mut(..=offer.last).map(|(_, waiter)| waiter) {
+        let offered = self.waiters.from_mut(0).take_while(|(id, _)| *id <= offer.last);
+        for (_, waiter) in offered {
             if matches!(waiter.state, WaiterState::Offered) {
                 waiter.state = state.clone();
             }
@@ -262,7 +254,7 @@ impl Machine {
         let most = if self.lane == Lane::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
         let fresh = held.used == 0;
         let mut offer = Offer { since: now, open: 0, last: first };
-        for (&id, waiter) in self.waiters.range_mut(first..) {
+        for (id, waiter) in self.waiters.from_mut(first) {
             let fits = waiter.wish.fits(&held.hold) && (fresh || waiter.wish.min_hold.is_zero());
             if !waiter.is_active() || !fits {
                 continue;

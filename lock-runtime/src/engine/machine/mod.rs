@@ -8,14 +8,15 @@ mod inside;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod waiters;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use self::waiters::Waiters;
 use super::caller::Caller;
 use super::hold::{Grant, Hold, Lease, MaxHold};
 use super::pace::Pace;
@@ -26,7 +27,7 @@ use crate::error::{AcquireError, ReleaseError};
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::scope::Scope;
-use crate::store::{Kind, ListenerPolicy, TokenRange};
+use crate::store::{Few, Kind, ListenerPolicy, TokenRange};
 use crate::token::FencingToken;
 
 /// An offer that is not claimed for so long goes to the next waiter.
@@ -183,6 +184,15 @@ pub(crate) struct Effects {
     pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
 }
 
+/// How the owner of an entry gives it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// The outcome is awaited.
+    Released,
+    /// Nobody is there any more.
+    Dropped,
+}
+
 /// What became of a released entry.
 #[derive(Debug)]
 pub(crate) enum Ended {
@@ -192,6 +202,8 @@ pub(crate) enum Ended {
     HandedOn,
     /// The store will be told; the receiver hears the outcome.
     Releasing(oneshot::Receiver<Result<(), ReleaseError>>),
+    /// The same, and nobody is there to hear of it.
+    ReleasingUnheard,
     /// `min_hold` is not over: the key stays taken, the store is told in the background.
     Lingering,
     /// No release can be sent, and nobody here may have it: the lease ends the hold.
@@ -311,7 +323,7 @@ struct Offer {
 struct Live {
     grant: Arc<Grant>,
     /// Innermost last.
-    entries: Vec<LiveEntry>,
+    entries: Few<LiveEntry>,
     min_hold_end: Tick,
 }
 
@@ -372,8 +384,7 @@ pub(crate) struct Machine {
     letting_go: bool,
     clock: Clock,
     phase: Phase,
-    /// Boxed: the smallest map has a node for eleven.
-    waiters: BTreeMap<u64, Box<Waiter>>,
+    waiters: Waiters,
     next_id: u64,
     driver: bool,
     parked: bool,
@@ -413,7 +424,7 @@ impl Machine {
             letting_go: false,
             clock,
             phase: Phase::Free,
-            waiters: BTreeMap::new(),
+            waiters: Waiters::default(),
             next_id: 1,
             driver: false,
             parked: false,

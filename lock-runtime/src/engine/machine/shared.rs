@@ -7,6 +7,7 @@ use super::{Effects, Entry, Held, Live, LiveEntry, Machine, Phase, Wish};
 use crate::clock::Tick;
 use crate::engine::hold::Grant;
 use crate::engine::registry::Lane;
+use crate::store::Few;
 use crate::token::FencingToken;
 
 /// A reader that finds the window of a shared hold over waits so long for its readers to leave, so that others have
@@ -66,7 +67,7 @@ impl Machine {
                 now,
                 None,
             )),
-            entries: Vec::new(),
+            entries: Few::new(),
             min_hold_end: now,
         });
         live.entries.push(LiveEntry::new(entry, wish, now));

@@ -261,8 +261,9 @@ impl World {
                 if !self.guards.is_empty() {
                     let entry = self.guards.remove(n % self.guards.len());
                     let pending = (!full).then(|| self.releases.count());
-                    let ended =
-                        self.act(|machine, now, effects| machine.release(&entry, || pending, now, effects));
+                    let ended = self.act(|machine, now, effects| {
+                        machine.release(&entry, Leaving::Released, || pending, now, effects)
+                    });
                     assert!(!matches!(ended, Ended::NotHeld), "a guard is released once");
                     if let Ended::LeftToLease = ended {
                         assert!(full);
@@ -461,10 +462,10 @@ impl World {
             _ => 0,
         };
         assert_eq!(open, offered.len(), "offers without a hold");
-        let tries = self.machine.waiters.values().filter(|waiter| waiter.wish.patience == Patience::Try);
-        assert_eq!(tries.clone().count(), self.machine.tries);
+        let tries = || self.machine.waiters.values().filter(|waiter| waiter.wish.patience == Patience::Try);
+        assert_eq!(tries().count(), self.machine.tries);
         if let Phase::Held(Held { live: Some(_), .. }) = &self.machine.phase {
-            let told = tries.clone().all(|waiter| matches!(waiter.state, WaiterState::Failed(_)));
+            let told = tries().all(|waiter| matches!(waiter.state, WaiterState::Failed(_)));
             assert!(told, "a try waits behind a guard");
         }
         if let Phase::Held(held) = &self.machine.phase {

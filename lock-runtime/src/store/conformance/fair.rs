@@ -202,6 +202,6 @@ pub(crate) async fn takeover_is_declined(Subject { store, .. }: Subject) {
     let next = Arc::new(waiting(Kind::Fair, "a", 2));
     let then = Some(Takeover { request: next, listeners: ListenerPolicy::Ignore });
     let released = release(&store, ReleaseRequest { then, ..giving_back(vec![fair("a", 1)]) }).await;
-    assert_eq!((released.held, released.then), (vec![true], None));
+    assert_eq!((released.held, released.then), (vec![true].into(), None));
     assert_free(&store, "a").await;
 }

@@ -42,7 +42,7 @@ pub(crate) async fn a_release_grants_the_key_to_the_first_waiter(Subject { store
     let request = waiter("a", 1);
     let mut watch = wait_in_line(&other, &request).await;
     let released = give_back(&store, &wish(Kind::Fair, "a", 9)).await;
-    assert_eq!((released.held, released.echo), (vec![true], false));
+    assert_eq!((released.held, released.echo), (vec![true].into(), false));
 
     let notice = tokio::time::timeout(PATIENCE, watch.notice()).await.unwrap();
     let Notice::Granted { token, server_time } = notice else { panic!("{notice:?}") };

@@ -40,8 +40,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Granted, INTENT_LIFE, Item, KeepItem, KeepRequest, Kept, Kind,
-    LockStatus, LockStore, Notice, ReleaseRequest, Released, Standing, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, INTENT_LIFE, Item, KeepItem, KeepRequest, Kept,
+    Kind, LockStatus, LockStore, Notice, ReleaseRequest, Released, Standing, StoreError, Watch, Withdrawn,
 };
 use crate::key::LockKey;
 use crate::token::{FencingToken, OwnerId};
@@ -169,8 +169,14 @@ async fn busy(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest>
     }
 }
 
-fn giving_back(items: Vec<Item>) -> ReleaseRequest {
-    ReleaseRequest { items, linger: Duration::ZERO, then: None, own_watches: 0, timeout: PATIENCE }
+fn giving_back(items: impl Into<Few<Item>>) -> ReleaseRequest {
+    ReleaseRequest {
+        items: items.into(),
+        linger: Duration::ZERO,
+        then: None,
+        own_watches: 0,
+        timeout: PATIENCE,
+    }
 }
 
 async fn release(store: &Arc<dyn LockStore>, request: ReleaseRequest) -> Released {
@@ -188,7 +194,8 @@ async fn keep_waiter(store: &Arc<dyn LockStore>, item: Item) -> Kept {
     store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()[0]
 }
 
-async fn downgrade(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> Vec<Kept> {
+async fn downgrade(store: &Arc<dyn LockStore>, items: impl Into<Few<Item>>, lease: Duration) -> Vec<Kept> {
+    let items: Few<Item> = items.into();
     let items = items.into_iter().map(|item| KeepItem::hold(item, lease)).collect();
     store.downgrade(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
 }

@@ -259,7 +259,7 @@ pub(crate) async fn takeover_is_declined(Subject { store, .. }: Subject) {
             Some(Takeover { request: Arc::new(wish(kind, "a", 2)), listeners: ListenerPolicy::Ignore });
         let items = vec![item_of(kind, "a", 1)];
         let released = release(&store, ReleaseRequest { then, ..giving_back(items) }).await;
-        assert_eq!((released.held, released.then), (vec![true], None));
+        assert_eq!((released.held, released.then), (vec![true].into(), None));
         assert_free(&store, "a").await;
     }
 }

@@ -9,7 +9,7 @@ fn lingering(items: Vec<Item>, linger: Duration) -> ReleaseRequest {
 pub(crate) async fn release_frees_the_key(Subject { store, other, .. }: Subject) {
     grant(&store, request(&["a"], 1)).await;
     let released = release(&store, giving_back(items(&["a"], 1))).await;
-    assert_eq!(released, Released { held: vec![true], other_listeners: 0, echo: false, then: None });
+    assert_eq!(released, Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None });
     assert_free(&store, "a").await;
     grant(&other, request(&["a"], 2)).await;
 }

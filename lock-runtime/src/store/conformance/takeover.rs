@@ -84,7 +84,7 @@ pub(crate) async fn takeover_of_two_items(Subject { store, other, .. }: Subject)
     let mut waiter = watch(&other, &["b"]).await;
     grant(&store, request(&["a", "b"], 1)).await;
     let released = release(&store, passing_on(&["a", "b"], ListenerPolicy::Respect).0).await;
-    assert_eq!((released.held, released.then), (vec![true, true], None));
+    assert_eq!((released.held, released.then), (vec![true, true].into(), None));
     assert_free(&store, "a").await;
     assert_free(&store, "b").await;
     assert_hears(&mut waiter).await;
@@ -92,20 +92,20 @@ pub(crate) async fn takeover_of_two_items(Subject { store, other, .. }: Subject)
 
 pub(crate) async fn takeover_needs_a_release_that_freed_something(Subject { store, .. }: Subject) {
     let released = release(&store, passing_on(&["a"], ListenerPolicy::Ignore).0).await;
-    assert_eq!((released.held, released.then), (vec![false], None));
+    assert_eq!((released.held, released.then), (vec![false].into(), None));
     assert_free(&store, "a").await;
     assert_eq!(status(&store, "a").await.last_token, None);
 
     grant(&store, request(&["a"], 3)).await;
     let released = release(&store, passing_on(&["a"], ListenerPolicy::Ignore).0).await;
-    assert_eq!((released.held, released.then), (vec![false], None));
+    assert_eq!((released.held, released.then), (vec![false].into(), None));
     assert_held_by(&store, "a", 3).await;
 }
 
 pub(crate) async fn takeover_needs_a_release_that_freed_every_item(Subject { store, .. }: Subject) {
     grant(&store, request(&["a"], 1)).await;
     let released = release(&store, passing_on(&["a", "b"], ListenerPolicy::Ignore).0).await;
-    assert_eq!((released.held, released.then), (vec![true, false], None));
+    assert_eq!((released.held, released.then), (vec![true, false].into(), None));
     assert_free(&store, "a").await;
     assert_free(&store, "b").await;
 }
@@ -114,7 +114,7 @@ pub(crate) async fn takeover_does_not_follow_a_lingering_release(Subject { store
     grant(&store, request(&["a"], 1)).await;
     let (request, _) = passing_on(&["a"], ListenerPolicy::Ignore);
     let released = release(&store, ReleaseRequest { linger: LONG / 2, ..request }).await;
-    assert_eq!((released.held, released.then), (vec![true], None));
+    assert_eq!((released.held, released.then), (vec![true].into(), None));
     assert_held_by(&store, "a", 1).await;
     assert_remaining(&store, "a", LONG / 2).await;
 }

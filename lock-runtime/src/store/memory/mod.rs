@@ -206,9 +206,10 @@ impl Handle {
 
     fn acquire_in_time(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
         request.refuse_replication()?;
-        self.acquire(request, self.stamp(request))
+        self.step(request.items.len(), |step| step.acquire(request, request.stamp(step.moment.server_time))).0
     }
 
+    #[cfg(feature = "testing")]
     fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
         self.step(request.items.len(), |step| step.acquire(request, latest)).0
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};
+use crate::store::{Few, Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};
 use crate::token::OwnerId;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
         kind: Kind::Mutex,
         owner: OwnerId::new(owner),
     });
-    Arc::new(AcquireRequest::new(items.collect(), SECOND, SECOND))
+    Arc::new(AcquireRequest::new(items.collect::<Few<_>>(), SECOND, SECOND))
 }
 
 fn giving_back(keys: &[&str], owner: &str, next: Option<Arc<AcquireRequest>>) -> Arc<ReleaseRequest> {
@@ -363,7 +363,7 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
     let impossible = AcquireRequest::new(items, SECOND, SECOND).token_floor(u64::MAX);
     assert!(granted(&store, &["a"], "a").await);
     let released = store.release(giving_back(&["a"], "a", Some(Arc::new(impossible)))).await.unwrap();
-    assert_eq!((released.held, released.then, released.echo), (vec![true], None, true));
+    assert_eq!((released.held, released.then, released.echo), (vec![true].into(), None, true));
     assert_eq!(watch.try_notice(), Some(Notice::Retry));
 
     // Nor does it come late.
@@ -375,7 +375,7 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
     tokio::time::advance(SECOND * 3 / 4).await;
     let request = giving_back(&["a"], "a", Some(late));
     let (released, echo) = store.handle.step(1, |step| step.release(&request, Some(latest)));
-    assert_eq!((released.held, released.then), (vec![true], None));
+    assert_eq!((released.held, released.then), (vec![true].into(), None));
     assert_eq!(echo, Echo(true));
     assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
 }

@@ -12,7 +12,7 @@ use super::undo;
 use super::votes::{Tally, Verdict, Vote};
 use crate::clock::Tick;
 use crate::store::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, Kind, LockStore, ServerTime, StoreError,
+    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, Kind, LockStore, ServerTime, StoreError,
     StoreErrorKind, WAITER_LIFE,
 };
 
@@ -253,7 +253,7 @@ impl Ballot {
                 }
             });
         }
-        Ok(Some(Granted { tokens: counters.tokens(), server_time }))
+        Ok(Some(Granted { tokens: counters.tokens().into(), server_time }))
     }
 
     /// Gives back what the attempt has got, before `refusal` is told.
@@ -298,7 +298,7 @@ impl Ballot {
                 (Role::Vote, Kind::Fair) => Item { kind: Kind::Mutex, ..item.clone() },
                 _ => item.clone(),
             });
-            let part = AcquireRequest::new(items.collect(), request.lease, self.step);
+            let part = AcquireRequest::new(items.collect::<Few<_>>(), request.lease, self.step);
             let part = part.tokens(request.tokens).token_floor(request.token_floor.max(u64::from(fair)));
             match request.wait {
                 Some(wait) if role == Role::Gate => part.queued(wait),

@@ -7,7 +7,7 @@ use super::calls::{Answers, Quorum};
 use super::{merge, undo};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::store::{ReleaseRequest, Released, StoreError};
+use crate::store::{Few, ReleaseRequest, Released, StoreError};
 
 /// What the stores have said.
 struct Count {
@@ -50,12 +50,12 @@ pub(super) async fn release(
     let mut count = Count {
         held: vec![vec![None; quorum.len()]; request.items.len()],
         answered: 0,
-        released: Released { held: Vec::new(), other_listeners: 0, echo: false, then: None },
+        released: Released { held: Few::new(), other_listeners: 0, echo: false, then: None },
         errors: Vec::new(),
     };
     loop {
         let open = answers.open();
-        let held: Option<Vec<bool>> = count.held.iter().map(|held| merge::held(held, open)).collect();
+        let held: Option<Few<bool>> = count.held.iter().map(|held| merge::held(held, open)).collect();
         let enough = count.answered >= quorum.majority();
         if let Some(held) = held.filter(|_| enough || open == 0) {
             count.released.held = held;

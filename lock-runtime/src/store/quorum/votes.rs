@@ -193,7 +193,7 @@ mod tests {
 
     fn yes() -> Vote {
         let tokens = vec![TokenRange { first: 1, last: 1 }];
-        Vote::Yes(Granted { tokens, server_time: ServerTime::from_micros(1) })
+        Vote::Yes(Granted { tokens: tokens.into(), server_time: ServerTime::from_micros(1) })
     }
 
     fn no(remaining: u32) -> Vote {

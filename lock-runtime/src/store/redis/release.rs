@@ -18,7 +18,7 @@ use super::script::{self, Invocation};
 use super::singles::ReleaseOne;
 use super::steps::{locks, locks_and_counters, millis, owners, owners_and_channels};
 use crate::store::{
-    Acquired, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, StoreError, Takeover,
+    Acquired, Few, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, StoreError, Takeover,
 };
 
 impl Node {
@@ -96,7 +96,7 @@ impl Node {
         };
         let value = self.connector.run(ready, &invocation).await?;
         let held = reply::flags(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
-        Ok(Released { held, other_listeners: 0, echo: false, then: None })
+        Ok(Released { held: held.into(), other_listeners: 0, echo: false, then: None })
     }
 
     async fn take_over(
@@ -144,7 +144,7 @@ impl Node {
         request: &ReleaseRequest,
         names: &[Names<'_>],
     ) -> Released {
-        let mut released = Released { held: Vec::new(), other_listeners: 0, echo: false, then: None };
+        let mut released = Released { held: Few::new(), other_listeners: 0, echo: false, then: None };
         for ((freed, item), names) in freed.iter().zip(&request.items).zip(names) {
             released.held.push(*freed != Freed::NotHeld);
             let told = match *freed {

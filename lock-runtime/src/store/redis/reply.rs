@@ -110,7 +110,7 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
     if let Some(top) = int(value) {
         let top = u64::try_from(top).ok()?;
         return Some(Grant::Done(Acquired::Granted(Granted {
-            tokens: vec![TokenRange::ending_at(top, tokens); items],
+            tokens: vec![TokenRange::ending_at(top, tokens); items].into(),
             server_time: ServerTime::from_micros(top.saturating_sub(u64::from(tokens))),
         })));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::plain::{Model, Waiter};
 use super::*;
-use crate::store::{Item, KeepItem, ListenerPolicy, Notice, Standing, Takeover, TokenRange};
+use crate::store::{Few, Item, KeepItem, ListenerPolicy, Notice, Standing, Takeover, TokenRange};
 use crate::token::OwnerId;
 
 pub(super) struct Pair {
@@ -142,10 +142,11 @@ impl Pair {
         let items = items.to_vec();
         let linger = Duration::from_millis(linger_ms);
         let places = places(&items, owner);
-        let request = ReleaseRequest { items: places, linger, then: None, own_watches: 0, timeout: TIMEOUT };
+        let request =
+            ReleaseRequest { items: places.into(), linger, then: None, own_watches: 0, timeout: TIMEOUT };
         let released = self.store.release(Arc::new(request)).await.unwrap();
         let held: Vec<_> = items.iter().map(|place| self.end(*place, owner, linger_ms, noise)).collect();
-        assert_eq!((released.held, released.then, released.echo), (held, None, false));
+        assert_eq!((&*released.held, released.then, released.echo), (&*held, None, false));
     }
 
     async fn take_over(&mut self, keys: &[usize], owner: u8, next: u8, respect: bool, noise: &mut Noise) {
@@ -156,7 +157,7 @@ impl Pair {
         let request = Arc::new(AcquireRequest::new(places(&items, next), lease, TIMEOUT).tokens(3));
         let listeners = if respect { ListenerPolicy::Respect } else { ListenerPolicy::Ignore };
         let release = ReleaseRequest {
-            items: places(&items, owner),
+            items: places(&items, owner).into(),
             linger: Duration::ZERO,
             then: Some(Takeover { request, listeners }),
             own_watches: 0,
@@ -167,14 +168,14 @@ impl Pair {
         let released = self.store.release(Arc::new(release)).await.unwrap();
         let held: Vec<_> = items.iter().map(|place| self.end(*place, owner, 0, noise)).collect();
         let freed = held.iter().all(|held| *held);
-        assert_eq!((released.held, released.other_listeners > 0), (held.clone(), held.contains(&true)));
+        assert_eq!((&*released.held, released.other_listeners > 0), (&*held, held.contains(&true)));
         // The other handle listens all the time.
         let expected = (freed && !respect).then(|| self.model.acquire(&wish, 0, micros).unwrap());
         if let Some(ranges) = &expected {
             self.check_all(&items, &before, ranges);
             noise.ended.clear();
         }
-        assert_eq!(released.then.map(|granted| granted.tokens), expected);
+        assert_eq!(released.then.map(|granted| granted.tokens), expected.map(Few::from));
     }
 
     async fn keep(&mut self, items: &[Place], owner: u8, lease_ms: u64) {

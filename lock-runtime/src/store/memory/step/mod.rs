@@ -16,7 +16,7 @@ use crate::clock::Tick;
 use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, Busy, Granted, KeepItem, Kept, Kind, ListenerPolicy, MAX_TOKENS, Notice,
+    AcquireRequest, Acquired, Busy, Few, Granted, KeepItem, Kept, Kind, ListenerPolicy, MAX_TOKENS, Notice,
     ReleaseRequest, Released, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
     Withdrawn,
 };
@@ -59,7 +59,7 @@ impl Step<'_> {
         in_time(server_time, latest)?;
         check_items(request)?;
         // Whatever can fail comes before the first change.
-        let mut tokens = Vec::with_capacity(request.items.len());
+        let mut tokens = Few::new();
         for (index, item) in request.items.iter().enumerate() {
             let mut top = 0;
             if let Some(entry) = self.table.get(self.prefix, &item.key) {
@@ -126,7 +126,7 @@ impl Step<'_> {
     /// Gives the items back. `latest` is that of the takeover, if there is one.
     pub(super) fn release(&mut self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         let now = self.moment.now;
-        let mut held = Vec::with_capacity(request.items.len());
+        let mut held = Few::new();
         let mut listeners = Vec::new();
         for item in &request.items {
             let Some(entry) = self.table.get(self.prefix, &item.key) else {

@@ -308,8 +308,13 @@ pub(super) async fn is_busy(store: &Arc<dyn LockStore>, number: u32) -> bool {
 
 pub(super) async fn release(store: &Arc<dyn LockStore>, number: u32) -> Result<Released, StoreError> {
     let items = vec![item("a", number)];
-    let request =
-        ReleaseRequest { items, linger: Duration::ZERO, then: None, own_watches: 0, timeout: TIMEOUT };
+    let request = ReleaseRequest {
+        items: items.into(),
+        linger: Duration::ZERO,
+        then: None,
+        own_watches: 0,
+        timeout: TIMEOUT,
+    };
     store.release(Arc::new(request)).await
 }
 

@@ -109,7 +109,8 @@ async fn give_back(store: &Arc<dyn LockStore>, number: u32) {
     let items = vec![fair(number)];
     let timeout = SECOND * 2;
     let linger = Duration::ZERO;
-    let request = crate::store::ReleaseRequest { items, linger, then: None, own_watches: 0, timeout };
+    let request =
+        crate::store::ReleaseRequest { items: items.into(), linger, then: None, own_watches: 0, timeout };
     assert_eq!(store.release(Arc::new(request)).await.unwrap().held, [true]);
 }
 

@@ -16,7 +16,7 @@ use super::steps::{Part, in_order};
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::{
-    AcquireRequest, Acquired, Busy, Granted, Item, ServerTime, StoreError, StoreErrorKind, TokenRange,
+    AcquireRequest, Acquired, Busy, Few, Granted, Item, ServerTime, StoreError, StoreErrorKind, TokenRange,
 };
 use crate::sync::lock;
 
@@ -69,7 +69,7 @@ impl Cluster {
         let refused = self.refusals.of(request);
         let mut order: Vec<_> = parts.iter().collect();
         order.sort_by_key(|part| Some(part.slot) != refused);
-        let mut taken: Vec<(&Part<Item>, Vec<TokenRange>)> = Vec::new();
+        let mut taken: Vec<(&Part<Item>, Few<TokenRange>)> = Vec::new();
         let mut at = ServerTime::from_micros(0);
         for part in order {
             let answer = Box::pin(self.acquire_part(request, part, None, deadline)).await;
@@ -97,11 +97,11 @@ impl Cluster {
         self.refusals.forget(request);
         let none = TokenRange { first: 1, last: 0 };
         let tokens = taken.into_iter().map(|(part, tokens)| (part.places.clone(), tokens));
-        Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none), server_time: at }))
+        Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none).into(), server_time: at }))
     }
 
     /// Gives the parts that were taken back. The error is one after which all of them are withdrawn.
-    async fn undo(&self, taken: &[(&Part<Item>, Vec<TokenRange>)], deadline: Tick) -> Result<(), StoreError> {
+    async fn undo(&self, taken: &[(&Part<Item>, Few<TokenRange>)], deadline: Tick) -> Result<(), StoreError> {
         // Also when there is hardly any time left.
         let deadline = deadline.max(self.now() + self.options.call_timeout / 4);
         let undone = join(taken.iter().map(|(part, _)| self.withdraw_part(part, deadline))).await;

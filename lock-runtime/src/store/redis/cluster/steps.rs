@@ -16,7 +16,7 @@ use super::slots::slot;
 use super::{Cluster, is_split};
 use crate::clock::Tick;
 use crate::store::{
-    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, ListenerPolicy, ReleaseRequest,
+    AcquireRequest, Acquired, Few, Item, KeepItem, KeepRequest, Kept, Kind, ListenerPolicy, ReleaseRequest,
     Released, ServerTime, StoreError, StoreErrorKind, Withdrawn,
 };
 
@@ -43,7 +43,7 @@ pub(super) fn parts<T>(items: impl IntoIterator<Item = (u16, T)>) -> Vec<Part<T>
 
 /// Answers in the order of the request, from those of its parts. What no part has an answer for is `missing`.
 pub(super) fn in_order<T: Clone>(
-    answers: impl IntoIterator<Item = (Vec<usize>, Vec<T>)>,
+    answers: impl IntoIterator<Item = (Vec<usize>, impl IntoIterator<Item = T>)>,
     missing: T,
 ) -> Vec<T> {
     let answers: Vec<_> = answers.into_iter().collect();
@@ -273,13 +273,17 @@ impl Cluster {
         Box::pin(async move {
             let of_parts: Vec<_> = parts
                 .iter()
-                .map(|part| ReleaseRequest { items: part.items.clone(), then: None, ..request.clone() })
+                .map(|part| ReleaseRequest {
+                    items: part.items.clone().into(),
+                    then: None,
+                    ..request.clone()
+                })
                 .collect();
             let each =
                 parts.iter().zip(&of_parts).map(|(part, request)| self.release_part(part, request, deadline));
             let each = join(each).await;
             let done = each.iter().any(Result::is_ok);
-            let mut all = Released { held: Vec::new(), other_listeners: 0, echo: false, then: None };
+            let mut all = Released { held: Few::new(), other_listeners: 0, echo: false, then: None };
             let mut held = Vec::new();
             for (part, released) in parts.iter().zip(each) {
                 let released = match released {
@@ -295,7 +299,7 @@ impl Cluster {
                 all.echo |= released.echo;
                 held.push((part.places.clone(), released.held));
             }
-            all.held = in_order(held, false);
+            all.held = in_order(held, false).into();
             Ok(all)
         })
     }

@@ -84,7 +84,7 @@ async fn a_waiter_is_woken_by_the_move_of_its_slot_and_hears_of_the_release_afte
     while watch.try_notice().is_some() {}
 
     let released = release(&holder, &mine).await.unwrap();
-    assert_eq!((released.held, released.other_listeners), (vec![true], 1));
+    assert_eq!((released.held, released.other_listeners), (vec![true].into(), 1));
     assert_eq!(notice(&mut watch).await, Notice::Retry);
     granted(&waiter, &[item("a")]).await;
 }

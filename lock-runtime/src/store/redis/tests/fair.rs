@@ -98,7 +98,7 @@ async fn a_release_grants_the_lock_to_the_head() {
     let behind = rig.deadline(second.owner.as_str()).await;
     let mut channel = Subscription::start(&rig.server, &format!("{CHANNEL}:{}", first.owner.as_str())).await;
     let released = rig.release(&holder).await;
-    assert_eq!((released.held, released.other_listeners, released.echo), (vec![true], 1, false));
+    assert_eq!((released.held, released.other_listeners, released.echo), (vec![true].into(), 1, false));
     let message = channel.next().await;
     let counter: String = rig.run(&["GET", COUNTER]).await;
     let (token, micros) = message.strip_prefix("g:").unwrap().split_once(':').unwrap();

@@ -17,7 +17,7 @@ async fn a_lock_is_taken_once_and_given_back() {
 
     assert_eq!(release(&store, std::slice::from_ref(&second)).await.unwrap().held, [false]);
     let released = release(&store, std::slice::from_ref(&first)).await.unwrap();
-    assert_eq!(released, Released { held: vec![true], other_listeners: 0, echo: false, then: None });
+    assert_eq!(released, Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None });
     assert_eq!(release(&store, std::slice::from_ref(&first)).await.unwrap().held, [false], "sent again");
 
     let next = super::granted(&store, &[second]).await;

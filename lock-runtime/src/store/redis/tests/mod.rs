@@ -117,7 +117,7 @@ async fn busy(store: &RedisStore, items: &[Item]) -> Busy {
 
 fn release_request(items: &[Item]) -> ReleaseRequest {
     ReleaseRequest {
-        items: items.to_vec(),
+        items: items.to_vec().into(),
         linger: Duration::ZERO,
         then: None,
         own_watches: 0,

@@ -205,7 +205,7 @@ async fn the_last_reader_says_0_and_a_writer_says_1() {
     granted(&store, &one).await;
     granted(&store, &two).await;
     let released = release(&store, &one).await.unwrap();
-    assert_eq!(released, Released { held: vec![true], other_listeners: 0, echo: false, then: None });
+    assert_eq!(released, Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None });
     assert!(heard(&server, &mut waiter).await.is_empty(), "the lock is not free");
     assert_eq!(release(&store, &two).await.unwrap().other_listeners, 1);
     assert_eq!(heard(&server, &mut waiter).await, ["0"]);
@@ -474,7 +474,7 @@ async fn a_takeover_of_readers_and_writers_is_declined() {
             store.release(Arc::new(ReleaseRequest { then: Some(then), ..release_request(&mine) })).await;
         assert_eq!(
             released.unwrap(),
-            Released { held: vec![true], other_listeners: 0, echo: false, then: None }
+            Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None }
         );
         assert!(next.latest().is_none(), "never sent");
     }

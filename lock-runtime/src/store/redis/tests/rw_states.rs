@@ -197,7 +197,7 @@ async fn a_user_without_channel_rights_releases_all_the_same() {
     granted(&store, &mine).await;
     assert_eq!(downgrade(&store, &mine[1..2], LEASE).await, [Kept::Renewed]);
     let released = release(&store, &mine).await.unwrap();
-    assert_eq!((released.held, released.other_listeners), (vec![true; 3], 0));
+    assert_eq!((released.held, released.other_listeners), (vec![true; 3].into(), 0));
     assert!(!server.keys().await.iter().any(|key| !key.starts_with("redisson_lock_token")));
     assert!(!store.watch(Arc::new(request(&mine))).await.unwrap().is_confirmed());
 }

@@ -314,7 +314,7 @@ async fn nobody_grants_it_for_those_who_want_it_confirmed() {
     let mut releasing = release_request(&mine);
     releasing.then = Some(takeover);
     let released = store.release(Arc::new(releasing)).await.unwrap();
-    assert_eq!((released.held, released.then), (vec![true], None));
+    assert_eq!((released.held, released.then), (vec![true].into(), None));
     assert!(!primary.keys().await.contains(&"lock:a".to_owned()));
 
     let (first, second) = ([item_of(Kind::Fair, "f")], [item_of(Kind::Fair, "f")]);

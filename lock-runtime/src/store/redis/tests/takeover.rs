@@ -75,7 +75,7 @@ async fn listeners_of_others_stop_a_takeover_unless_they_are_ignored() {
     let after = Arc::new(request(&[item("a")]));
     let released =
         store.release(takeover_with(&next.items, &after, ListenerPolicy::Respect, 1)).await.unwrap();
-    assert_eq!((released.held.as_slice(), released.other_listeners), ([true].as_slice(), 1));
+    assert_eq!((&*released.held, released.other_listeners), ([true].as_slice(), 1));
     assert!(released.then.is_none());
     assert!(holder(&server, "lock:a").await.is_empty());
 
@@ -144,7 +144,7 @@ async fn a_takeover_that_fails_still_releases() {
         let _: () = server.command(&["SET", "redisson_lock_token:{lock:a}", value]).await;
         let next = Arc::new(request(&[item("a")]));
         let released = store.release(takeover(&mine, &next, ListenerPolicy::Respect)).await.unwrap();
-        assert_eq!((released.held.as_slice(), &released.then), ([true].as_slice(), &None), "{value}");
+        assert_eq!((&*released.held, &released.then), ([true].as_slice(), &None), "{value}");
         assert!(holder(&server, "lock:a").await.is_empty());
     }
     let mine = [item("a")];
@@ -154,7 +154,7 @@ async fn a_takeover_that_fails_still_releases() {
     let _: () = server.command(&["RPUSH", "redisson_lock_token:{lock:a}", "x"]).await;
     let next = Arc::new(request(&[item("a")]));
     let released = store.release(takeover(&mine, &next, ListenerPolicy::Respect)).await.unwrap();
-    assert_eq!((released.held.as_slice(), &released.then), ([true].as_slice(), &None));
+    assert_eq!((&*released.held, &released.then), ([true].as_slice(), &None));
 }
 
 #[tokio::test]
