@@ -1,6 +1,7 @@
 //! [`Timers`]: the one timer structure of a manager.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
 
 use tokio::sync::Notify;
@@ -38,9 +39,28 @@ pub(crate) struct Timers {
 #[derive(Debug, Default)]
 struct Inner {
     queue: BTreeMap<(Tick, u64), Job>,
-    due: HashMap<u64, Tick>,
+    due: HashMap<u64, Tick, BuildHasherDefault<Spread>>,
     /// What the timekeeper sleeps for.
     sleeping_until: Option<Tick>,
+}
+
+/// Hashes the numbers of jobs, which the engine counts: nobody else chooses them, so they only have to be spread.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(self.0 ^ u64::from(byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 by the golden ratio. The table takes its place from the low bits and a tag from the high ones.
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
 }
 
 impl Timers {

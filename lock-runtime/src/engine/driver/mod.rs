@@ -260,7 +260,8 @@ impl Driver {
         let hold = Hold::new(engine.new_id(), item, lease, since, engine.runtime.clone());
         let hold = hold.of(&self.key).until(since, direct).with_unanswered(unanswered);
         let hold = Arc::new(hold);
-        if !hold.is_valid(engine.clock.now()) {
+        let now = engine.clock.now();
+        if !hold.is_valid(now) {
             // It is asked for again, under the same owner: the hold may still be there.
             self.unanswered = hold.unanswered().is_some();
             self.queued = Some(request);
@@ -268,7 +269,7 @@ impl Driver {
             return;
         }
         let tokens = TokenRange { first: token.get(), last: token.get() };
-        self.hold_granted(&hold, tokens, server_time);
+        self.hold_granted(&hold, tokens, server_time, now);
         if matches!(lease, Lease::Fixed(_)) {
             // Counted from when it was last known to wait, and of a direct grant's length: it is less than what was asked
             // for. Goes on by itself; the hold's deadline tells how it went.

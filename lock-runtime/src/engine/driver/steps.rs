@@ -214,15 +214,21 @@ impl Driver {
             self.failed(engine.overdue(), request.replication);
             return;
         }
-        self.hold_granted(&hold, tokens, granted.server_time);
+        self.hold_granted(&hold, tokens, granted.server_time, now);
     }
 
-    pub(super) fn hold_granted(&self, hold: &Arc<Hold>, tokens: TokenRange, server_time: ServerTime) {
+    pub(super) fn hold_granted(
+        &self,
+        hold: &Arc<Hold>,
+        tokens: TokenRange,
+        server_time: ServerTime,
+        now: Tick,
+    ) {
         let window = self.engine.window(hold.lease);
-        self.act(|machine, now, effects| {
+        self.act_at(now, |machine, now, effects| {
             machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
         });
-        self.engine.watch_of(&self.key, hold, || keeper::next_renewal(hold, self.engine.clock.now()));
+        self.engine.watch_of(&self.key, hold, || keeper::next_renewal(hold, now));
     }
 
     fn release(

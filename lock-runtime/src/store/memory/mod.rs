@@ -209,7 +209,7 @@ impl Handle {
         self.step(request.items.len(), |step| step.acquire(request, request.stamp(step.moment.server_time))).0
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
         self.step(request.items.len(), |step| step.acquire(request, latest)).0
     }
