@@ -17,7 +17,7 @@ use tokio::time::{Instant, advance, sleep};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Passes everything on to a memory store.
+/// What is asked in place.
 #[derive(Debug, Default)]
 struct Counts {
     acquires: AtomicUsize,
@@ -39,6 +39,7 @@ enum Answers {
     Later,
 }
 
+/// Passes everything on to a memory store.
 struct Wrapped {
     inner: Arc<dyn LockStore>,
     answers: Answers,
@@ -46,12 +47,6 @@ struct Wrapped {
 }
 
 impl Wrapped {
-    /// A store, and what is counted of it.
-    fn new(inner: Arc<dyn LockStore>, answers: Answers) -> (Arc<dyn LockStore>, Arc<Counts>) {
-        let counts = Arc::<Counts>::default();
-        (Arc::new(Self { inner, answers, counts: Arc::clone(&counts) }), counts)
-    }
-
     fn in_place(&self) -> &dyn AtOnce {
         self.inner.at_once().expect("the memory store answers in place")
     }
@@ -128,8 +123,9 @@ impl AtOnce for Wrapped {
 /// A manager on such a store, and a rival of it.
 fn managers(answers: Answers) -> (LockManager, LockManager, Arc<Counts>) {
     let memory = testing::memory_store();
-    let (store, counts) = Wrapped::new(Arc::clone(&memory), answers);
-    let locks = testing::manager_on(LockManager::builder(), store);
+    let counts = Arc::<Counts>::default();
+    let store = Wrapped { inner: Arc::clone(&memory), answers, counts: Arc::clone(&counts) };
+    let locks = testing::manager_on(LockManager::builder(), Arc::new(store));
     (locks, testing::manager_on(LockManager::builder(), memory), counts)
 }
 

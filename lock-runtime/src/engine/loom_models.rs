@@ -104,6 +104,26 @@ fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
 }
 
 #[test]
+fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::Watchdog(LEASE));
+        let grant = grant(&hold);
+        let listener = spawn({
+            let grant = Arc::clone(&grant);
+            move || {
+                let follower = CancellationToken::new();
+                grant.cancel_with_it(&follower);
+                (grant.cancellation_token(), follower)
+            }
+        });
+        hold.mark_lost(Loss::TakenAway);
+        assert!(grant.signal_lost(), "the first to tell");
+        let (signal, follower) = listener.join().unwrap();
+        assert!(signal.is_cancelled() && follower.is_cancelled(), "a loss that nobody told of");
+    });
+}
+
+#[test]
 fn a_hold_is_lost_once_and_for_one_reason() {
     model(|runtime| {
         let hold = hold(&runtime, Lease::Watchdog(LEASE));

@@ -232,7 +232,7 @@ impl Driver {
         match release::send(&engine, &releasing.hold, takeover, releasing.watches, report, first, note).await
         {
             Sent::Answered { sent, released } => {
-                self.released(&releasing, released, sent, engine.clock.now());
+                self.released(&releasing, &released, sent, engine.clock.now());
             }
             Sent::GivenUp => self.act(|machine, now, _| machine.on_released(now, None)),
         }

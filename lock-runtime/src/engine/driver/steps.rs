@@ -264,7 +264,7 @@ impl Driver {
                 let mut releasing = releasing;
                 engine.rtt.record(sent, *now);
                 release::answered(&engine, &releasing.hold, &released, false, releasing.report.take());
-                self.released(&releasing, released, sent, *now);
+                self.released(&releasing, &released, sent, *now);
                 None
             }
             Err(error) => Some(Awaited::Release { releasing, first: Some(error) }),
@@ -272,7 +272,7 @@ impl Driver {
     }
 
     /// The store has answered the release that was sent at `sent`.
-    pub(super) fn released(&mut self, releasing: &Releasing, released: Released, sent: Tick, now: Tick) {
+    pub(super) fn released(&mut self, releasing: &Releasing, released: &Released, sent: Tick, now: Tick) {
         if let (Some((again, takeover)), Some(granted)) = (&releasing.then, &released.then) {
             self.act_at(now, |machine, _, _| machine.on_taken_over());
             self.granted(&takeover.request, again.lease, sent, now, granted);

@@ -24,7 +24,7 @@ impl Machine {
     pub(super) fn is_busy_for_a_try(&self) -> bool {
         // A stale one is not waiting as long as nobody polls it.
         let waits = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active | WaiterState::Offered);
-        let others = self.waiters.values().any(|waiter| waits(waiter));
+        let others = self.waiters.values().any(waits);
         others || matches!(self.phase, Phase::Held(_) | Phase::Lingering { .. })
     }
 
@@ -193,7 +193,8 @@ impl Machine {
     pub(super) fn next_holder(&self, after: Option<u64>, now: Tick) -> Option<u64> {
         let Phase::Held(held) = &self.phase else { return None };
         let active = Waiter::is_active;
-        let behind = after.and_then(|after| self.waiters.from(after + 1).find(|(_, waiter)| active(waiter)));
+        let behind =
+            after.and_then(|after| self.waiters.starting(after + 1).find(|(_, waiter)| active(waiter)));
         let (id, next) = behind.or_else(|| self.first_active())?;
         let good = !self.shut_down
             && self.lane.hands_on()
@@ -230,7 +231,7 @@ impl Machine {
     /// Those who are still offered the hold are not any more.
     pub(super) fn end_offer(&mut self, offer: Option<Offer>, state: &WaiterState) {
         let Some(offer) = offer else { return };
-        let offered = self.waiters.from_mut(0).take_while(|(id, _)| *id <= offer.last);
+        let offered = self.waiters.starting_mut(0).take_while(|(id, _)| *id <= offer.last);
         for (_, waiter) in offered {
             if matches!(waiter.state, WaiterState::Offered) {
                 waiter.state = state.clone();
@@ -254,7 +255,7 @@ impl Machine {
         let most = if self.lane == Lane::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
         let fresh = held.used == 0;
         let mut offer = Offer { since: now, open: 0, last: first };
-        for (id, waiter) in self.waiters.from_mut(first) {
+        for (id, waiter) in self.waiters.starting_mut(first) {
             let fits = waiter.wish.fits(&held.hold) && (fresh || waiter.wish.min_hold.is_zero());
             if !waiter.is_active() || !fits {
                 continue;

@@ -62,7 +62,7 @@ impl Waiters {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Waiter)> {
-        self.from(0)
+        self.starting(0)
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &Waiter> {
@@ -70,18 +70,18 @@ impl Waiters {
     }
 
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Waiter> {
-        self.from_mut(0).map(|(_, waiter)| waiter)
+        self.starting_mut(0).map(|(_, waiter)| waiter)
     }
 
     /// Those with this number or a larger one.
-    pub(super) fn from(&self, id: u64) -> impl Iterator<Item = (u64, &Waiter)> {
+    pub(super) fn starting(&self, id: u64) -> impl Iterator<Item = (u64, &Waiter)> {
         let first = self.first.iter().filter(move |(first, _)| *first >= id);
         let first = first.map(|(id, waiter)| (*id, &**waiter));
         first.chain(self.rest.range(id..).map(|(id, waiter)| (*id, &**waiter)))
     }
 
     /// The same, to be changed.
-    pub(super) fn from_mut(&mut self, id: u64) -> impl Iterator<Item = (u64, &mut Waiter)> {
+    pub(super) fn starting_mut(&mut self, id: u64) -> impl Iterator<Item = (u64, &mut Waiter)> {
         let first = self.first.iter_mut().filter(move |(first, _)| *first >= id);
         let first = first.map(|(id, waiter)| (*id, &mut **waiter));
         first.chain(self.rest.range_mut(id..).map(|(id, waiter)| (*id, &mut **waiter)))
