@@ -53,7 +53,7 @@ use latest::Latest;
 
 pub use at_once::AtOnce;
 pub use error::{StoreError, StoreErrorKind};
-pub use few::{Few, IntoIter};
+pub use few::Few;
 pub use latch::{CountDownRequest, LatchStore};
 pub use mark::{Mark, MarkRequest, Marked};
 pub use semaphore::{
