@@ -122,6 +122,22 @@ fn multi3_compares_three_keys_with_one() {
 }
 
 #[test]
+fn layer_compares_requests_with_and_without_a_lock() {
+    let memory: &[&str] = &["--url", "memory:"];
+    for url in [memory, &[]] {
+        let args = ["--workload", "layer", "--keys", "10", "--secs", "0.3"];
+        let line = line(&[&args[..], url].concat());
+        has_common_fields(&line, "layer");
+        assert!(number(&line, "grants") > 0.0, "{line}");
+        assert_eq!(line["errors"], 0, "{line}");
+        assert!(number(&line, "allocs_added") > 0.0 && number(&line, "added_ns_p50") > 0.0, "{line}");
+        assert_eq!(line["skip_allocs_added"], 0.0, "{line}");
+        assert_eq!(line["ping_p50_us"].is_null(), url == memory, "{line}");
+        assert!(line["http_added_p50_us"].is_number() && line["skip_added_ns"].is_number(), "{line}");
+    }
+}
+
+#[test]
 fn a_child_without_a_parent_ends() {
     for workload in ["multi", "fair-hot"] {
         let output = bench(&["--workload", workload, "--id", "0", "--url", "redis://127.0.0.1:1"]);

@@ -70,6 +70,18 @@ impl LockKey {
         }
     }
 
+    /// The same of several pieces, one behind the other. Short ones are put together on the stack.
+    #[cfg(feature = "layer")]
+    pub(crate) fn joined(pieces: &[&str]) -> Result<Self, InvalidKey> {
+        let mut text = smallvec::SmallVec::<[u8; 128]>::new();
+        pieces.iter().for_each(|piece| text.extend_from_slice(piece.as_bytes()));
+        match std::str::from_utf8(&text) {
+            Ok(text) => Self::new(text),
+            // Pieces of text are text.
+            Err(_) => Self::new(pieces.concat()),
+        }
+    }
+
     /// The key's text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -47,6 +47,7 @@
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
 //!   what to do about it.
 //! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
+//! - [`layer`] (feature `layer`): a tower layer that locks each request with a key of its own, for axum and tonic.
 //! - [`store`]: the trait behind it all, for stores of one's own.
 #![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]
 //!
@@ -80,6 +81,8 @@
 //! | `lock_waiters` | gauge | |
 //! | `lock_release_failed_total` | counter | |
 //! | `lock_requeued_total` | counter | |
+//! | `lock_layer_refused_total` | counter | `lock`, `reason` |
+//! | `lock_layer_unlocked_total` | counter | `lock` |
 //!
 //! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default module and function),
 //! never the key: keys are unbounded. `outcome` is `granted`, `handed_on`, `reentered`, `busy`, `timed_out`,
@@ -91,6 +94,9 @@
 //! |---|---|---|
 //! | `macros` | yes | `#[distributed_lock]` |
 //! | `redis` | yes | the Redis store |
+//! | `layer` | yes | the tower layer: a lock for each request |
+//! | `axum` | | path parameters and extractors as keys, answers made of errors |
+//! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a look for leftovers |
@@ -113,8 +119,11 @@ mod default;
 mod engine;
 mod error;
 mod guard;
+mod guarded;
 mod key;
 mod kinds;
+#[cfg(feature = "layer")]
+pub mod layer;
 mod list;
 mod manager;
 mod metrics;
@@ -193,6 +202,7 @@ pub mod __private {
 /// The code blocks of the README and of `docs/` are documentation tests.
 #[cfg(all(doctest, feature = "macros", feature = "testing"))]
 mod documents {
+    #[cfg(feature = "axum")]
     #[doc = include_str!("../../README.md")]
     struct Readme;
     #[doc = include_str!("../../docs/architecture.md")]

@@ -36,6 +36,17 @@ mod on {
     pub(crate) fn release_failed() {
         metrics::counter!("lock_release_failed_total").increment(1);
     }
+
+    #[cfg(feature = "layer")]
+    pub(crate) fn layer_refused(label: &Label, reason: &'static str) {
+        metrics::counter!("lock_layer_refused_total", "lock" => label.clone(), "reason" => reason)
+            .increment(1);
+    }
+
+    #[cfg(feature = "layer")]
+    pub(crate) fn layer_unlocked(label: &Label) {
+        metrics::counter!("lock_layer_unlocked_total", "lock" => label.clone()).increment(1);
+    }
 }
 
 #[cfg(not(feature = "metrics"))]
@@ -52,6 +63,12 @@ mod on {
     pub(crate) fn requeued() {}
     pub(crate) fn waiters(_: f64) {}
     pub(crate) fn release_failed() {}
+    #[cfg(feature = "layer")]
+    pub(crate) fn layer_refused(_: &Label, _: &'static str) {}
+    #[cfg(feature = "layer")]
+    pub(crate) fn layer_unlocked(_: &Label) {}
 }
 
 pub(crate) use on::{Label, acquired, handed_on, held, lost, release_failed, requeued, waiters};
+#[cfg(feature = "layer")]
+pub(crate) use on::{layer_refused, layer_unlocked};

@@ -15,28 +15,30 @@ use pin_project::{pin_project, pinned_drop};
 use crate::engine::hold::Grant;
 
 thread_local! {
-    static CURRENT: RefCell<Scope> = const { RefCell::new(Scope(None)) };
+    static CURRENT: RefCell<Scope> = const { RefCell::new(Scope { innermost: None, outer: None }) };
 }
 
-/// The chain of entries of the enclosing locked calls, innermost first.
+/// The chain of entries of the enclosing locked calls, innermost first. Most have one entry, which needs no memory of its
+/// own.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Scope(Option<Arc<Node>>);
+pub(crate) struct Scope {
+    innermost: Option<(Arc<Grant>, u64)>,
+    outer: Option<Arc<Outer>>,
+}
 
 #[derive(Debug)]
-struct Node {
-    grant: Arc<Grant>,
-    entry: u64,
-    outer: Scope,
-    /// Nodes from here outwards, this one included.
+struct Outer {
+    scope: Scope,
+    /// Entries from here outwards.
     depth: usize,
 }
 
-impl Drop for Node {
+impl Drop for Outer {
     /// One by one, not each inside the drop of the next: a chain may be longer than the stack is deep.
     fn drop(&mut self) {
-        let mut outer = self.outer.0.take();
-        while let Some(mut node) = outer.and_then(Arc::into_inner) {
-            outer = node.outer.0.take();
+        let mut outer = self.scope.outer.take();
+        while let Some(mut next) = outer.and_then(Arc::into_inner) {
+            outer = next.scope.outer.take();
         }
     }
 }
@@ -48,7 +50,7 @@ impl Scope {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.innermost.is_none()
     }
 
     /// This scope with one more entry inside. Grants that have ended are left out: nobody enters them again, and a
@@ -56,37 +58,41 @@ impl Scope {
     pub(crate) fn with(self, grant: Arc<Grant>, entry: u64) -> Self {
         // Looked for whenever the chain has doubled, so that a long one costs no more than a short one.
         let look = self.depth().is_power_of_two();
-        let ended = look && self.nodes().any(|node| node.grant.has_ended());
+        let ended = look && self.entries().any(|(grant, _)| grant.has_ended());
         let outer = if ended { self.without_ended() } else { self };
         outer.and(grant, entry)
     }
 
     fn and(self, grant: Arc<Grant>, entry: u64) -> Self {
-        let depth = self.depth() + 1;
-        Self(Some(Arc::new(Node { grant, entry, outer: self, depth })))
+        let depth = self.depth();
+        let outer = (depth > 0).then(|| Arc::new(Outer { scope: self, depth }));
+        Self { innermost: Some((grant, entry)), outer }
     }
 
     fn depth(&self) -> usize {
-        self.0.as_ref().map_or(0, |node| node.depth)
+        usize::from(!self.is_empty()) + self.outer.as_ref().map_or(0, |outer| outer.depth)
     }
 
-    fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        std::iter::successors(self.0.as_ref(), |node| node.outer.0.as_ref())
+    fn entries(&self) -> impl Iterator<Item = (&Arc<Grant>, u64)> {
+        let scopes =
+            std::iter::successors(Some(self), |scope| scope.outer.as_ref().map(|outer| &outer.scope));
+        scopes.filter_map(|scope| scope.innermost.as_ref().map(|(grant, entry)| (grant, *entry)))
     }
 
     fn without_ended(&self) -> Self {
-        let live: Vec<_> = self.nodes().filter(|node| !node.grant.has_ended()).collect();
-        live.into_iter().rev().fold(Self(None), |outer, node| outer.and(Arc::clone(&node.grant), node.entry))
+        let live: Vec<_> = self.entries().filter(|(grant, _)| !grant.has_ended()).collect();
+        let live = live.into_iter().rev();
+        live.fold(Self::default(), |outer, (grant, entry)| outer.and(Arc::clone(grant), entry))
     }
 
     /// Whether the entry belongs to an enclosing call.
     pub(crate) fn contains(&self, grant: &Arc<Grant>, entry: u64) -> bool {
-        self.nodes().any(|node| node.entry == entry && Arc::ptr_eq(&node.grant, grant))
+        self.entries().any(|(other, at)| at == entry && Arc::ptr_eq(other, grant))
     }
 
     /// What `find` makes of the innermost enclosing call, its grant and its entry, of which it makes something.
     pub(crate) fn innermost<T>(&self, find: impl Fn(&Arc<Grant>, u64) -> Option<T>) -> Option<T> {
-        self.nodes().find_map(|node| find(&node.grant, node.entry))
+        self.entries().find_map(|(grant, entry)| find(grant, entry))
     }
 
     /// Runs `f` in this scope.
@@ -107,7 +113,7 @@ impl Drop for Reset {
     }
 }
 
-/// A future that is polled, and dropped, in a scope.
+/// A future, or a body, that is polled, and dropped, in a scope.
 #[pin_project(PinnedDrop)]
 pub(crate) struct Scoped<F> {
     scope: Scope,
@@ -120,6 +126,18 @@ impl<F> Scoped<F> {
         Self { scope, future: Some(future) }
     }
 
+    /// What is in it, unless it was cancelled.
+    #[cfg(feature = "layer")]
+    pub(crate) fn get(&self) -> Option<&F> {
+        self.future.as_ref()
+    }
+
+    /// Runs `f` on what is in it, in the scope; `None` when it was cancelled.
+    pub(crate) fn with<R>(self: Pin<&mut Self>, f: impl FnOnce(Pin<&mut F>) -> R) -> Option<R> {
+        let mut this = self.project();
+        this.scope.enter(|| this.future.as_mut().as_pin_mut().map(f))
+    }
+
     /// Drops the future where it is suspended, in its scope.
     pub(crate) fn cancel(self: Pin<&mut Self>) {
         let mut this = self.project();
@@ -130,13 +148,11 @@ impl<F> Scoped<F> {
 impl<F: Future> Future for Scoped<F> {
     type Output = F::Output;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let mut this = self.project();
-        let polled = this.scope.enter(|| this.future.as_mut().as_pin_mut().map(|future| future.poll(cx)));
-        match polled {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match self.as_mut().with(|future| future.poll(cx)) {
             Some(Poll::Ready(output)) => {
                 // The body's locals are gone already; what is left of the future is dropped in the scope too.
-                this.scope.enter(|| this.future.set(None));
+                self.cancel();
                 Poll::Ready(output)
             }
             // A cancelled or finished body is never polled again by its wrapper.

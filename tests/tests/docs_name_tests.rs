@@ -125,6 +125,12 @@ fn every_test_that_the_guarantees_name_exists() {
         let [tests, file] = row[..] else { panic!("not two cells: {row:?}") };
         missing.extend(missing_of(&sources, tests, file));
     }
+    let requests = crate::rows(&page, &["a request", "test"]);
+    assert!(requests.len() > 10, "{} rows", requests.len());
+    for tests in requests.into_iter().map(|row| quoted(row[1])) {
+        assert!(!tests.is_empty());
+        missing.extend(crate::missing(&tests, &sources).into_iter().map(str::to_owned));
+    }
     assert!(missing.is_empty(), "{missing:#?}");
 }
 

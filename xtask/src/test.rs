@@ -72,7 +72,7 @@ impl Part {
 }
 
 /// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [&str; 5] = ["macros", "redis", "metrics", "testing", "tls-rustls"];
+const FEATURES: [&str; 8] = ["macros", "redis", "layer", "axum", "tonic", "metrics", "testing", "tls-rustls"];
 
 /// Tests mostly wait, so there are more of them at once than two cores.
 const TEST_THREADS: &str = "4";

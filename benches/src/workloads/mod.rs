@@ -5,6 +5,7 @@ mod fair_hot;
 mod held;
 mod hot;
 mod latency;
+mod layer;
 mod multi;
 mod multi3;
 mod pingpong;
@@ -41,6 +42,7 @@ pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             Workload::RwHot => Box::pin(rw::hot(&options, &urls)).await,
             Workload::RwMix => Box::pin(rw::mix(&options, &urls)).await,
             Workload::Multi3 => Box::pin(multi3::run(&options, &urls)).await,
+            Workload::Layer => Box::pin(layer::run(&options, &urls)).await,
             Workload::Seed10k => Box::pin(seed::sequential(&options, &urls)).await,
             Workload::Seed1000 => Box::pin(seed::winner(&options, &urls)).await,
             Workload::Seed100 => Box::pin(seed::everybody(&options, &urls)).await,

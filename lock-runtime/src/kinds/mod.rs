@@ -4,5 +4,7 @@ mod lock;
 mod multi;
 
 pub use lock::{Lock, Mutex};
+#[cfg(feature = "layer")]
+pub(crate) use multi::MOST_KEYS;
 pub use multi::MultiKey;
 pub(crate) use multi::sorted;

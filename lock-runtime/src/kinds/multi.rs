@@ -6,7 +6,7 @@ use crate::key::{IntoLockKey, InvalidKey, LockKey};
 use crate::store::Kind;
 
 /// Most keys of one lock. A server is busy with them in one piece.
-const MOST_KEYS: usize = 1000;
+pub(crate) const MOST_KEYS: usize = 1000;
 
 /// One key of a lock of several, see [`LockManager::multi`](crate::LockManager::multi). A bare key is a mutex.
 #[derive(Clone, Debug)]

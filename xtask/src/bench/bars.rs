@@ -39,7 +39,7 @@ pub(crate) struct Bar {
 }
 
 /// As `--only` knows them.
-pub(crate) const WORKLOADS: [&str; 14] = [
+pub(crate) const WORKLOADS: [&str; 15] = [
     "latency",
     "throughput",
     "hot",
@@ -50,6 +50,7 @@ pub(crate) const WORKLOADS: [&str; 14] = [
     "rw-hot",
     "rw-mix",
     "multi3",
+    "layer",
     "seed10k",
     "seed1000",
     "seed100",
@@ -78,6 +79,7 @@ const RW_HOT: Run = Run("rw-hot --secs 3");
 const RW_HOT_TOKIO: Run = Run("rw-hot --lib tokio --secs 3");
 const RW_MIX: Run = Run("rw-mix --secs 3");
 const MULTI3: Run = Run("multi3 --secs 3");
+const LAYER: Run = Run("layer --secs 6");
 const SEED10K: Run = Run("seed10k");
 const SEED10K_RAW: Run = Run("seed10k --lib raw");
 const SEED1000: Run = Run("seed1000");
@@ -133,7 +135,7 @@ macro_rules! ratio {
 
 use Wanted::{AtLeast, AtMost, Exactly};
 
-const BARS: [Bar; 48] = [
+const BARS: [Bar; 54] = [
     ratio!("latency", "acquire p50 / ping p50", AtMost(1.4), LATENCY "p50_us" / LATENCY "ping_p50_us"),
     field!("latency", "allocations a pair", AtMost(40.0), LATENCY, "allocs_per_pair"),
     field!("latency", "errors", Exactly(0.0), LATENCY, "errors"),
@@ -177,6 +179,12 @@ const BARS: [Bar; 48] = [
     field!("rw-mix", "errors", Exactly(0.0), RW_MIX, "errors"),
     field!("multi3", "three keys / one", AtMost(1.5), MULTI3, "ratio"),
     field!("multi3", "errors", Exactly(0.0), MULTI3, "errors"),
+    field!("layer", "added to a call, ns", AtMost(3000.0), LAYER, "added_ns_p50"),
+    field!("layer", "allocations added to a call", AtMost(15.0), LAYER, "allocs_added"),
+    field!("layer", "skipped: added, ns", AtMost(100.0), LAYER, "skip_added_ns"),
+    field!("layer", "skipped: allocations added", Exactly(0.0), LAYER, "skip_allocs_added"),
+    ratio!("layer", "added over HTTP, p50 / ping p50", AtMost(2.6), LAYER "http_added_p50_us" / LAYER "ping_p50_us"),
+    field!("layer", "errors", Exactly(0.0), LAYER, "errors"),
     ratio!("seed10k", "time / raw", AtMost(1.2), SEED10K "total_ms" / SEED10K_RAW "total_ms"),
     field!("seed1000", "acquired", Exactly(1.0), SEED1000, "acquired"),
     field!("seed100", "time, ms", AtMost(20.0), SEED100, "total_ms"),

@@ -1,0 +1,275 @@
+//! [`ResponseFuture`]: a request on its way to its key, to its lock, and through the handler.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project::pin_project;
+use tower_service::Service;
+
+use super::admission::{Admitted, Entry, Refused, Seat};
+use super::body::LockBody;
+use super::key::AsyncKeyExtractor;
+use super::layer::{Shared, StoreDown};
+use super::marks::Unlocked;
+use super::mode::{Handler, Handling, Mode};
+use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after};
+use crate::engine::acquire::Acquire;
+use crate::error::{AcquireError, LockError};
+use crate::metrics;
+
+/// The future of a [`LockService`](super::LockService).
+///
+/// # Cancel safety
+///
+/// Dropped while it waits for its lock, it leaves the queue; dropped later, it drops the handler where it is suspended
+/// and then releases the lock in the background. A [detached](super::LockLayer::detached) handler goes on.
+#[pin_project]
+pub struct ResponseFuture<S, K, R, M, B>
+where
+    S: Service<Request<B>, Future: Handler>,
+    K: AsyncKeyExtractor<Request<B>>,
+    M: Mode<S::Future>,
+{
+    #[pin]
+    state: State<S, K, R, M, B>,
+}
+
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a request that waits is what this is made for; a box would cost an allocation"
+)]
+#[pin_project(project = StateProjection, project_replace = StateReplaced)]
+enum State<S, K, R, M, B>
+where
+    S: Service<Request<B>, Future: Handler>,
+    K: AsyncKeyExtractor<Request<B>>,
+    M: Mode<S::Future>,
+{
+    Extracting {
+        #[pin]
+        keys: K::Future,
+        service: S,
+        shared: Arc<Shared<K, R>>,
+        protocol: Protocol,
+    },
+    Locking {
+        acquire: Acquire,
+        seat: Option<Seat>,
+        request: Request<B>,
+        service: S,
+        shared: Arc<Shared<K, R>>,
+        protocol: Protocol,
+    },
+    Handling {
+        #[pin]
+        handler: M::Future,
+        shared: Arc<Shared<K, R>>,
+        protocol: Protocol,
+    },
+    /// Nothing to do with locks.
+    Bare(#[pin] S::Future),
+    Refused(Box<Response<Bytes>>),
+    Done,
+}
+
+impl<S, K, R, M, B> ResponseFuture<S, K, R, M, B>
+where
+    S: Service<Request<B>, Future: Handler>,
+    K: AsyncKeyExtractor<Request<B>>,
+    M: Mode<S::Future>,
+{
+    pub(super) fn bare(handler: S::Future) -> Self {
+        Self { state: State::Bare(handler) }
+    }
+
+    pub(super) fn extracting(
+        shared: Arc<Shared<K, R>>,
+        protocol: Protocol,
+        keys: K::Future,
+        service: S,
+    ) -> Self {
+        Self { state: State::Extracting { keys, service, shared, protocol } }
+    }
+
+    pub(super) fn locking(
+        shared: Arc<Shared<K, R>>,
+        protocol: Protocol,
+        entry: Entry,
+        request: Request<B>,
+        service: S,
+    ) -> Self {
+        let Entry { acquire, seat } = entry;
+        Self { state: State::Locking { acquire, seat, request, service, shared, protocol } }
+    }
+}
+
+impl<S, K, R, M, B> ResponseFuture<S, K, R, M, B>
+where
+    S: Service<Request<B>, Future: Handler>,
+    K: AsyncKeyExtractor<Request<B>>,
+    R: Refuse,
+    M: Mode<S::Future>,
+{
+    pub(super) fn refused(shared: &Shared<K, R>, protocol: Protocol, refused: &Refused) -> Self {
+        Self { state: State::Refused(Box::new(shared.refusal_of::<B>(protocol, refused))) }
+    }
+}
+
+impl<K, R: Refuse> Shared<K, R> {
+    fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes> {
+        let reason = refusal.reason();
+        metrics::layer_refused(&self.settings.label, reason.as_str());
+        let error = refusal.error().map(tracing::field::display);
+        let mistake = refusal.mistake();
+        if reason == Reason::Misconfigured && self.settings.mistake_told.is_due() {
+            tracing::error!(mistake, error, "requests are refused because something is set up wrongly");
+        } else {
+            tracing::debug!(%reason, mistake, error, "a request was refused");
+        }
+        self.refuse.refuse(refusal)
+    }
+
+    /// Of a request that does not even ask for a lock.
+    fn refusal_of<B>(&self, protocol: Protocol, refused: &Refused) -> Response<Bytes>
+    where
+        K: AsyncKeyExtractor<Request<B>>,
+    {
+        match refused {
+            Refused::BadKey(rejection) => self.refuse(&Refusal::of_rejection(rejection, protocol)),
+            Refused::Full => {
+                let after = RETRY_SOON.min(self.settings.longest_retry_after);
+                self.refuse(&Refusal::new(Reason::TooManyWaiters, protocol).with_retry_after(after))
+            }
+            Refused::NoKey => {
+                let expected = self.keys.expected();
+                self.refuse(&Refusal::missing_key(expected.as_deref(), protocol))
+            }
+        }
+    }
+
+    fn refusal_by(&self, protocol: Protocol, error: &LockError) -> Response<Bytes> {
+        let after = retry_after(error, self.settings.longest_retry_after);
+        self.refuse(&Refusal::of_error(error, protocol).with_retry_after(after))
+    }
+
+    /// Whether a request goes on although it did not get its lock.
+    fn lets_pass(&self, error: &AcquireError) -> bool {
+        let down = matches!(error, AcquireError::Unavailable { .. } | AcquireError::NotReplicated { .. });
+        if !down || self.settings.on_store_down != StoreDown::PassThrough {
+            return false;
+        }
+        metrics::layer_unlocked(&self.settings.label);
+        if self.settings.told.is_due() {
+            tracing::warn!(%error, "requests go on without their locks (said once a minute, see the metric)");
+        } else {
+            tracing::debug!(%error, "a request goes on without its lock");
+        }
+        true
+    }
+}
+
+impl<S, K, R, M, B, T> Future for ResponseFuture<S, K, R, M, B>
+where
+    S: Service<Request<B>, Response = Response<T>>,
+    S::Future: Handler<Body = T, Error = S::Error>,
+    K: AsyncKeyExtractor<Request<B>>,
+    R: Refuse,
+    M: Mode<S::Future>,
+{
+    type Output = Result<Response<LockBody<T>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProjection::Extracting { keys, .. } => {
+                    let (request, extracted) = ready!(keys.poll(cx));
+                    let StateReplaced::Extracting { mut service, shared, protocol, .. } =
+                        state.as_mut().project_replace(State::Done)
+                    else {
+                        return Poll::Pending;
+                    };
+                    match shared.settings.admit(&shared.locks, extracted) {
+                        Ok(Admitted::Pass) => State::Bare(service.call(request)),
+                        Ok(Admitted::Lock(Entry { acquire, seat })) => {
+                            State::Locking { acquire, seat, request, service, shared, protocol }
+                        }
+                        Err(refused) => State::Refused(Box::new(shared.refusal_of::<B>(protocol, &refused))),
+                    }
+                }
+                StateProjection::Locking { acquire, .. } => {
+                    let acquired = ready!(Pin::new(acquire).poll(cx));
+                    let StateReplaced::Locking { mut request, mut service, shared, protocol, seat, .. } =
+                        state.as_mut().project_replace(State::Done)
+                    else {
+                        return Poll::Pending;
+                    };
+                    drop(seat);
+                    let settings = &shared.settings;
+                    let handling = match acquired {
+                        Ok(guard) => {
+                            request.extensions_mut().insert(guard.view());
+                            Ok(Handling::locked(settings, protocol, guard, || service.call(request)))
+                        }
+                        Err(error) if shared.lets_pass(&error) => {
+                            request.extensions_mut().insert(Unlocked(()));
+                            Ok(Handling::unlocked(settings, protocol, service.call(request)))
+                        }
+                        Err(error) => Err(error),
+                    };
+                    match handling {
+                        Ok(handling) => State::Handling { handler: M::run(handling), shared, protocol },
+                        Err(error) => {
+                            State::Refused(Box::new(shared.refusal_by(protocol, &LockError::from(error))))
+                        }
+                    }
+                }
+                StateProjection::Handling { handler, shared, protocol } => {
+                    let response = match ready!(handler.poll(cx)) {
+                        Ok(response) => response,
+                        Err(lost) => Ok(shared.refusal_by(*protocol, &lost).map(LockBody::refusal)),
+                    };
+                    state.set(State::Done);
+                    return Poll::Ready(response);
+                }
+                StateProjection::Bare(handler) => {
+                    let response = ready!(handler.poll(cx));
+                    state.set(State::Done);
+                    return Poll::Ready(response.map(|response| response.map(LockBody::bare)));
+                }
+                StateProjection::Refused(_) => {
+                    let StateReplaced::Refused(response) = state.as_mut().project_replace(State::Done) else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(Ok(response.map(LockBody::refusal)));
+                }
+                StateProjection::Done => return Poll::Pending,
+            };
+            state.set(next);
+        }
+    }
+}
+
+impl<S, K, R, M, B> fmt::Debug for ResponseFuture<S, K, R, M, B>
+where
+    S: Service<Request<B>, Future: Handler>,
+    K: AsyncKeyExtractor<Request<B>>,
+    M: Mode<S::Future>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Extracting { .. } => "extracting",
+            State::Locking { .. } => "locking",
+            State::Handling { .. } => "handling",
+            State::Bare(_) => "bare",
+            State::Refused(_) => "refused",
+            State::Done => "done",
+        };
+        f.debug_struct("ResponseFuture").field("state", &state).finish()
+    }
+}

@@ -1,0 +1,417 @@
+//! How a value that a client has sent becomes a key.
+//!
+//! It becomes part of one only after a look at it: it is not longer than a limit, has no control characters, and no braces,
+//! which would be a hash tag: with one a client would choose the slot of a cluster, and could send all locks to one server.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use http::{Method, Uri};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+
+use super::{Rejection, RequestKeys};
+use crate::key::LockKey;
+
+/// The longest value, in bytes, unless `longest` says otherwise.
+const LONGEST: usize = 256;
+/// The longest method and path that become part of a key as they are.
+const LONGEST_PATH: usize = 1024;
+/// The longest that is hashed. Servers take heads of requests of about that length.
+const LONGEST_HASHED: usize = 8192;
+
+/// What is encoded in a path: what can't be part of a key, what would make a path of another one, and the space, which
+/// ends it.
+const IN_PATHS: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'/').add(b'{').add(b'}');
+
+/// How a client's value becomes a key. Common to all extractors that take one.
+#[derive(Clone, Debug)]
+pub(in crate::layer) struct Shape {
+    pub(in crate::layer) prefix: Cow<'static, str>,
+    pub(in crate::layer) longest: Option<usize>,
+    pub(in crate::layer) parse: Option<fn(&str) -> Option<String>>,
+    pub(in crate::layer) form: Form,
+    pub(in crate::layer) reach: Reach,
+}
+
+/// What of the value is in the key.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::layer) enum Form {
+    Plain,
+    Hashed,
+}
+
+/// Where the same value means the same lock.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::layer) enum Reach {
+    Everywhere,
+    MethodAndPath,
+}
+
+/// What `parsed` does, for one type.
+pub(in crate::layer) fn canonical<T: FromStr + fmt::Display>(text: &str) -> Option<String> {
+    text.parse::<T>().ok().map(|value| value.to_string())
+}
+
+impl Shape {
+    pub(in crate::layer) const fn new() -> Self {
+        Self {
+            prefix: Cow::Borrowed(""),
+            longest: None,
+            parse: None,
+            form: Form::Plain,
+            reach: Reach::Everywhere,
+        }
+    }
+
+    /// The key for a client's value. `part` is what to call it in an answer to the client. `None` for an empty value.
+    pub(in crate::layer) fn key(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        part: &dyn fmt::Display,
+        value: &[u8],
+    ) -> Result<Option<RequestKeys>, Rejection> {
+        if value.is_empty() {
+            return Ok(None);
+        }
+        let place = match self.reach {
+            Reach::Everywhere => String::new(),
+            Reach::MethodAndPath => self.place(method, uri)?,
+        };
+        let key = match self.form {
+            Form::Plain => LockKey::joined(&[&self.prefix, &place, &self.plain(&place, part, value)?]),
+            Form::Hashed => LockKey::new(self.hash(&place, part, value)?),
+        };
+        // The client's part of it has been looked at.
+        let key = key.map_err(|error| {
+            let reason = error.reason();
+            Rejection::misconfigured(format!(
+                "The layer's lock key can't be used, whatever is sent: {reason}."
+            ))
+        })?;
+        Ok(Some(RequestKeys::one(key)))
+    }
+
+    fn plain<'v>(
+        &self,
+        place: &str,
+        part: &dyn fmt::Display,
+        value: &'v [u8],
+    ) -> Result<Cow<'v, str>, Rejection> {
+        let room = LockKey::LONGEST.saturating_sub(self.prefix.len() + place.len());
+        let limit = self.longest.unwrap_or(LONGEST).min(room);
+        refuse_longer(limit, part, value.len())?;
+        let text = self.text(part, value)?;
+        refuse_longer(room, part, text.len())?;
+        if text.contains(['{', '}']) {
+            return Err(Rejection::new(format!("The {part} has braces, which are not allowed in it.")));
+        }
+        if text.chars().any(char::is_control) {
+            return Err(Rejection::new(format!(
+                "The {part} has control characters, which are not allowed in it."
+            )));
+        }
+        Ok(text)
+    }
+
+    fn hash(&self, place: &str, part: &dyn fmt::Display, value: &[u8]) -> Result<String, Rejection> {
+        refuse_longer(self.longest.unwrap_or(LONGEST_HASHED).min(LONGEST_HASHED), part, value.len())?;
+        let mut hash = sha1_smol::Sha1::from(place);
+        match self.parse {
+            Some(_) => hash.update(self.text(part, value)?.as_bytes()),
+            None => hash.update(value),
+        }
+        Ok(format!("{}{}", self.prefix, hash.digest()))
+    }
+
+    fn text<'v>(&self, part: &dyn fmt::Display, value: &'v [u8]) -> Result<Cow<'v, str>, Rejection> {
+        let text = str::from_utf8(value)
+            .map_err(|_| Rejection::new(format!("The {part} is not valid UTF-8 text.")))?;
+        match self.parse {
+            None => Ok(Cow::Borrowed(text)),
+            Some(parse) => match parse(text) {
+                Some(text) => Ok(Cow::Owned(text)),
+                None => Err(Rejection::new(format!("The {part} can't be read as what is expected there."))),
+            },
+        }
+    }
+
+    /// `POST /orders `: method and path, with a space behind each. Two ways to encode a path are the same place.
+    fn place(&self, method: &Method, uri: &Uri) -> Result<String, Rejection> {
+        let limit = match self.form {
+            Form::Plain => LONGEST_PATH,
+            Form::Hashed => LONGEST_HASHED,
+        };
+        let length = method.as_str().len() + uri.path().len() + 2;
+        let mut place = String::with_capacity(length.min(limit));
+        place.push_str(method.as_str());
+        let mut before = ' ';
+        for segment in uri.path().split('/') {
+            place.push(before);
+            let decoded = Cow::<[u8]>::from(percent_decode_str(segment));
+            place.extend(percent_encode(&decoded, IN_PATHS));
+            before = '/';
+        }
+        place.push(' ');
+        refuse_longer(limit, &"path", length.max(place.len()))?;
+        Ok(place)
+    }
+}
+
+fn refuse_longer(limit: usize, part: &dyn fmt::Display, length: usize) -> Result<(), Rejection> {
+    if length > limit {
+        return Err(Rejection::new(format!("The {part} is longer than {limit} bytes; send a shorter one.")));
+    }
+    Ok(())
+}
+
+/// The builder that all extractors of one client value have. The type has a field `shape: Shape`.
+macro_rules! shape_methods {
+    () => {
+        /// Puts a text before the value: `order:` and the value `42` make the key `order:42`.
+        ///
+        /// Locks with the same key are the same lock, whichever layer or function takes them. Without a prefix a value
+        /// could be the key of something else.
+        #[must_use]
+        pub fn prefix(mut self, prefix: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+            self.shape.prefix = prefix.into();
+            self
+        }
+
+        /// The longest value in bytes, decoded; a longer one is refused. Default 256; for a [hashed](Self::hashed)
+        /// one 8192, which is also the most. Never more than fits into a [`LockKey`](crate::LockKey).
+        #[must_use]
+        pub fn longest(mut self, bytes: usize) -> Self {
+            self.shape.longest = Some(bytes);
+            self
+        }
+
+        /// Reads the value as a `T`, and takes how a `T` is written as the value. A value that is no `T` is refused.
+        ///
+        /// With `parsed::<u64>()`, `7` and `007` are the same key.
+        #[must_use]
+        pub fn parsed<T: std::str::FromStr + std::fmt::Display>(mut self) -> Self {
+            self.shape.parse = Some($crate::layer::key::canonical::<T>);
+            self
+        }
+
+        /// Takes a hash of the value instead of the value: SHA-1, in hexadecimal digits.
+        ///
+        /// For values that are long, any bytes at all, or not to be read in the store: nothing but their length is looked
+        /// at then. The hash is no proof of anything. Who finds two values with one hash has two requests that wait for
+        /// each other.
+        #[must_use]
+        pub fn hashed(mut self) -> Self {
+            self.shape.form = $crate::layer::key::Form::Hashed;
+            self
+        }
+
+        /// The same value with another method or path is another lock: puts both before the value, behind the prefix,
+        /// as in `POST /orders 42`.
+        ///
+        /// For values of which clients know no more than that they are their own, such as an idempotency key. The path
+        /// is that of the request, not that of the route, without the query.
+        #[must_use]
+        pub fn of_method_and_path(mut self) -> Self {
+            self.shape.reach = $crate::layer::key::Reach::MethodAndPath;
+            self
+        }
+    };
+}
+pub(in crate::layer) use shape_methods;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Keys, PartKey, header};
+    use super::*;
+
+    struct Builder {
+        shape: Shape,
+    }
+
+    #[allow(unreachable_pub, reason = "they are public on the extractors")]
+    impl Builder {
+        shape_methods!();
+    }
+
+    fn shape() -> Builder {
+        Builder { shape: Shape::new() }
+    }
+
+    fn key_at(shape: &Shape, method: &str, uri: &str, value: &[u8]) -> Result<Option<String>, u16> {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        match shape.key(&method, &uri.parse().unwrap(), &"part", value) {
+            Ok(Some(keys)) => match keys.into_inner() {
+                Keys::One(key) => Ok(Some(key.to_string())),
+                Keys::Several(_) => panic!("several keys"),
+            },
+            Ok(None) => Ok(None),
+            Err(rejection) => Err(rejection.status().as_u16()),
+        }
+    }
+
+    fn key(builder: &Builder, value: &[u8]) -> Result<Option<String>, u16> {
+        key_at(&builder.shape, "POST", "/", value)
+    }
+
+    fn found(text: &str) -> Result<Option<String>, u16> {
+        Ok(Some(text.to_owned()))
+    }
+
+    /// The key is the prefix and the value, and nothing else.
+    #[test]
+    fn a_key_is_prefix_and_value() {
+        assert_eq!(key(&shape(), b"42"), found("42"));
+        assert_eq!(key(&shape().prefix("order:"), b"42"), found("order:42"));
+        assert_eq!(key(&shape().prefix("{shop}:"), b"42"), found("{shop}:42"));
+        assert_eq!(key(&shape().prefix("order:"), b""), Ok(None));
+        assert_eq!(key(&shape().hashed(), b""), Ok(None));
+    }
+
+    /// A client can't choose a slot, nor write what breaks a line of a log.
+    #[test]
+    fn braces_and_control_characters_are_refused() {
+        for bad in ["{1}", "{", "}", "a\nb", "a\0", "\u{85}"] {
+            assert_eq!(key(&shape(), bad.as_bytes()), Err(400), "{bad:?}");
+            assert!(key(&shape().hashed(), bad.as_bytes()).is_ok(), "{bad:?}");
+        }
+        assert_eq!(key(&shape(), b"\xff"), Err(400));
+    }
+
+    /// The limit is one of bytes, 256 by default; with a hash 8 KiB, which nothing lifts.
+    #[test]
+    fn long_values_are_refused() {
+        assert_eq!(key(&shape(), &[b'a'; 256]), found(&"a".repeat(256)));
+        assert_eq!(key(&shape(), &[b'a'; 257]), Err(400));
+        assert_eq!(key(&shape().longest(2), "aä".as_bytes()), Err(400));
+        assert_eq!(key(&shape().longest(3), "aä".as_bytes()), found("aä"));
+        assert_eq!(key(&shape().hashed().longest(2), b"abc"), Err(400));
+        assert!(key(&shape().hashed(), &[b'a'; 8192]).is_ok());
+        assert_eq!(key(&shape().hashed().longest(10_000), &[b'a'; 8193]), Err(400));
+    }
+
+    /// A limit above that of keys is that of keys: the client's mistake, not the program's.
+    #[test]
+    fn no_key_is_longer_than_keys_are() {
+        let builder = shape().prefix("order:").longest(usize::MAX);
+        assert_eq!(key(&builder, &[b'a'; 4090]).unwrap().unwrap().len(), 4096);
+        assert_eq!(key(&builder, &[b'a'; 4091]), Err(400));
+    }
+
+    /// A prefix that can't be that of a key is the program's mistake.
+    #[test]
+    fn a_wrong_prefix_is_not_the_clients_mistake() {
+        assert_eq!(key(&shape().prefix("{order:"), b"42"), Err(500));
+        assert_eq!(key(&shape().prefix("{}").hashed(), b"42"), Err(500));
+    }
+
+    /// The hash is SHA-1 in small hexadecimal digits: other programs may make the same key.
+    #[test]
+    fn a_hash_is_sha1() {
+        let hash = "a9993e364706816aba3e25717850c26c9cd0d89d";
+        assert_eq!(key(&shape().prefix("h:").hashed(), b"abc"), found(&format!("h:{hash}")));
+        assert!(key(&shape().hashed(), b"\xff\0").unwrap().is_some());
+    }
+
+    /// Texts that mean one thing are one key.
+    #[test]
+    fn what_is_parsed_has_one_key() {
+        let builder = shape().prefix("order:").parsed::<u64>();
+        for same in ["7", "007", "+7"] {
+            assert_eq!(key(&builder, same.as_bytes()), found("order:7"), "{same}");
+        }
+        for bad in ["seven", "-7", "7 ", "99999999999999999999"] {
+            assert_eq!(key(&builder, bad.as_bytes()), Err(400), "{bad}");
+        }
+        let hashed = shape().parsed::<u64>().hashed();
+        assert_eq!(key(&hashed, b"007"), key(&hashed, b"7"));
+        assert_eq!(key(&shape().parsed::<String>(), b"{1}"), Err(400));
+    }
+
+    /// The request line and the value, with a space between them that can't be in the path.
+    #[test]
+    fn a_key_may_belong_to_a_method_and_path() {
+        let shape = shape().prefix("idempotency:").of_method_and_path().shape;
+        assert_eq!(key_at(&shape, "POST", "/orders?x=1", b"42"), found("idempotency:POST /orders 42"));
+        assert_eq!(
+            key_at(&shape, "PUT", "/a/{b}/%7bc%7D%20d", b"1"),
+            found("idempotency:PUT /a/%7Bb%7D/%7Bc%7D%20d 1")
+        );
+        assert_eq!(key_at(&shape, "PUT", "/%61%2fb", b"1"), found("idempotency:PUT /a%2Fb 1"));
+        assert_eq!(key_at(&shape, "PUT", "/a/b", b"1"), found("idempotency:PUT /a/b 1"));
+        assert_eq!(key_at(&shape, "PUT", &format!("/{}", "a".repeat(1024)), b"1"), Err(400));
+    }
+
+    /// A hash is of method, path and value.
+    #[test]
+    fn a_hash_may_belong_to_a_method_and_path() {
+        let shape = shape().hashed().of_method_and_path().shape;
+        let keys = [
+            key_at(&shape, "POST", "/a", b"1"),
+            key_at(&shape, "PUT", "/a", b"1"),
+            key_at(&shape, "POST", "/a%201", b"1"),
+            key_at(&shape, "POST", "/a", b"1 1"),
+        ];
+        for (i, key) in keys.iter().enumerate() {
+            assert_eq!(key.as_ref().unwrap().as_ref().unwrap().len(), 40);
+            assert!(!keys[..i].contains(key));
+        }
+    }
+
+    const PREFIX: &str = "{tenant}:";
+
+    proptest! {
+        /// Whatever a client sends, there is a key, none, or a refusal that says whose mistake it is: the client's.
+        #[test]
+        fn any_value_is_a_key_or_refused(
+            value in proptest::collection::vec(any::<u8>(), 0..600),
+            path in "/[ -~]{0,40}",
+            builds in 0..16_u8,
+        ) {
+            let mut builder = shape().prefix(PREFIX);
+            if builds & 1 != 0 { builder = builder.hashed(); }
+            if builds & 2 != 0 { builder = builder.of_method_and_path(); }
+            if builds & 4 != 0 { builder = builder.parsed::<f64>(); }
+            if builds & 8 != 0 { builder = builder.longest(5000); }
+            let Ok(uri) = path.parse::<Uri>() else { return Ok(()) };
+            match builder.shape.key(&Method::POST, &uri, &"part", &value) {
+                Ok(Some(keys)) => match keys.into_inner() {
+                    Keys::One(key) => {
+                        prop_assert!(key.as_str().starts_with(PREFIX));
+                        prop_assert!(LockKey::new(key.as_str()).is_ok());
+                    }
+                    Keys::Several(_) => prop_assert!(false),
+                },
+                Ok(None) => prop_assert!(value.is_empty()),
+                Err(rejection) => prop_assert_eq!(rejection.status().as_u16(), 400),
+            }
+        }
+
+        /// Two paths are the same place only if their segments are, and values don't reach into the path.
+        #[test]
+        fn places_are_told_apart(
+            a in proptest::collection::vec("[a /{}%]{0,3}", 1..4),
+            b in proptest::collection::vec("[a /{}%]{0,3}", 1..4),
+            values in ("[a ]{1,2}", "[a ]{1,2}"),
+        ) {
+            let path = |segments: &[String]| {
+                let encode = |text: &String| percent_encode(text.as_bytes(), percent_encoding::NON_ALPHANUMERIC).to_string();
+                format!("/{}", segments.iter().map(encode).collect::<Vec<_>>().join("/"))
+            };
+            let shape = shape().of_method_and_path().shape;
+            let one = key_at(&shape, "POST", &path(&a), values.0.as_bytes());
+            let other = key_at(&shape, "POST", &path(&b), values.1.as_bytes());
+            prop_assert_eq!(one == other, a == b && values.0 == values.1);
+        }
+    }
+
+    /// The builder is that of every extractor of one client value.
+    #[test]
+    fn extractors_have_the_builder() {
+        let key: PartKey = header("x").prefix("a").longest(1).parsed::<u8>().hashed().of_method_and_path();
+        assert!(format!("{key:?}").contains("Hashed"));
+    }
+}

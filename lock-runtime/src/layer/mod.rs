@@ -1,0 +1,177 @@
+//! A [tower] layer that locks each request with a key of its own.
+//!
+//! Two requests for the same order wait for each other, whichever instance of the service they come to; requests for
+//! different orders don't. Put [`LockLayer`] around any service from `http::Request` to `http::Response`: axum, tonic,
+//! hyper, or tower by itself.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::convert::Infallible;
+//! use std::time::Duration;
+//!
+//! use http::{Method, Request, Response, StatusCode};
+//! use http_body_util::{Empty, Full};
+//! use lock_runtime::layer::{LockLayer, path_segment};
+//! use lock_runtime::{HeldLock, LockManager};
+//! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//!
+//! async fn ship(request: Request<Empty<&'static [u8]>>) -> Result<Response<Full<bytes::Bytes>>, Infallible> {
+//!     let held = request.extensions().get::<HeldLock>().expect("it is locked");
+//!     Ok(Response::new(Full::from(format!("token {}", held.fencing_token()))))
+//! }
+//!
+//! let locks = LockManager::connect("memory:").await?;
+//! // PUT /orders/42/status: the lock `order:42`
+//! let layer = LockLayer::new(locks, path_segment(1).prefix("order:")).wait(Duration::from_secs(5));
+//! let mut service = ServiceBuilder::new().layer(layer).service(service_fn(ship));
+//!
+//! let request = Request::builder().method(Method::PUT).uri("/orders/42/status").body(Empty::new())?;
+//! let response = service.ready().await?.call(request).await?;
+//! assert_eq!(response.status(), StatusCode::OK);
+//! # Ok(()) }
+//! ```
+//!
+//! # Which requests are locked, and with what
+//!
+//! A [`KeyExtractor`] makes the key of a request out of its head: [`path_segment`], [`query`], [`header`],
+//! [`extension`], [`grpc_metadata`], [`constant`], the [first of several](first_of), or a closure
+//! `|request: &Request<_>| …`. With the feature `axum`, also `axum::path_param` and everything that axum extracts from
+//! the head of a request. An extractor may name [several keys](RequestKeys::several), which are taken all or nothing.
+//!
+//! - A request of a method in [`skip_methods`](LockLayer::skip_methods), by default GET, HEAD, OPTIONS and TRACE, goes
+//!   straight to the inner service.
+//! - A request for which there is no key goes by [`missing_key`](LockLayer::missing_key): refused, let through, or
+//!   locked with a fixed key.
+//! - Every other one waits for its lock, by default for as long as the manager's `default_wait` says (10 s).
+//!
+//! The body is not read: a key that is inside it, also a field of a gRPC message, has to be repeated in the head.
+//! Clients choose what is in their requests, so the values of the extractors above have a longest length and can be
+//! [hashed](key::PartKey::hashed); give each use a [`prefix`](key::PartKey::prefix) of its own, and put the layer behind
+//! authentication, so that nobody can take locks without being let in.
+//!
+//! # For how long
+//!
+//! | [`Hold`] | the lock is released | |
+//! |---|---|---|
+//! | `UntilResponse`, the default | when the handler has returned | before the response goes out |
+//! | `UntilBodyEnd` | with the last frame of the response's body, its error, or its drop | lost after 60 s, unless [`max_hold`](LockLayer::max_hold) says otherwise |
+//!
+//! The release is dispatched there and not awaited; the next one in this process who asks for the key queues behind it,
+//! so a client that repeats its request at once does not get in its own way (see [`no_wait`](LockLayer::no_wait) for
+//! fair locks and several keys). A handler that runs for longer than a lease keeps its lock, which is renewed. A connection that is upgraded, to a WebSocket for example, is no body: it is not
+//! locked.
+//!
+//! Handlers, and the extractors of axum, read the request's body under the lock: a client that sends it slowly has the
+//! lock meanwhile. [`max_hold`](LockLayer::max_hold) ends that, with 503; or let a layer outside read the body first.
+//!
+//! # What handlers see
+//!
+//! The extensions of a locked request, and of its response, have a [`HeldLock`](crate::HeldLock): the key, the fencing
+//! token, the time left, the lost signal. With the feature `axum` it is an extractor. The handler runs in the scope of
+//! the lock, and so does the body while it is held: a function with `#[distributed_lock]` that asks for the same key in
+//! there enters again instead of waiting for itself. A task that the handler spawns is a stranger, unless it is spawned
+//! with [`in_current_scope`](crate::in_current_scope). Of two layers, one inside the other, both extensions have the lock of
+//! the inner one.
+//!
+//! # When the client leaves, when things go wrong
+//!
+//! | what happens | what becomes of the lock | what becomes of the request |
+//! |---|---|---|
+//! | the client leaves while the request waits | it leaves the queue | |
+//! | the client leaves while the handler runs | released after the handler was dropped | dropped where it is suspended; with [`detached`](LockLayer::detached) it runs to its end |
+//! | the client leaves in mid-body | released after the body was dropped | |
+//! | the client stops reading in mid-body | free when `max_hold`, and what was left of the lease then, are over | the body stays until the connection goes |
+//! | the handler panics | released | as without the layer |
+//! | the body fails | released | as without the layer |
+//! | the lock is lost while the handler runs | it is gone | dropped where it is suspended, 503; or it [finishes](OnLost::Finish), and the response has [`LostLock`] in its extensions |
+//! | the lock is lost in mid-body | it is gone | the body ends with an error, or with gRPC trailers that say `ABORTED` |
+//! | the store is down | | 503; or it [goes on without a lock](StoreDown::PassThrough) |
+//!
+//! That a client has left is seen at once over HTTP/2. Over HTTP/1 the server has to be reading: it is once the whole body
+//! of the request has arrived, so a request with an unread body goes on waiting for its lock. Servers have time-outs for
+//! that.
+//!
+//! A handler that was dropped may have done half of its work. Where that must not be, use a transaction, or
+//! [`detached`](LockLayer::detached) and the fencing token.
+//!
+//! # What a refused client is told
+//!
+//! Refusals are responses and not errors: the service's `Error` stays what it is. [`ProblemDetails`] makes them as
+//! `application/problem+json` ([RFC 9457]), and for requests with the content type `application/grpc` as a gRPC status.
+//! The `type` is `urn:problem-type:lock:` and the reason.
+//!
+//! | [`Reason`] | HTTP | gRPC | retry |
+//! |---|---|---|---|
+//! | `busy`: somebody else has the lock, and the layer does not wait | 409 | `ABORTED` | after `Retry-After` |
+//! | `timed_out`: still so when the wait was over | 429 | `RESOURCE_EXHAUSTED` | after `Retry-After` |
+//! | `too_many_waiters` | 429 | `RESOURCE_EXHAUSTED` | after `Retry-After` |
+//! | `store_down` | 503 | `UNAVAILABLE` | after `Retry-After` |
+//! | `shut_down`: this instance is going away | 503 | `UNAVAILABLE` | after `Retry-After` |
+//! | `lost`: the handler was dropped | 503 | `ABORTED` | if that is safe |
+//! | `bad_key`, `missing_key` | 400 | `INVALID_ARGUMENT` | no |
+//! | `misconfigured` | 500 | `INTERNAL` | no |
+//!
+//! `Retry-After` is what is left of the lock's lease, at most [`longest_retry_after`](LockLayer::longest_retry_after)
+//! (5 s), and one second where nobody knows; gRPC has it as `grpc-retry-pushback-ms`, and -1 there for `lost`, so that no
+//! client repeats that by itself. Nothing of the store, the key or its holder is in a refusal; the log and the metric
+//! `lock_layer_refused_total` have the reason, and what is set up wrongly is an error in the log.
+//! [`refuse_with`](LockLayer::refuse_with) makes other responses; the trailers of a stream that is cut off stay as they are.
+//!
+//! # Other layers
+//!
+//! - The inner service is asked whether it is ready before the request comes, as tower wants it, and what it reserves
+//!   for the request is kept while that waits for its lock. A `ConcurrencyLimit` inside therefore counts requests that
+//!   wait: put it outside and cap the waiters here, or give it room for both.
+//! - A time-out outside drops the handler as a client that leaves does. Make it longer than the wait, or it hides the 429.
+//! - A layer outside that answers without reading the body to its end drops the body, and with it the lock.
+//! - Two layers one inside the other: for the same key the inner one enters again; for two keys, all routes have to lock
+//!   them in the same order, or they wait for each other. One layer with both keys needs no order.
+//!
+//! # Idempotency keys
+//!
+//! A lock keeps two requests apart; it does not know that the second is a repetition of the first. A client that gets no
+//! answer repeats its request, and then it is executed twice, one after the other. An idempotency key closes that gap:
+//! under the lock of that key, look for the stored response of a request with it; if there is one, send it; if not, do
+//! the work and store the response *in the same transaction*. The layer does the first half, with
+//! `header("idempotency-key").prefix("payment:").hashed()`; looking and storing is the handler's. Look after the lock
+//! is held and not before: the one who had it until now has just stored what is looked for. A request with the key of a
+//! request that differs is an error (422 in the IETF's draft), which the stored response has to tell.
+//!
+//! # gRPC
+//!
+//! `tonic::transport::Server::builder().layer(layer)` locks all methods of all services, the health check too, which has no
+//! key: let it through with [`MissingKey::Skip`], or put the layer around one service. [`grpc_metadata`] and [`path_segment`] (0 is
+//! the service, 1 the method) name the key. gRPC is POST, so nothing is skipped. For a stream that is locked to its end
+//! use [`Hold::UntilBodyEnd`]. With the feature `tonic`, a [`LockError`](crate::LockError) is a `tonic::Status`.
+//!
+//! [tower]: https://docs.rs/tower
+//! [RFC 9457]: https://www.rfc-editor.org/rfc/rfc9457
+
+mod admission;
+#[cfg(feature = "axum")]
+pub mod axum;
+mod body;
+mod future;
+pub mod key;
+#[expect(clippy::module_inception, reason = "as in tower-http: one file for the layer, one for the service")]
+mod layer;
+mod marks;
+mod mode;
+mod refusal;
+mod service;
+#[cfg(feature = "tonic")]
+mod tonic;
+
+pub use body::{BoxError, LockBody};
+pub use future::ResponseFuture;
+pub use key::{
+    AsyncKeyExtractor, Extraction, IntoRequestKeys, KeyExtractor, PartKey, Rejection, RequestKeys, constant,
+    extension, first_of, grpc_metadata, header, path_segment, query,
+};
+pub use layer::{DetachedLockLayer, Hold, LockLayer, MissingKey, StoreDown};
+pub use marks::{LostLock, Unlocked};
+pub use mode::{Detached, Inline, Mode};
+pub use refusal::{ProblemDetails, Protocol, Reason, Refusal, Refuse};
+pub use service::LockService;
+
+pub use crate::guarded::OnLost;

@@ -1,0 +1,260 @@
+//! Where handlers run: inside the response future, or in tasks of their own.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::Response;
+use http_body::Body;
+use pin_project::pin_project;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+
+use super::body::LockBody;
+use super::layer::{Hold, Settings};
+use super::marks::{LostLock, Unlocked};
+use super::refusal::Protocol;
+use crate::error::{LockError, Loss};
+use crate::guard::{HeldLock, LockGuard};
+use crate::guarded::{Guarded, OnLost};
+use crate::key::LockKey;
+
+/// Handlers run inside the response future: they end with it when the client leaves.
+#[derive(Clone, Copy, Debug)]
+pub enum Inline {}
+
+/// Handlers run in tasks of their own, to their end. See [`LockLayer::detached`](super::LockLayer::detached).
+#[derive(Clone, Copy, Debug)]
+pub enum Detached {}
+
+/// How the future of a handler is run. Sealed: [`Inline`] and [`Detached`].
+pub trait Mode<F: Handler>: Run<F> {}
+
+impl<F: Handler, M: Run<F>> Mode<F> for M {}
+
+/// The future of a service from requests to responses. Sealed: every such future is one.
+pub trait Handler: Future<Output = Result<Response<Self::Body>, Self::Error>> {
+    /// Of the response.
+    type Body;
+    /// Of the service.
+    type Error;
+}
+
+impl<F, T, E> Handler for F
+where
+    F: Future<Output = Result<Response<T>, E>>,
+{
+    type Body = T;
+    type Error = E;
+}
+
+/// What the service returns, or why the handler was dropped.
+pub(super) type Handled<F> =
+    Result<Result<Response<LockBody<<F as Handler>::Body>>, <F as Handler>::Error>, LockError>;
+
+/// The hidden part of [`Mode`].
+pub trait Run<F: Handler> {
+    /// Ends when the handler does.
+    type Future: Future<Output = Handled<F>>;
+
+    /// Runs a handler.
+    fn run(handling: Handling<F>) -> Self::Future;
+}
+
+/// A handler with its lock, and what becomes of its response.
+#[pin_project]
+pub struct Handling<F> {
+    #[pin]
+    handler: Kind<F>,
+    ending: Ending,
+}
+
+#[pin_project(project = KindProjection)]
+enum Kind<F> {
+    Locked(#[pin] Guarded<F>),
+    /// The store is down, and the layer lets requests pass.
+    Unlocked(#[pin] F),
+}
+
+/// How long a lock is held once its handler has returned.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    hold: Hold,
+    on_lost: OnLost,
+    protocol: Protocol,
+}
+
+impl Ending {
+    fn new(settings: &Settings, protocol: Protocol) -> Self {
+        Self { hold: settings.hold, on_lost: settings.on_lost, protocol }
+    }
+
+    /// The lock is released, or goes on with the body.
+    fn apply<T: Body>(
+        self,
+        // First, so that whatever panics here drops it last.
+        guard: LockGuard,
+        mut response: Response<T>,
+    ) -> Result<Response<LockBody<T>>, LockError> {
+        let extensions = response.extensions_mut();
+        // That of a layer inside is the one that the handler saw.
+        if extensions.get::<HeldLock>().is_none() {
+            extensions.insert(guard.view());
+        }
+        let lost = guard.is_lost().then(|| guard.loss());
+        if let Some(why) = lost {
+            extensions.insert(LostLock(why));
+        }
+        if self.hold == Hold::UntilResponse || response.body().is_end_stream() {
+            // Dispatched before the response goes out: who asks next in this process queues behind it.
+            drop(guard);
+            return Ok(response.map(LockBody::bare));
+        }
+        match lost {
+            // What is left to do was to be done under the lock, and the client can still be told.
+            Some(why) if self.on_lost == OnLost::Cancel => {
+                guard.inner_scope().enter(|| drop(response));
+                Err(LockError::Lost { key: guard.key().clone(), why })
+            }
+            _ => Ok(response.map(|body| LockBody::holding(guard, self.on_lost, self.protocol, body))),
+        }
+    }
+}
+
+impl<F> Handling<F> {
+    /// Calls a handler that has its lock.
+    pub(super) fn locked(
+        settings: &Settings,
+        protocol: Protocol,
+        guard: LockGuard,
+        call: impl FnOnce() -> F,
+    ) -> Self {
+        let handler = Kind::Locked(Guarded::begin(guard, settings.on_lost, call));
+        Self { handler, ending: Ending::new(settings, protocol) }
+    }
+
+    pub(super) fn unlocked(settings: &Settings, protocol: Protocol, handler: F) -> Self {
+        Self { handler: Kind::Unlocked(handler), ending: Ending::new(settings, protocol) }
+    }
+
+    fn guard(&self) -> Option<&LockGuard> {
+        match &self.handler {
+            Kind::Locked(handler) => handler.guard(),
+            Kind::Unlocked(_) => None,
+        }
+    }
+}
+
+impl<F> Future for Handling<F>
+where
+    F: Handler,
+    F::Body: Body,
+{
+    type Output = Handled<F>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        Poll::Ready(match this.handler.project() {
+            KindProjection::Locked(handler) => match ready!(handler.poll(cx)) {
+                Ok((Ok(response), guard)) => this.ending.apply(guard, response).map(Ok),
+                Ok((Err(error), guard)) => {
+                    drop(guard);
+                    Ok(Err(error))
+                }
+                Err(lost) => Err(lost),
+            },
+            KindProjection::Unlocked(handler) => {
+                let response = ready!(handler.poll(cx));
+                Ok(response.map(|mut response| {
+                    response.extensions_mut().insert(Unlocked(()));
+                    response.map(LockBody::bare)
+                }))
+            }
+        })
+    }
+}
+
+impl<F> Run<F> for Inline
+where
+    F: Handler,
+    F::Body: Body,
+{
+    type Future = Handling<F>;
+
+    fn run(handling: Handling<F>) -> Self::Future {
+        handling
+    }
+}
+
+impl<F> Run<F> for Detached
+where
+    F: Handler + Send + 'static,
+    F::Body: Body + Send,
+    F::Error: Send,
+{
+    type Future = Task<F>;
+
+    fn run(handling: Handling<F>) -> Self::Future {
+        let guard = handling.guard();
+        let key = guard.map(|guard| guard.key().clone());
+        let runtime = Handle::try_current().ok().or_else(|| guard.map(|guard| guard.call_limit().1));
+        let handling = handling.in_current_span();
+        match runtime {
+            Some(runtime) => Task { task: Kept::Task(runtime.spawn(handling)), key },
+            // There is none: it runs where it is polled.
+            None => Task { task: Kept::Here(Box::pin(handling)), key },
+        }
+    }
+}
+
+/// A handler in a task of its own. Dropping this leaves the task to itself.
+pub struct Task<F: Handler> {
+    task: Kept<F>,
+    key: Option<LockKey>,
+}
+
+enum Kept<F: Handler> {
+    Task(JoinHandle<Handled<F>>),
+    Here(Pin<Box<dyn Future<Output = Handled<F>> + Send>>),
+}
+
+impl<F: Handler> Future for Task<F> {
+    type Output = Handled<F>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let joined = match &mut self.task {
+            Kept::Task(task) => ready!(Pin::new(task).poll(cx)),
+            Kept::Here(handling) => return handling.as_mut().poll(cx),
+        };
+        match joined {
+            Ok(handled) => Poll::Ready(handled),
+            Err(error) => match error.try_into_panic() {
+                // As if the handler had run here.
+                Ok(panic) => resume_unwind(panic),
+                // Its runtime has ended, and the handler with it: it may have done a part of its work.
+                Err(_) => match self.key.take() {
+                    Some(key) => Poll::Ready(Err(LockError::Lost { key, why: Loss::ShutDown })),
+                    None => Poll::Pending,
+                },
+            },
+        }
+    }
+}
+
+impl<F> fmt::Debug for Handling<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handling")
+            .field("guard", &self.guard())
+            .field("ending", &self.ending)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Handler> fmt::Debug for Task<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,343 @@
+//! How a request is refused: why, with which status, and the response that says so.
+
+mod problem;
+mod reason;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Response, StatusCode};
+
+use super::key::Rejection;
+use crate::error::LockError;
+
+pub use problem::ProblemDetails;
+#[cfg(feature = "tonic")]
+pub(in crate::layer) use problem::{PUSHBACK, pushback};
+pub use reason::Reason;
+
+/// When the store is down, or the manager shuts down, or nobody knows, it pays to ask again soon.
+pub(in crate::layer) const RETRY_SOON: Duration = Duration::from_secs(1);
+
+/// What a client is told at most. A holder that is renewed has most of its lease left at any time, but rarely needs it.
+pub(in crate::layer) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// When to send a request again that ended with this error; nothing where its handler may have done half of its work, or
+/// the same would come of it.
+pub(in crate::layer) fn retry_after(error: &LockError, longest: Duration) -> Option<Duration> {
+    let remaining = match error {
+        LockError::Busy { remaining, .. }
+        | LockError::TimedOut { remaining, .. }
+        | LockError::TooManyWaiters { remaining, .. } => remaining.unwrap_or(RETRY_SOON),
+        LockError::Unavailable { .. } | LockError::NotReplicated { .. } | LockError::ShutDown { .. } => {
+            RETRY_SOON
+        }
+        _ => return None,
+    };
+    Some(remaining.min(longest))
+}
+
+/// What the client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// Plain HTTP.
+    Http,
+    /// gRPC.
+    Grpc,
+}
+
+impl Protocol {
+    /// By the request's `content-type`: `application/grpc` and what it is followed by after `+` or `;` is gRPC.
+    /// `application/grpc-web` is not: its client is told by the status.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        const GRPC: &[u8] = b"application/grpc";
+        let Some(value) = headers.get(CONTENT_TYPE) else { return Self::Http };
+        match value.as_bytes().split_at_checked(GRPC.len()) {
+            Some((start, [] | [b'+' | b';', ..])) if start.eq_ignore_ascii_case(GRPC) => Self::Grpc,
+            _ => Self::Http,
+        }
+    }
+}
+
+/// A refused request: all that a response to it can be made of.
+#[derive(Clone, Debug)]
+pub struct Refusal<'a> {
+    reason: Reason,
+    protocol: Protocol,
+    status: Option<StatusCode>,
+    retry_after: Option<Duration>,
+    detail: Cow<'a, str>,
+    error: Option<&'a LockError>,
+    mistake: Option<&'a str>,
+}
+
+impl<'a> Refusal<'a> {
+    /// With the text that belongs to the reason.
+    #[must_use]
+    pub fn new(reason: Reason, protocol: Protocol) -> Self {
+        let detail = Cow::Borrowed(reason.names().detail);
+        Self { reason, protocol, status: None, retry_after: None, detail, error: None, mistake: None }
+    }
+
+    /// For an error of the layer's lock.
+    #[must_use]
+    pub fn of_error(error: &'a LockError, protocol: Protocol) -> Self {
+        let refusal = Self { error: Some(error), ..Self::new(Reason::from(error), protocol) };
+        match error {
+            LockError::InvalidKey(invalid) => {
+                refusal.with_detail(Rejection::from(invalid.clone()).into_detail())
+            }
+            _ => refusal,
+        }
+    }
+
+    /// For a key that can't be used, with its status. The text is for the client if the mistake is the client's, and for
+    /// the log if it is the program's.
+    #[must_use]
+    pub fn of_rejection(rejection: &'a Rejection, protocol: Protocol) -> Self {
+        let refusal = Self { status: Some(rejection.status()), ..Self::new(rejection.reason(), protocol) };
+        match refusal.reason {
+            Reason::Misconfigured => Self { mistake: Some(rejection.detail()), ..refusal },
+            _ => refusal.with_detail(rejection.detail()),
+        }
+    }
+
+    /// For an error that a handler has returned: it may have done something before.
+    #[cfg(any(feature = "axum", feature = "tonic"))]
+    pub(in crate::layer) fn of_handler(error: &'a LockError, protocol: Protocol) -> Self {
+        let refusal =
+            Self::of_error(error, protocol).with_retry_after(retry_after(error, LONGEST_RETRY_AFTER));
+        let detail = match refusal.reason {
+            Reason::Busy | Reason::TimedOut | Reason::TooManyWaiters => {
+                "Another request works on the same resource. Send this one again later."
+            }
+            Reason::StoreDown => {
+                "The service that keeps requests apart is not available. Send the request again later."
+            }
+            Reason::ShutDown => "The server is shutting down. Send the request again.",
+            Reason::Lost | Reason::BadKey | Reason::MissingKey | Reason::Misconfigured => return refusal,
+        };
+        refusal.with_detail(detail)
+    }
+
+    /// For a request without a key. `expected` is what it should have had, see
+    /// [`KeyExtractor::expected`](super::KeyExtractor::expected).
+    #[must_use]
+    pub fn missing_key(expected: Option<&str>, protocol: Protocol) -> Self {
+        let refusal = Self::new(Reason::MissingKey, protocol);
+        match expected {
+            Some(expected) => refusal.with_detail(format!("This request needs {expected}.")),
+            None => refusal,
+        }
+    }
+
+    /// When to send the request again.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.retry_after = after.into();
+        self
+    }
+
+    /// With another text for the client.
+    #[must_use]
+    pub fn with_detail(mut self, detail: impl Into<Cow<'a, str>>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// What the client speaks.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The HTTP status: that of the [`Rejection`], or else that of the reason.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status.unwrap_or_else(|| self.reason.status())
+    }
+
+    /// The gRPC status code: that which is closest to the status of the [`Rejection`], or else that of the reason.
+    #[must_use]
+    pub fn grpc_code(&self) -> i32 {
+        match self.status.map(|status| status.as_u16()) {
+            Some(401) => 16,       // UNAUTHENTICATED
+            Some(403) => 7,        // PERMISSION_DENIED
+            Some(404 | 410) => 5,  // NOT_FOUND
+            Some(409) => 10,       // ABORTED
+            Some(412) => 9,        // FAILED_PRECONDITION
+            Some(429) => 8,        // RESOURCE_EXHAUSTED
+            Some(501) => 12,       // UNIMPLEMENTED
+            Some(502 | 503) => 14, // UNAVAILABLE
+            Some(504) => 4,        // DEADLINE_EXCEEDED
+            _ => self.reason.grpc_code(),
+        }
+    }
+
+    /// When it may be worth while to send the request again. The lock may be free earlier or later.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// What happened and what to do, for the client: no key, no owner, nothing about the store.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// What the program has to change, for logs.
+    #[must_use]
+    pub fn mistake(&self) -> Option<&'a str> {
+        self.mistake
+    }
+
+    /// The whole error, for logs. It names the key, and what the store said.
+    #[must_use]
+    pub fn error(&self) -> Option<&'a LockError> {
+        self.error
+    }
+}
+
+/// Makes the response to a refused request.
+///
+/// Implemented by closures:
+///
+/// ```
+/// use http::Response;
+/// use lock_runtime::layer::{ProblemDetails, Protocol, Reason, Refusal, Refuse};
+///
+/// let refuse = |refusal: &Refusal<'_>| match refusal.protocol() {
+///     Protocol::Grpc => ProblemDetails.refuse(refusal).map(|_| String::new()),
+///     _ => Response::builder().status(refusal.status()).body(refusal.detail().to_owned()).unwrap(),
+/// };
+/// assert_eq!(refuse.refuse(&Refusal::new(Reason::Busy, Protocol::Http)).status(), 409);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not make the response to a refused request",
+    label = "expected a closure `Fn(&Refusal<'_>) -> http::Response<Bytes>`",
+    note = "write the argument's type, `|refusal: &Refusal<'_>| …`, and return an `http::Response` with a `Bytes`, \
+            `String`, `Vec<u8>` or `&'static str`; or start with `ProblemDetails.refuse(refusal)`"
+)]
+pub trait Refuse {
+    /// The response. To [`Protocol::Grpc`] it is status 200 with `grpc-status` among the headers, and no body.
+    fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes>;
+}
+
+impl<F, T> Refuse for F
+where
+    F: Fn(&Refusal<'_>) -> Response<T>,
+    T: Into<Bytes>,
+{
+    fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes> {
+        self(refusal).map(Into::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::key::LockKey;
+    use crate::store::{StoreError, StoreErrorKind};
+
+    fn protocol(content_type: &[u8]) -> Protocol {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, http::HeaderValue::from_bytes(content_type).unwrap());
+        Protocol::of(&headers)
+    }
+
+    /// gRPC is what its specification calls so. gRPC-Web is answered by plain statuses.
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        for grpc in ["application/grpc", "application/grpc+proto", "application/grpc;a=b", "Application/gRPC"]
+        {
+            assert_eq!(protocol(grpc.as_bytes()), Protocol::Grpc, "{grpc}");
+        }
+        for http in [
+            "application/grpc-web",
+            "application/grpc-web+proto",
+            "application/grpcx",
+            "application/grp",
+            "text/x",
+        ] {
+            assert_eq!(protocol(http.as_bytes()), Protocol::Http, "{http}");
+        }
+        assert_eq!(protocol(b"\xff\xff"), Protocol::Http);
+        assert_eq!(Protocol::of(&HeaderMap::new()), Protocol::Http);
+    }
+
+    /// What is said to the client has nothing of the key and of the store; the error has all of it.
+    #[test]
+    fn internals_are_in_the_error_only() {
+        let cause = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "redis-7.internal:6379 refused"));
+        let error = LockError::Unavailable { key: LockKey::new("s3cret").unwrap(), cause };
+        let refusal = Refusal::of_error(&error, Protocol::Http);
+        assert_eq!(refusal.detail(), Reason::StoreDown.names().detail);
+        assert!(refusal.error().unwrap().to_string().contains("redis-7.internal"));
+        let error = LockError::InvalidKey(LockKey::new("s3cret{").unwrap_err());
+        let refusal = Refusal::of_error(&error, Protocol::Http);
+        assert!(refusal.detail().contains("its braces are not one hash tag"), "{}", refusal.detail());
+        assert!(!refusal.detail().contains("s3cret"), "{}", refusal.detail());
+    }
+
+    /// A rejection brings its text and its status, for gRPC as the code that is closest.
+    #[test]
+    fn a_rejection_has_its_own_status() {
+        let refused = |status| {
+            let rejection = Rejection::with_status(StatusCode::from_u16(status).unwrap(), "Why.");
+            let refusal = Refusal::of_rejection(&rejection, Protocol::Grpc);
+            // The program's mistakes are no matter of its clients'.
+            let for_the_log = refusal.reason() == Reason::Misconfigured;
+            assert_eq!(refusal.mistake().is_some(), for_the_log);
+            assert_eq!(refusal.mistake().unwrap_or(refusal.detail()), "Why.");
+            assert_eq!(refusal.detail() == "Why.", !for_the_log);
+            (refusal.reason(), refusal.status().as_u16(), refusal.grpc_code())
+        };
+        assert_eq!(refused(400), (Reason::BadKey, 400, 3));
+        assert_eq!(refused(401), (Reason::BadKey, 401, 16));
+        assert_eq!(refused(403), (Reason::BadKey, 403, 7));
+        assert_eq!(refused(422), (Reason::BadKey, 422, 3));
+        assert_eq!(refused(500), (Reason::Misconfigured, 500, 13));
+        assert_eq!(refused(503), (Reason::Misconfigured, 503, 14));
+    }
+
+    /// Who has sent no key is told what to send, if that is known.
+    #[test]
+    fn a_missing_key_is_named() {
+        let detail = |expected| Refusal::missing_key(expected, Protocol::Http).detail().to_owned();
+        assert_eq!(detail(Some("the header `x-id`")), "This request needs the header `x-id`.");
+        assert_eq!(detail(None), Reason::MissingKey.names().detail);
+    }
+
+    /// After an error of a handler nobody claims that nothing was done.
+    #[cfg(any(feature = "axum", feature = "tonic"))]
+    #[test]
+    fn a_handler_may_have_done_something() {
+        let error = LockError::Busy { key: LockKey::new("a").unwrap(), remaining: None };
+        let refusal = Refusal::of_handler(&error, Protocol::Http);
+        assert_eq!(refusal.reason(), Reason::Busy);
+        assert!(!refusal.detail().contains("Nothing was done"));
+    }
+
+    /// A closure makes the response, with any body that `Bytes` can be made of.
+    #[test]
+    fn a_closure_makes_the_response() {
+        let refusal = Refusal::new(Reason::Busy, Protocol::Http).with_retry_after(Duration::from_secs(2));
+        let text = |refusal: &Refusal<'_>| Response::new(format!("{:?}", refusal.retry_after()));
+        assert_eq!(text.refuse(&refusal).into_body(), "Some(2s)");
+        let fixed = |_: &Refusal<'_>| Response::new("no");
+        assert_eq!(fixed.refuse(&refusal).into_body(), "no");
+    }
+}

@@ -1,0 +1,227 @@
+//! [`ProblemDetails`]: the responses that say so, in HTTP and gRPC.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, Response};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::{Protocol, Reason, Refusal, Refuse};
+
+/// The responses that are made unless others are asked for.
+///
+/// HTTP gets an `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) that must not be cached,
+/// with `retry-after` in whole seconds where that is known:
+///
+/// ```json
+/// {"type":"urn:problem-type:lock:busy","title":"The resource is busy","status":409,"detail":"Another request …"}
+/// ```
+///
+/// gRPC gets status 200 with `grpc-status` and `grpc-message`, and with `grpc-retry-pushback-ms` where that is known,
+/// after which clients with a retry policy wait. It is -1 for [`Reason::Lost`]: they don't repeat that by themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProblemDetails;
+
+impl Refuse for ProblemDetails {
+    fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes> {
+        match refusal.protocol() {
+            Protocol::Http => problem(refusal),
+            Protocol::Grpc => trailers_only(refusal),
+        }
+    }
+}
+
+/// The header of [`pushback`].
+pub(in crate::layer) const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// After how many milliseconds a gRPC client that retries by itself may do so
+/// ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)); a negative number forbids it.
+pub(in crate::layer) fn pushback(refusal: &Refusal<'_>) -> Option<i32> {
+    // `ABORTED` is what clients repeat, but this handler may have done half of its work.
+    if refusal.reason() == Reason::Lost {
+        return Some(-1);
+    }
+    // A 32-bit number for the clients that read it.
+    let millis = refusal.retry_after()?.as_nanos().div_ceil(1_000_000);
+    Some(i32::try_from(millis).unwrap_or(i32::MAX).max(1))
+}
+
+fn problem(refusal: &Refusal<'_>) -> Response<Bytes> {
+    let status = refusal.status();
+    let mut body = String::with_capacity(256);
+    body.push_str("{\"type\":\"urn:problem-type:lock:");
+    body.push_str(refusal.reason().as_str());
+    body.push_str("\",\"title\":");
+    push_json(&mut body, refusal.reason().title());
+    body.push_str(",\"status\":");
+    body.push_str(status.as_str());
+    body.push_str(",\"detail\":");
+    push_json(&mut body, refusal.detail());
+    body.push('}');
+
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(after) = refusal.retry_after() {
+        headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after)));
+    }
+    response
+}
+
+/// Rounded up, so that nobody comes back too early, and not zero, which would mean at once.
+fn whole_seconds(after: Duration) -> u64 {
+    after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0)).max(1)
+}
+
+fn push_json(json: &mut String, text: &str) {
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            '\0'..='\u{1f}' => {
+                // To a `String` it can't fail.
+                let _ = write!(json, "\\u{:04x}", u32::from(c));
+            }
+            _ => json.push(c),
+        }
+    }
+    json.push('"');
+}
+
+/// What `grpc-message` encodes: everything but printable ASCII, and the percent sign.
+const IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
+
+/// The whole answer is in the headers, which are the trailers too.
+fn trailers_only(refusal: &Refusal<'_>) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from(refusal.grpc_code()));
+    let message = utf8_percent_encode(refusal.detail(), IN_MESSAGES).to_string();
+    if let Ok(message) = HeaderValue::try_from(message) {
+        headers.insert(HeaderName::from_static("grpc-message"), message);
+    }
+    if let Some(millis) = pushback(refusal) {
+        headers.insert(HeaderName::from_static(PUSHBACK), HeaderValue::from(millis));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use percent_encoding::percent_decode_str;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::layer::Rejection;
+
+    fn refused(refusal: &Refusal<'_>) -> (u16, HeaderMap, Bytes) {
+        let (parts, body) = ProblemDetails.refuse(refusal).into_parts();
+        (parts.status.as_u16(), parts.headers, body)
+    }
+
+    /// Clients that repeat what was aborted must not repeat a handler that may have done half of its work.
+    #[test]
+    fn a_lost_call_is_not_repeated_by_itself() {
+        let lost = Refusal::new(Reason::Lost, Protocol::Grpc);
+        assert_eq!(refused(&lost).1.get(PUSHBACK).unwrap(), "-1");
+        let busy = Refusal::new(Reason::Busy, Protocol::Grpc);
+        assert_eq!(refused(&busy).1.get(PUSHBACK), None);
+    }
+
+    /// The response as HTTP clients see it, byte for byte.
+    #[test]
+    fn http_gets_a_problem() {
+        let refusal = Refusal::new(Reason::Busy, Protocol::Http).with_detail("Say \"please\".");
+        let (status, headers, body) = refused(&refusal);
+        assert_eq!(status, 409);
+        assert_eq!(headers[CONTENT_TYPE], "application/problem+json");
+        assert_eq!(headers[CACHE_CONTROL], "no-store");
+        assert!(!headers.contains_key(RETRY_AFTER));
+        assert_eq!(
+            body,
+            r#"{"type":"urn:problem-type:lock:busy","title":"The resource is busy","status":409,"detail":"Say \"please\"."}"#
+        );
+    }
+
+    /// Nobody is told to come back too early, or at once.
+    #[test]
+    fn retry_after_is_rounded_up() {
+        let retry_after = |after| {
+            let refusal = Refusal::new(Reason::TimedOut, Protocol::Http).with_retry_after(after);
+            refused(&refusal).1[RETRY_AFTER].to_str().unwrap().to_owned()
+        };
+        assert_eq!(retry_after(Duration::ZERO), "1");
+        assert_eq!(retry_after(Duration::from_millis(1)), "1");
+        assert_eq!(retry_after(Duration::from_secs(1)), "1");
+        assert_eq!(retry_after(Duration::from_millis(1001)), "2");
+        assert_eq!(retry_after(Duration::MAX), u64::MAX.to_string());
+    }
+
+    /// The response as gRPC clients see it: all of it in the headers.
+    #[test]
+    fn grpc_gets_trailers() {
+        let refusal = Refusal::new(Reason::TimedOut, Protocol::Grpc)
+            .with_detail("100 %, später")
+            .with_retry_after(Duration::from_micros(1500));
+        let (status, headers, body) = refused(&refusal);
+        assert_eq!(status, 200);
+        assert_eq!(headers[CONTENT_TYPE], "application/grpc");
+        assert_eq!(headers["grpc-status"], "8");
+        assert_eq!(headers["grpc-message"], "100 %25, sp%C3%A4ter");
+        assert_eq!(headers["grpc-retry-pushback-ms"], "2");
+        assert_eq!(headers.len(), 4);
+        assert!(body.is_empty());
+    }
+
+    /// A wait that no client can read as a number is the longest that it can.
+    #[test]
+    fn pushback_is_a_small_number() {
+        let refusal = Refusal::new(Reason::Busy, Protocol::Grpc).with_retry_after(Duration::MAX);
+        assert_eq!(refused(&refusal).1["grpc-retry-pushback-ms"], i32::MAX.to_string());
+    }
+
+    /// A rejection's status is that of the response, and of its body.
+    #[test]
+    fn a_rejection_has_its_status_in_both_places() {
+        let rejection = Rejection::with_status(http::StatusCode::UNPROCESSABLE_ENTITY, "Why.");
+        let (status, _, body) = refused(&Refusal::of_rejection(&rejection, Protocol::Http));
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(
+            (status, &body["status"], &body["type"]),
+            (422, &422.into(), &"urn:problem-type:lock:bad_key".into())
+        );
+    }
+
+    proptest! {
+        /// Whatever the text, it is JSON that says the same.
+        #[test]
+        fn any_detail_is_json(detail in any::<String>()) {
+            let refusal = Refusal::new(Reason::BadKey, Protocol::Http).with_detail(detail.as_str());
+            let (_, _, body) = refused(&refusal);
+            let read: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let expected = serde_json::json!({
+                "type": "urn:problem-type:lock:bad_key",
+                "title": Reason::BadKey.title(),
+                "status": 400,
+                "detail": detail,
+            });
+            prop_assert_eq!(read, expected);
+        }
+
+        /// Whatever the text, it is a header that says the same.
+        #[test]
+        fn any_detail_is_a_grpc_message(detail in any::<String>()) {
+            let refusal = Refusal::new(Reason::BadKey, Protocol::Grpc).with_detail(detail.as_str());
+            let (_, headers, _) = refused(&refusal);
+            let message = headers["grpc-message"].to_str().unwrap();
+            prop_assert_eq!(percent_decode_str(message).decode_utf8().unwrap(), detail);
+        }
+    }
+}

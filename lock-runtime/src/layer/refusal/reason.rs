@@ -1,0 +1,293 @@
+//! [`Reason`]: why a request was refused, and what that is called in HTTP, gRPC and metrics.
+
+use std::fmt;
+
+use http::StatusCode;
+
+use crate::error::{AcquireError, LockError};
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Another request has the lock, and the layer does not wait.
+    Busy,
+    /// The wait ended before the lock was free.
+    TimedOut,
+    /// Too many requests wait already.
+    TooManyWaiters,
+    /// The store of the locks could not be reached, or not enough replicas confirmed the grant.
+    StoreDown,
+    /// The lock manager was shut down.
+    ShutDown,
+    /// The lock was lost while the handler ran.
+    Lost,
+    /// The request has a key that can't be used.
+    BadKey,
+    /// The request has no key.
+    MissingKey,
+    /// Something has to be changed in the program or at the store.
+    Misconfigured,
+}
+
+/// What a reason is in all the places where it is named.
+pub(super) struct Names {
+    status: StatusCode,
+    grpc_code: i32,
+    name: &'static str,
+    title: &'static str,
+    /// For the client of a request that was refused before its handler ran, if the reason comes before it.
+    pub(super) detail: &'static str,
+}
+
+impl Reason {
+    pub(super) fn names(self) -> Names {
+        let names = |status, grpc_code, name, title, detail| Names { status, grpc_code, name, title, detail };
+        match self {
+            Self::Busy => names(
+                StatusCode::CONFLICT,
+                10,
+                "busy",
+                "The resource is busy",
+                "Another request works on the same resource. Nothing was done for this one; send it again later.",
+            ),
+            Self::TimedOut => names(
+                StatusCode::TOO_MANY_REQUESTS,
+                8,
+                "timed_out",
+                "The resource is still busy",
+                "Other requests for the same resource took too long. Nothing was done for this one; send it again \
+                 later.",
+            ),
+            Self::TooManyWaiters => names(
+                StatusCode::TOO_MANY_REQUESTS,
+                8,
+                "too_many_waiters",
+                "Too many requests are waiting",
+                "Too many requests wait already. Nothing was done for this one; send it again later.",
+            ),
+            Self::StoreDown => names(
+                StatusCode::SERVICE_UNAVAILABLE,
+                14,
+                "store_down",
+                "Locks are not available",
+                "The service that keeps requests apart is not available. Nothing was done for this one; send it \
+                 again later.",
+            ),
+            Self::ShutDown => names(
+                StatusCode::SERVICE_UNAVAILABLE,
+                14,
+                "shut_down",
+                "The server is shutting down",
+                "The server is shutting down. Nothing was done for this request; send it again.",
+            ),
+            Self::Lost => names(
+                StatusCode::SERVICE_UNAVAILABLE,
+                10,
+                "lost",
+                "The lock was lost",
+                "The request lost its exclusive access before it was done. It may be done in part or in full: find \
+                 out before you send it again.",
+            ),
+            Self::BadKey => names(
+                StatusCode::BAD_REQUEST,
+                3,
+                "bad_key",
+                "The request can't be told apart",
+                "What this request works on is named in a way that can't be used.",
+            ),
+            Self::MissingKey => names(
+                StatusCode::BAD_REQUEST,
+                3,
+                "missing_key",
+                "The request does not say what it is for",
+                "This request does not name what it works on.",
+            ),
+            Self::Misconfigured => names(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                13,
+                "misconfigured",
+                "The server's locks are set up wrongly",
+                "The server's locks are set up wrongly. To send the request again won't help.",
+            ),
+        }
+    }
+
+    /// The HTTP status.
+    ///
+    /// | reason | status |
+    /// |---|---|
+    /// | `Busy` | 409 |
+    /// | `TimedOut`, `TooManyWaiters` | 429 |
+    /// | `StoreDown`, `ShutDown`, `Lost` | 503 |
+    /// | `BadKey`, `MissingKey` | 400 |
+    /// | `Misconfigured` | 500 |
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        self.names().status
+    }
+
+    /// The gRPC status code.
+    ///
+    /// | reason | code |
+    /// |---|---|
+    /// | `Busy`, `Lost` | 10, `ABORTED` |
+    /// | `TimedOut`, `TooManyWaiters` | 8, `RESOURCE_EXHAUSTED` |
+    /// | `StoreDown`, `ShutDown` | 14, `UNAVAILABLE` |
+    /// | `BadKey`, `MissingKey` | 3, `INVALID_ARGUMENT` |
+    /// | `Misconfigured` | 13, `INTERNAL` |
+    #[must_use]
+    pub fn grpc_code(self) -> i32 {
+        self.names().grpc_code
+    }
+
+    /// As in the `type` of the problem (`urn:problem-type:lock:busy`) and the label `reason` of the metrics: `busy`,
+    /// `timed_out`, `too_many_waiters`, `store_down`, `shut_down`, `lost`, `bad_key`, `missing_key` or
+    /// `misconfigured`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.names().name
+    }
+
+    /// The title of the problem, the same for all requests refused for this reason.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        self.names().title
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl From<&LockError> for Reason {
+    fn from(error: &LockError) -> Self {
+        match error {
+            LockError::Busy { .. } => Self::Busy,
+            LockError::TimedOut { .. } => Self::TimedOut,
+            LockError::TooManyWaiters { .. } => Self::TooManyWaiters,
+            LockError::Unavailable { .. } | LockError::NotReplicated { .. } => Self::StoreDown,
+            LockError::ShutDown { .. } => Self::ShutDown,
+            // The body has begun, and nobody knows whether it was alone until its end.
+            LockError::Lost { .. } | LockError::Unconfirmed { .. } => Self::Lost,
+            LockError::InvalidKey(_) => Self::BadKey,
+            LockError::NotHeld { .. } | LockError::KindConflict { .. } | LockError::Misconfigured { .. } => {
+                Self::Misconfigured
+            }
+        }
+    }
+}
+
+impl From<&AcquireError> for Reason {
+    fn from(error: &AcquireError) -> Self {
+        match error {
+            AcquireError::Busy { .. } => Self::Busy,
+            AcquireError::TimedOut { .. } => Self::TimedOut,
+            AcquireError::TooManyWaiters { .. } => Self::TooManyWaiters,
+            AcquireError::Unavailable { .. } | AcquireError::NotReplicated { .. } => Self::StoreDown,
+            AcquireError::ShutDown { .. } => Self::ShutDown,
+            AcquireError::InvalidKey(_) => Self::BadKey,
+            AcquireError::KindConflict { .. } | AcquireError::Misconfigured { .. } => Self::Misconfigured,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::Loss;
+    use crate::key::LockKey;
+    use crate::store::{Kind, StoreError, StoreErrorKind};
+
+    /// All of them, and what they are on the wire. Clients go by these: none may change.
+    const ALL: [(Reason, u16, i32, &str); 9] = [
+        (Reason::Busy, 409, 10, "busy"),
+        (Reason::TimedOut, 429, 8, "timed_out"),
+        (Reason::TooManyWaiters, 429, 8, "too_many_waiters"),
+        (Reason::StoreDown, 503, 14, "store_down"),
+        (Reason::ShutDown, 503, 14, "shut_down"),
+        (Reason::Lost, 503, 10, "lost"),
+        (Reason::BadKey, 400, 3, "bad_key"),
+        (Reason::MissingKey, 400, 3, "missing_key"),
+        (Reason::Misconfigured, 500, 13, "misconfigured"),
+    ];
+
+    /// The table of the documentation.
+    #[test]
+    fn reasons_have_their_status() {
+        for (reason, status, code, name) in ALL {
+            assert_eq!((reason.status().as_u16(), reason.grpc_code(), reason.as_str()), (status, code, name));
+        }
+    }
+
+    /// A title belongs to one reason, as RFC 9457 has it, and a detail says more.
+    #[test]
+    fn titles_tell_reasons_apart() {
+        let titles: HashSet<_> = ALL.iter().map(|(reason, ..)| reason.title()).collect();
+        assert_eq!(titles.len(), ALL.len());
+        let details: HashSet<_> = ALL.iter().map(|(reason, ..)| reason.names().detail).collect();
+        assert_eq!(details.len(), ALL.len());
+    }
+
+    /// A retry is suggested where nothing was done, and not where something may have been.
+    #[test]
+    fn details_say_whether_anything_was_done() {
+        for (reason, ..) in ALL {
+            let detail = reason.names().detail;
+            match reason {
+                Reason::Lost => assert!(detail.contains("find out before you send it again"), "{detail}"),
+                Reason::Busy
+                | Reason::TimedOut
+                | Reason::TooManyWaiters
+                | Reason::StoreDown
+                | Reason::ShutDown => {
+                    assert!(detail.contains("Nothing was done for this"), "{detail}");
+                }
+                _ => assert!(!detail.contains("send it again"), "{detail}"),
+            }
+        }
+    }
+
+    /// Every error has its reason, the same one whether it comes from a guard or from a locked body.
+    #[test]
+    fn errors_have_their_reason() {
+        let key = || LockKey::new("a").unwrap();
+        let cause = || Arc::new(StoreError::new(StoreErrorKind::Unreachable, "down"));
+        let (held, wanted) = (Kind::Read, Kind::Write);
+        let before = [
+            (AcquireError::Busy { key: key(), remaining: None }, Reason::Busy),
+            (
+                AcquireError::TimedOut { key: key(), waited: Duration::ZERO, remaining: None },
+                Reason::TimedOut,
+            ),
+            (
+                AcquireError::TooManyWaiters { key: key(), waiting: 1, cap: "max_waiters", remaining: None },
+                Reason::TooManyWaiters,
+            ),
+            (AcquireError::Unavailable { key: key(), cause: cause() }, Reason::StoreDown),
+            (AcquireError::NotReplicated { key: key(), cause: cause() }, Reason::StoreDown),
+            (AcquireError::ShutDown { key: key() }, Reason::ShutDown),
+            (AcquireError::KindConflict { key: key(), held, wanted }, Reason::Misconfigured),
+            (AcquireError::misconfigured("x"), Reason::Misconfigured),
+            (LockKey::new("").unwrap_err().into(), Reason::BadKey),
+        ];
+        for (error, reason) in before {
+            assert_eq!(Reason::from(&error), reason, "{error}");
+            assert_eq!(Reason::from(&LockError::from(error)), reason);
+        }
+        let after = [
+            (LockError::Lost { key: key(), why: Loss::LeaseOver }, Reason::Lost),
+            (LockError::Unconfirmed { key: key(), cause: cause() }, Reason::Lost),
+            (LockError::NotHeld { key: key() }, Reason::Misconfigured),
+        ];
+        for (error, reason) in after {
+            assert_eq!(Reason::from(&error), reason, "{error}");
+        }
+    }
+}
