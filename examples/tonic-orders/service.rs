@@ -1,0 +1,109 @@
+//! The services, the layers around them, and the methods.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use lock_runtime::layer::{Hold, LockLayer, grpc_metadata};
+use lock_runtime::{HeldLock, distributed_lock};
+use tokio_stream::{Stream, StreamExt};
+use tonic::service::{LayerExt, Routes};
+use tonic::{Request, Response, Status};
+
+use crate::proto::checkout_server::{Checkout, CheckoutServer};
+use crate::proto::lookup_server::{Lookup, LookupServer};
+use crate::proto::orders_server::{Orders, OrdersServer};
+use crate::proto::{AddItemRequest, GetOrderRequest, Line, Order, PackingListRequest, SetStatusRequest};
+use crate::shop::Shop;
+
+pub(crate) const WAIT: Duration = Duration::from_secs(2);
+
+pub(crate) fn routes(shop: &Shop) -> Routes {
+    // The message is not read before its method runs, so the key is in the metadata too.
+    let per_order =
+        LockLayer::new(shop.locks.clone(), grpc_metadata("order-id").prefix("order:").parsed::<u32>())
+            .max_hold(Duration::from_secs(60))
+            .name("order");
+    // A stream is a response whose body takes a while; the body of other responses is at its end at once.
+    let orders = per_order.clone().wait(WAIT).hold(Hold::UntilBodyEnd);
+    let checkout = per_order.no_wait();
+
+    // For one layer around all services there is `Server::builder().layer(…)`.
+    Routes::new(orders.named_layer(OrdersServer::new(shop.clone())))
+        .add_service(checkout.named_layer(CheckoutServer::new(shop.clone())))
+        .add_service(LookupServer::new(shop.clone()))
+}
+
+/// The lock under which a call runs. It has to be that of the order in its message: the layer knows the metadata only.
+fn lock_of<T>(request: &Request<T>, order: u32) -> Result<HeldLock, Status> {
+    match request.extensions().get::<HeldLock>() {
+        Some(held) if held.key().as_str() == format!("order:{order}") => Ok(held.clone()),
+        Some(_) => Err(Status::invalid_argument("the metadata `order-id` is of another order")),
+        None => Err(Status::internal("this call has no lock")),
+    }
+}
+
+fn unknown() -> Status {
+    Status::not_found("there is no such order")
+}
+
+#[tonic::async_trait]
+impl Orders for Shop {
+    /// Reads, works, and writes: without the lock, of two at a time only the later one would be there.
+    async fn add_item(&self, request: Request<AddItemRequest>) -> Result<Response<Order>, Status> {
+        let AddItemRequest { order_id: id, quantity } = *request.get_ref();
+        let held = lock_of(&request, id)?;
+        let new = Order { id, items: 0, status: "open".to_owned(), token: 0 };
+        let order = self.order(id).await?.unwrap_or(new);
+        self.work().await;
+        let items =
+            order.items.checked_add(quantity).ok_or_else(|| Status::out_of_range("that is too many"))?;
+        Ok(Response::new(self.write(Order { items, ..order }, held.fencing_token()).await?))
+    }
+
+    type PackingListStream = Pin<Box<dyn Stream<Item = Result<Line, Status>> + Send>>;
+
+    /// The method returns at once; the lines are made while the response is sent, under the same lock. A task that is
+    /// spawned to make them would be a stranger to that lock.
+    async fn packing_list(
+        &self,
+        request: Request<PackingListRequest>,
+    ) -> Result<Response<Self::PackingListStream>, Status> {
+        let id = request.get_ref().order_id;
+        lock_of(&request, id)?;
+        let order = self.order(id).await?.ok_or_else(unknown)?;
+        let shop = self.clone();
+        let lines = tokio_stream::iter(1..=order.items).then(move |number| {
+            let shop = shop.clone();
+            async move { pack(&shop, id, number).await }
+        });
+        Ok(Response::new(Box::pin(lines)))
+    }
+}
+
+/// Also for those who come without a call, so it takes the lock by itself. In a stream that has this lock, it enters the
+/// same one again.
+#[distributed_lock(key = "order:<id>", wait = "none", manager = shop.locks)]
+async fn pack(shop: &Shop, id: u32, number: u32) -> Result<Line, Status> {
+    shop.work().await;
+    let items = shop.order(id).await?.ok_or_else(unknown)?.items;
+    Ok(Line { number, items })
+}
+
+#[tonic::async_trait]
+impl Checkout for Shop {
+    async fn set_status(&self, request: Request<SetStatusRequest>) -> Result<Response<Order>, Status> {
+        let held = lock_of(&request, request.get_ref().order_id)?;
+        let SetStatusRequest { order_id: id, status } = request.into_inner();
+        let order = self.order(id).await?.ok_or_else(unknown)?;
+        self.work().await;
+        Ok(Response::new(self.write(Order { status, ..order }, held.fencing_token()).await?))
+    }
+}
+
+#[tonic::async_trait]
+impl Lookup for Shop {
+    async fn get_order(&self, request: Request<GetOrderRequest>) -> Result<Response<Order>, Status> {
+        let order = self.order(request.get_ref().order_id).await?;
+        order.map(Response::new).ok_or_else(unknown)
+    }
+}
