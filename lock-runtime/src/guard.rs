@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Tick;
@@ -292,7 +293,9 @@ impl LockGuard {
             Ended::Releasing(mut outcome) => match outcome.try_recv() {
                 // The store has answered in place.
                 Ok(result) => return result,
-                Err(_) => outcome,
+                Err(TryRecvError::Empty) => outcome,
+                // Its runtime took no task any more. A channel that said so is not to be polled.
+                Err(TryRecvError::Closed) => return Err(unanswered("the task that sends it is gone")),
             },
         };
         let limit = self.engine.config.call_timeout * 2;

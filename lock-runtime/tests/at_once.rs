@@ -4,14 +4,15 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use lock_runtime::store::{
     AcquireRequest, Acquired, AtOnce, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest,
     Released, ScanRequest, Scanned, StoreError, Watch, Withdrawn,
 };
-use lock_runtime::{AcquireError, FencingToken, LockKey, LockManager, testing};
+use lock_runtime::testing::{self, memory_manager};
+use lock_runtime::{AcquireError, FencingToken, LockKey, LockManager, ReleaseError};
 use tokio::time::{Instant, advance, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -321,4 +322,43 @@ async fn a_store_that_has_to_be_awaited_behaves_the_same() {
     assert_eq!(in_place, story(Answers::Later).await);
     assert!(in_place.ends_with("rest 0 0 0"), "{in_place}");
     assert!(!in_place.contains("kept false") && in_place.contains("timed out true"), "{in_place}");
+}
+
+/// Says that its drop has begun, and does not end it before it is told to.
+struct Stuck(mpsc::Sender<()>, mpsc::Receiver<()>);
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        self.0.send(()).unwrap();
+        let _ = self.1.recv();
+    }
+}
+
+/// The manager's runtime is being shut down, and takes no task any more: the release is not confirmed, and nothing panics.
+#[test]
+fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
+    let builder = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let theirs = builder.unwrap();
+    let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (begun, has_begun) = mpsc::channel();
+    let (go, stay) = mpsc::channel();
+    let stuck = Stuck(begun, stay);
+    let guard = theirs.block_on(async {
+        let locks = memory_manager();
+        // It is in the runtime's hands when it has been polled.
+        let (polled, is_polled) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let _stuck = stuck;
+            polled.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        is_polled.await.unwrap();
+        locks.mutex("k").acquire().await.unwrap()
+    });
+    let going = std::thread::spawn(move || drop(theirs));
+    has_begun.recv().unwrap();
+    let released = ours.block_on(guard.release());
+    assert!(matches!(released, Err(ReleaseError::Unavailable { .. })), "{released:?}");
+    drop(go);
+    going.join().unwrap();
 }

@@ -20,6 +20,7 @@ use super::mode::{Handler, Handling, Mode};
 use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after};
 use crate::engine::acquire::Acquire;
 use crate::error::{AcquireError, LockError};
+use crate::key::LockKey;
 use crate::metrics;
 
 /// The future of a [`LockService`](super::LockService).
@@ -157,11 +158,13 @@ impl<K, R: Refuse> Shared<K, R> {
         self.refuse(&Refusal::of_error(error, protocol).with_retry_after(after))
     }
 
-    /// Whether a request goes on although it did not get its lock.
-    fn lets_pass(&self, error: &AcquireError) -> bool {
-        let down = matches!(error, AcquireError::Unavailable { .. } | AcquireError::NotReplicated { .. });
-        if !down || self.settings.on_store_down != StoreDown::PassThrough {
-            return false;
+    /// The key of a request that goes on although it did not get its lock.
+    fn lets_pass(&self, error: &AcquireError) -> Option<LockKey> {
+        let (AcquireError::Unavailable { key, .. } | AcquireError::NotReplicated { key, .. }) = error else {
+            return None;
+        };
+        if self.settings.on_store_down != StoreDown::PassThrough {
+            return None;
         }
         metrics::layer_unlocked(&self.settings.label);
         if self.settings.told.is_due() {
@@ -169,7 +172,7 @@ impl<K, R: Refuse> Shared<K, R> {
         } else {
             tracing::debug!(%error, "a request goes on without its lock");
         }
-        true
+        Some(key.clone())
     }
 }
 
@@ -216,11 +219,13 @@ where
                             request.extensions_mut().insert(guard.view());
                             Ok(Handling::locked(settings, protocol, guard, || service.call(request)))
                         }
-                        Err(error) if shared.lets_pass(&error) => {
-                            request.extensions_mut().insert(Unlocked(()));
-                            Ok(Handling::unlocked(settings, protocol, service.call(request)))
-                        }
-                        Err(error) => Err(error),
+                        Err(error) => match shared.lets_pass(&error) {
+                            Some(key) => {
+                                request.extensions_mut().insert(Unlocked(()));
+                                Ok(Handling::unlocked(settings, protocol, key, service.call(request)))
+                            }
+                            None => Err(error),
+                        },
                     };
                     match handling {
                         Ok(handling) => State::Handling { handler: M::run(handling), shared, protocol },

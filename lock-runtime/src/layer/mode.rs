@@ -70,6 +70,8 @@ pub struct Handling<F> {
     #[pin]
     handler: Kind<F>,
     ending: Ending,
+    /// Of the lock that it has, or should have.
+    key: LockKey,
 }
 
 #[pin_project(project = KindProjection)]
@@ -132,12 +134,14 @@ impl<F> Handling<F> {
         guard: LockGuard,
         call: impl FnOnce() -> F,
     ) -> Self {
+        let key = guard.key().clone();
         let handler = Kind::Locked(Guarded::begin(guard, settings.on_lost, call));
-        Self { handler, ending: Ending::new(settings, protocol) }
+        Self { handler, ending: Ending::new(settings, protocol), key }
     }
 
-    pub(super) fn unlocked(settings: &Settings, protocol: Protocol, handler: F) -> Self {
-        Self { handler: Kind::Unlocked(handler), ending: Ending::new(settings, protocol) }
+    /// A handler that goes on without the lock of this key.
+    pub(super) fn unlocked(settings: &Settings, protocol: Protocol, key: LockKey, handler: F) -> Self {
+        Self { handler: Kind::Unlocked(handler), ending: Ending::new(settings, protocol), key }
     }
 
     fn guard(&self) -> Option<&LockGuard> {
@@ -198,8 +202,8 @@ where
     type Future = Task<F>;
 
     fn run(handling: Handling<F>) -> Self::Future {
+        let key = handling.key.clone();
         let guard = handling.guard();
-        let key = guard.map(|guard| guard.key().clone());
         let runtime = Handle::try_current().ok().or_else(|| guard.map(|guard| guard.call_limit().1));
         let handling = handling.in_current_span();
         match runtime {
@@ -213,7 +217,7 @@ where
 /// A handler in a task of its own. Dropping this leaves the task to itself.
 pub struct Task<F: Handler> {
     task: Kept<F>,
-    key: Option<LockKey>,
+    key: LockKey,
 }
 
 enum Kept<F: Handler> {
@@ -235,10 +239,7 @@ impl<F: Handler> Future for Task<F> {
                 // As if the handler had run here.
                 Ok(panic) => resume_unwind(panic),
                 // Its runtime has ended, and the handler with it: it may have done a part of its work.
-                Err(_) => match self.key.take() {
-                    Some(key) => Poll::Ready(Err(LockError::Lost { key, why: Loss::ShutDown })),
-                    None => Poll::Pending,
-                },
+                Err(_) => Poll::Ready(Err(LockError::Lost { key: self.key.clone(), why: Loss::ShutDown })),
             },
         }
     }

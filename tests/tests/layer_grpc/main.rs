@@ -96,12 +96,7 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// Returns once `count` calls wait for locks of `locks`.
 async fn waiting(locks: &LockManager, count: usize) {
-    let queued = || {
-        let left = testing::leftovers(locks);
-        // One that is about to join the queue is counted already; what it starts tells that it has joined.
-        left.waiters == count && (count == 0 || left.tasks > 0)
-    };
-    eventually(async || queued(), SLACK).await;
+    eventually(async || testing::leftovers(locks).waiters == count, SLACK).await;
 }
 
 /// Returns once nobody has the lock, as the store sees it, and `locks` has nothing left of it.

@@ -76,12 +76,17 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// Returns once `count` requests wait for locks of `locks`.
 async fn waiting(locks: &LockManager, count: usize) {
-    let queued = || {
+    eventually(async || testing::leftovers(locks).waiters == count, SLACK).await;
+}
+
+/// Returns once a request is in the queue for a lock that another process has. One that is about to join it counts as a
+/// waiter already; the task that asks for it tells that it has joined.
+async fn queued(locks: &LockManager) {
+    let asks = || {
         let left = testing::leftovers(locks);
-        // One that is about to join the queue is counted already; what it starts tells that it has joined.
-        left.waiters == count && (count == 0 || left.tasks > 0)
+        left.waiters == 1 && left.tasks > 0
     };
-    eventually(async || queued(), SLACK).await;
+    eventually(async || asks(), SLACK).await;
 }
 
 /// Returns once nobody has the lock, as the store sees it, and `locks` has nothing left of it.

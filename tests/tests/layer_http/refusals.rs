@@ -10,7 +10,7 @@ use lock_tests::{Helper, RedisServer};
 use crate::client::{Client, Problem, answered};
 use crate::server::{Server, Stage, order, orders};
 
-use crate::{LONG, SLACK, at_rest, manager, manager_with, ms, over_both, waiting};
+use crate::{LONG, SLACK, at_rest, manager, manager_with, ms, over_both, queued, waiting};
 
 over_both! {
     async fn busy_is_409(version: Version) {
@@ -101,7 +101,7 @@ over_both! {
             let mut first = Client::connect(server.addr, version).await;
             let mut second = Client::connect(server.addr, version).await;
             let waits = first.start_post("/orders/1").await;
-            waiting(&locks, 1).await;
+            queued(&locks).await;
 
             let problem = Problem::of(second.post("/orders/1").await).await;
             problem.assert_is(429, "too_many_waiters");

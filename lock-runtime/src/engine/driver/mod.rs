@@ -76,6 +76,8 @@ enum Awaited {
     Linger { hold: Arc<Hold>, rest: Duration, pending: Option<Pending> },
     /// A message, a change of the machine, or this time.
     Change { until: Tick },
+    /// That others have had their turn: it has done much without a pause, perhaps in somebody's drop.
+    Turn,
 }
 
 /// A driver that has something to await, and so needs a task.
@@ -179,6 +181,7 @@ impl Driver {
                 drop(pending);
             }
             Awaited::Change { until } => self.park(until).await,
+            Awaited::Turn => tokio::task::yield_now().await,
         }
     }
 

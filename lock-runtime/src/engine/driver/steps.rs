@@ -21,6 +21,9 @@ use crate::store::{
 use crate::sync::{lock, shielded};
 use crate::token::FencingToken;
 
+/// So many steps are made without a pause. An acquire takes two, and so does a release.
+const STEPS: usize = 32;
+
 /// A release that is under way.
 pub(super) struct Releasing {
     pub(super) hold: Arc<Hold>,
@@ -35,7 +38,7 @@ pub(super) struct Releasing {
 impl Driver {
     /// Goes on until something has to be awaited; `None` when nothing is left to do. It is `now`.
     pub(super) fn advance(&mut self, mut now: Tick) -> Option<Awaited> {
-        loop {
+        for _ in 0..STEPS {
             let step = self.act_at(now, |machine, now, _| machine.next_step(now));
             let awaited = match step {
                 Step::Exit => return None,
@@ -48,6 +51,7 @@ impl Driver {
                 return awaited;
             }
         }
+        Some(Awaited::Turn)
     }
 
     fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {

@@ -140,7 +140,12 @@ impl Machine {
 
     /// The driver heard a message about the key; `true` if it should look for the next step at once.
     pub(crate) fn on_message(&mut self, now: Tick) -> bool {
-        matches!(self.phase, Phase::Free) && self.pace.message(now)
+        let heard = matches!(self.phase, Phase::Free) && self.pace.message(now);
+        if heard {
+            // What the store said of the holder is no longer so.
+            self.busy_until = None;
+        }
+        heard
     }
 
     /// The store says when an attempt is worth while.
