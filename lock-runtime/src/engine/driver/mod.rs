@@ -105,24 +105,33 @@ pub(super) fn at_once(engine: &Arc<Engine>, key: &Arc<Key>, now: Tick) -> Option
     done.unwrap_or_default()
 }
 
-/// Drives the key to the end; `begun`, if something was done at once.
-pub(super) async fn run(engine: Arc<Engine>, key: Arc<Key>, begun: Option<Rest>) {
-    let mut alive = Alive { engine: Arc::clone(&engine), key: Arc::clone(&key), done: false };
-    let (mut driver, mut awaited) = match begun {
-        Some(Rest { driver, awaited }) => (driver, Some(awaited)),
-        None => (Driver::new(&engine, &key), None),
-    };
-    loop {
-        if let Some(awaited) = awaited {
-            driver.await_it(awaited).await;
+/// Drives the key to the end; `begun`, if something was done at once. A runtime that is going may drop it unpolled: that
+/// is an end too.
+pub(super) fn run(
+    engine: Arc<Engine>,
+    key: Arc<Key>,
+    begun: Option<Rest>,
+) -> impl Future<Output = ()> + Send + use<> {
+    let alive = Alive { engine: Arc::clone(&engine), key: Arc::clone(&key), done: false };
+    async move {
+        // All of it, and not its flag alone.
+        let mut alive = alive;
+        let (mut driver, mut awaited) = match begun {
+            Some(Rest { driver, awaited }) => (driver, Some(awaited)),
+            None => (Driver::new(&engine, &key), None),
+        };
+        loop {
+            if let Some(awaited) = awaited {
+                driver.await_it(awaited).await;
+            }
+            awaited = driver.advance(engine.clock.now());
+            if awaited.is_none() {
+                break;
+            }
         }
-        awaited = driver.advance(engine.clock.now());
-        if awaited.is_none() {
-            break;
-        }
+        alive.done = true;
+        driver.end();
     }
-    alive.done = true;
-    driver.end();
 }
 
 struct Driver {
