@@ -284,7 +284,11 @@ impl Worker {
             guard.reenter().map_err(|error| error.to_string())
         } else {
             let request = wish.request(&self.locks, dice).no_wait();
-            guard.scope(request.acquire()).await.map_err(|error| error.to_string())
+            match guard.scope(request.acquire()).await {
+                // A fixed lease may have to be made longer, which takes a call to the store.
+                Err(AcquireError::Unavailable { .. }) if !guard.is_lost() => return,
+                inner => inner.map_err(|error| error.to_string()),
+            }
         };
         match inner {
             _ if guard.is_lost() => {}
