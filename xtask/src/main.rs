@@ -12,7 +12,7 @@ mod servers;
 mod stress;
 mod test;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
@@ -41,6 +41,9 @@ fn cargo() -> Command {
     command
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+/// The workspace that cargo runs us for. What was compiled in may be another checkout, when two share a target folder.
+fn root() -> PathBuf {
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    xtask.parent().expect("xtask is a folder of the workspace").to_owned()
 }

@@ -285,7 +285,7 @@ fn run_topologies(table: &mut Table, server_missing: bool) {
 
 /// The integration tests whose functions are tests of every store.
 fn shared_tests() -> std::io::Result<Vec<String>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tests");
+    let folder = crate::root().join("tests/tests");
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
