@@ -84,12 +84,12 @@ enum State {
 
 struct Extending {
     guard: LockGuard,
-    request: Request,
+    request: Box<Request>,
     outcome: oneshot::Receiver<Result<(), ExtendError>>,
 }
 
 struct Waiting {
-    request: Request,
+    request: Box<Request>,
     key: Arc<Key>,
     id: u64,
     started: Tick,
@@ -141,7 +141,7 @@ impl Acquire {
         loop {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
-                State::New(request) => match start(*request, cx) {
+                State::New(request) => match start(request, cx) {
                     Ok(Started::Several(several)) => self.state = State::Several(several),
                     Ok(Started::Waiting(waiting)) => {
                         self.state = State::Waiting(waiting);
@@ -159,7 +159,7 @@ impl Acquire {
                         Entered::Guard(guard) => return Poll::Ready(Ok(guard)),
                         Entered::Extending(extending) => self.state = State::Extending(extending),
                     },
-                    Poll::Ready(Ok(None)) => self.state = State::New(Box::new(waiting.request.clone())),
+                    Poll::Ready(Ok(None)) => self.state = State::New(waiting.request.clone()),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
                         self.state = State::Waiting(waiting);
@@ -186,7 +186,7 @@ impl Acquire {
                             // in line like everybody else.
                             Ok(Ok(()) | Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. })) => {
                                 drop(guard);
-                                self.state = State::New(Box::new(request));
+                                self.state = State::New(request);
                                 continue;
                             }
                             Ok(Err(ExtendError::Unavailable { key, cause })) => {
@@ -217,7 +217,7 @@ enum Started {
     Elsewhere(Box<Request>),
 }
 
-fn start(mut request: Request, cx: &mut Context<'_>) -> Result<Started, AcquireError> {
+fn start(mut request: Box<Request>, cx: &mut Context<'_>) -> Result<Started, AcquireError> {
     let engine = &request.engine;
     if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
         if request.lease.is_renewed() && request.min_hold > engine.config.lease {
@@ -235,7 +235,7 @@ fn start(mut request: Request, cx: &mut Context<'_>) -> Result<Started, AcquireE
         let (held, free) = split(&request)?;
         if !held.is_empty() {
             request.asked.get_or_insert(engine.clock.now());
-            return Ok(Started::Several(Box::pin(several(request, held, free))));
+            return Ok(Started::Several(Box::pin(several(*request, held, free))));
         }
     }
     let span = tracing::debug_span!(
@@ -304,7 +304,7 @@ fn start(mut request: Request, cx: &mut Context<'_>) -> Result<Started, AcquireE
             }
             match waiting.poll(cx) {
                 Poll::Ready(Ok(Some(entry))) => Ok(Started::Entered(waiting.enter(entry))),
-                Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(Box::new(waiting.request.clone()))),
+                Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(waiting.request.clone())),
                 Poll::Ready(Err(error)) => Err(error),
                 Poll::Pending => Ok(Started::Waiting(Box::new(waiting))),
             }

@@ -202,7 +202,7 @@ impl Engine {
     }
 
     /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
-    fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Key {
+    fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Arc<Key> {
         let shut_down = self.shut_down.load(Ordering::Acquire);
         let machine = Machine::new(name.clone(), lane, self.clock, shut_down);
         let second_id = if lane == Lane::Mutex { 0 } else { self.new_id() };
@@ -276,25 +276,33 @@ impl Engine {
         let result = f(&mut machine, now, &mut effects);
         let idle = machine.is_idle();
         drop(machine);
-        self.apply(key, effects, idle, start, now);
+        self.apply(key, &mut effects, idle, start, now);
         result
     }
 
-    fn apply(self: &Arc<Self>, key: &Arc<Key>, effects: Effects, idle: bool, start: Start, now: Tick) {
-        if let Some(hold) = effects.unwatch {
+    fn apply(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        // By reference: it is large, and mostly empty.
+        effects: &mut Effects,
+        idle: bool,
+        start: Start,
+        now: Tick,
+    ) {
+        if let Some(hold) = effects.unwatch.take() {
             self.timers.remove(hold.id);
         }
-        if let Some(hold) = effects.rewatch {
+        if let Some(hold) = effects.rewatch.take() {
             self.watch_again(&hold);
         }
-        if let Some(hold) = effects.verify {
+        if let Some(hold) = effects.verify.take() {
             self.spawn(Arc::clone(self).verify(hold));
         }
-        if let Some((hold, lease)) = effects.lengthen {
+        if let Some((hold, lease)) = effects.lengthen.take() {
             // Goes on by itself; the guard's deadline tells how it went.
             drop(self.extend(&hold, lease, hold.deadline()));
         }
-        if let Some((hold, report)) = effects.downgrade {
+        if let Some((hold, report)) = effects.downgrade.take() {
             self.spawn(Arc::clone(self).downgrade(hold, report));
         }
         if let Some(due) = effects.sweep {
@@ -307,7 +315,7 @@ impl Engine {
             self.registry.detach(key);
         }
         let mut left_to_lease = effects.left_to_lease;
-        if let Some((hold, rest)) = effects.abandon {
+        if let Some((hold, rest)) = effects.abandon.take() {
             let pending = if self.runtime_is_gone() { None } else { self.pending_releases.reserve() };
             match pending {
                 Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
@@ -326,10 +334,10 @@ impl Engine {
                 self.timers.remove(key.second_id);
             }
         }
-        for waker in effects.wake.into_iter().chain(effects.wake_more) {
+        for waker in effects.wake.take().into_iter().chain(std::mem::take(&mut effects.wake_more)) {
             shielded(|| waker.wake());
         }
-        if let Some(grant) = effects.signal {
+        if let Some(grant) = effects.signal.take() {
             self.timers.remove(grant.max_hold_job);
             if grant.signal_lost() {
                 shielded(|| {

@@ -100,8 +100,8 @@ pub(crate) struct Queued {
 }
 
 impl Key {
-    pub(crate) fn new(engine: u64, ids: (u64, u64), lane: Lane, spec: Spec, machine: Machine) -> Self {
-        Self {
+    pub(crate) fn new(engine: u64, ids: (u64, u64), lane: Lane, spec: Spec, machine: Machine) -> Arc<Self> {
+        Arc::new(Self {
             name: machine.key().clone(),
             lane,
             spec,
@@ -112,7 +112,7 @@ impl Key {
             changed: Notify::new(),
             watch: Mutex::new(None),
             queued: Mutex::new(None),
-        }
+        })
     }
 
     /// What its driver asks the store for.
@@ -184,14 +184,14 @@ impl Registry {
     }
 
     /// The lane's entry, made when it is not there. One of its own is always made.
-    pub(crate) fn get(&self, name: &LockKey, lane: Lane, make: impl FnOnce() -> Key) -> Arc<Key> {
+    pub(crate) fn get(&self, name: &LockKey, lane: Lane, make: impl FnOnce() -> Arc<Key>) -> Arc<Key> {
         let Some(keys) = self.keys(lane) else {
             let mut own = lock(&self.own);
-            let key = Arc::new(make());
+            let key = make();
             own.insert(key.id, Arc::clone(&key));
             return key;
         };
-        Arc::clone(lock(keys).entry(name.clone()).or_insert_with(|| Arc::new(make())))
+        Arc::clone(lock(keys).entry(name.clone()).or_insert_with(make))
     }
 
     /// The lane's entry, if it is one that callers share.

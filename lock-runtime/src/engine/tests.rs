@@ -51,7 +51,7 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     drop(held);
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Thread A goes on.
-    engine.apply(&key, Effects::default(), true, Start::InATask, engine.clock.now());
+    engine.apply(&key, &mut Effects::default(), true, Start::InATask, engine.clock.now());
     let next = locks.mutex("k").wait(Duration::from_secs(1)).acquire().await;
     assert!(next.is_ok(), "{next:?}");
 }
