@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use lock_runtime::{FencingToken, LockError};
 use serde::{Deserialize, Serialize};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
 /// What is in stock at first, of the one item that there is.
 const STOCK: (&str, u32) = ("console", 100_000);
@@ -77,7 +77,8 @@ impl Shop {
         let options = SqliteConnectOptions::new().create_if_missing(true);
         let pool = match database {
             Some(file) => {
-                let options = options.filename(file).journal_mode(SqliteJournalMode::Wal);
+                // Not in WAL mode: a process that sets it up does not wait for another that does the same.
+                let options = options.filename(file);
                 SqlitePoolOptions::new().max_connections(4).connect_with(options).await?
             }
             // A database in memory lives as long as its connection.

@@ -43,13 +43,18 @@ async fn locks(else_url: &str) -> Result<LockManager, ConnectError> {
     builder.connect(url.as_deref().unwrap_or(else_url)).await
 }
 
+fn on_redis() -> bool {
+    std::env::var_os("LOCK_URL").is_some_and(|url| !url.is_empty())
+}
+
 async fn serve(options: Serve) -> Result<()> {
     let locks = locks("memory:").await?;
     let shop = Shop::open(locks, options.database.as_deref(), options.work).await?;
     // Before anybody is told that the server is there: a signal that comes now stops it as later ones do.
     let stop = asked_to_stop()?;
     let server = Server::start(shop, options.port).await?;
-    println!("listening on {}", server.url());
+    let stores = if on_redis() { "with the locks of LOCK_URL" } else { "with locks in memory" };
+    println!("listening on {} {stores}", server.url());
 
     say(&format!("{}: calls under way are finished", stop.await));
     server.stop().await?;

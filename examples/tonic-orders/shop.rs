@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lock_runtime::{FencingToken, LockManager};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use tonic::Status;
 
 use crate::proto::Order;
@@ -29,7 +29,8 @@ impl Shop {
         let options = SqliteConnectOptions::new().create_if_missing(true);
         let pool = match database {
             Some(file) => {
-                let options = options.filename(file).journal_mode(SqliteJournalMode::Wal);
+                // Not in WAL mode: a process that sets it up does not wait for another that does the same.
+                let options = options.filename(file);
                 SqlitePoolOptions::new().max_connections(4).connect_with(options).await?
             }
             // A database in memory lives as long as its connection.

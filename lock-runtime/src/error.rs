@@ -82,7 +82,7 @@ pub enum AcquireError {
         /// `None` when unknown.
         remaining: Option<Duration>,
     },
-    /// The store could not be reached, or answered with errors until the wait ended.
+    /// The store could not be reached, answered with errors until the wait ended, or did not answer at all in that time.
     #[error("lock {key}: the store is unavailable: {cause}")]
     Unavailable {
         /// The key.

@@ -11,13 +11,15 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::scope::Scoped;
 
-/// What happens to a body whose lock is lost.
+/// What happens to a body, or a handler, whose lock is lost while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// It is dropped where it is suspended, and the caller is told that the lock was lost.
+    /// It is dropped at the await where it is suspended, before it runs on without the lock, and the caller is told that the
+    /// lock was lost. What it had done until then is done.
     Cancel,
-    /// It runs to its end, and its value is returned.
+    /// It runs to its end without the lock, and its value is returned: what it writes has to be protected by the fencing
+    /// token.
     Finish,
 }
 

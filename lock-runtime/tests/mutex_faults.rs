@@ -369,6 +369,42 @@ async fn a_wait_shorter_than_the_round_trip_has_one_attempt() {
     drop(guard);
 }
 
+/// Nobody has been seen to hold the key: that is the store's fault, and nobody's who is busy.
+#[tokio::test(start_paused = true)]
+async fn a_wait_in_which_the_store_has_not_answered_says_so() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    store.acquire.lock().unwrap().push_back(Fault::Delay(1500 * MS));
+    let first = tokio::spawn(locks.mutex("k").wait(200 * MS).acquire());
+    let start = Instant::now();
+    let second = locks.mutex("k").wait(100 * MS).acquire().await;
+    assert!(start.elapsed() <= 200 * MS, "{:?}", start.elapsed());
+    for result in [second, first.await.unwrap()] {
+        let Err(AcquireError::Unavailable { cause, .. }) = result else { panic!("{result:?}") };
+        assert!(
+            cause.kind() == StoreErrorKind::Unanswered && cause.to_string().contains("no answer"),
+            "{cause}"
+        );
+    }
+    sleep(2 * SECOND).await;
+    nothing_is_left(&locks, &store).await;
+}
+
+/// An answer that came says who is busy, although the next one is due.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_holder_that_was_seen_is_a_wait_in_vain() {
+    let store = FaultyStore::new();
+    let (locks, rival) = (manager(&store), manager(&store));
+    let _held = rival.mutex("k").acquire().await.unwrap();
+    let waiter = tokio::spawn(locks.mutex("k").wait(20 * SECOND).acquire());
+    while store.acquires.load(Ordering::Relaxed) < 2 {
+        sleep(MS).await;
+    }
+    store.acquire.lock().unwrap().extend([Fault::Delay(1500 * MS); 20]);
+    let error = waiter.await.unwrap().unwrap_err();
+    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_short_wait_for_a_known_holder_is_not_stretched() {
     let store = FaultyStore::new();

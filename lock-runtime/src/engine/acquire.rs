@@ -20,7 +20,7 @@ use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::replication::Replication;
 use crate::scope::{Scope, Scoped};
-use crate::store::{Kind, LONGEST_WAIT};
+use crate::store::{Kind, LONGEST_WAIT, StoreError, StoreErrorKind};
 use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
@@ -479,7 +479,7 @@ impl Waiting {
             let awaited =
                 self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
             if !awaited || now >= end {
-                let error = self.give_up(now);
+                let error = self.give_up(now, awaited);
                 self.record(Err(&error));
                 return Poll::Ready(Err(error));
             }
@@ -498,8 +498,8 @@ impl Waiting {
         timer.as_mut().poll(cx)
     }
 
-    /// The wait is over.
-    fn give_up(&mut self, now: Tick) -> AcquireError {
+    /// The wait is over. `unanswered`: the store has not answered anything for all of it.
+    fn give_up(&mut self, now: Tick, unanswered: bool) -> AcquireError {
         self.queued = false;
         let id = self.id;
         let (last_error, remaining) = self.request.engine.act(&self.key, |machine, now, effects| {
@@ -507,7 +507,12 @@ impl Waiting {
             machine.leave(id, now, effects);
             (machine.pace.last_error_for(self.request.replication), remaining)
         });
-        AcquireError::wait_over(self.request.key.clone(), last_error, now.since(self.started), remaining)
+        let waited = now.since(self.started);
+        let last_error = last_error.or_else(|| {
+            let message = || format!("no answer in the {waited:?} of the wait");
+            unanswered.then(|| Arc::new(StoreError::new(StoreErrorKind::Unanswered, message())))
+        });
+        AcquireError::wait_over(self.request.key.clone(), last_error, waited, remaining)
     }
 
     fn record(&self, outcome: Result<&Entry, &AcquireError>) {

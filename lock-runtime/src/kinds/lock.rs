@@ -71,7 +71,8 @@ impl Lock {
     /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds.
     ///
     /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the store is stretched
-    /// until its one attempt is answered: if that is granted, it is granted.
+    /// by 100 ms, or four round trips, so that its one attempt can be answered: if that is granted, it is granted. When no
+    /// answer has come by then, the error is [`Unavailable`](AcquireError::Unavailable).
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::at_most(limit));
         self

@@ -9,11 +9,12 @@
 //! |---|---|---|
 //! | [`Router::route_layer`](axum::Router::route_layer) | yes | 404, without a lock |
 //! | [`MethodRouter::layer`](axum::routing::MethodRouter::layer), `route_layer` | yes | 404, without a lock |
-//! | [`Router::layer`](axum::Router::layer) | yes | pass the layer too, which finds no parameters: 500 |
+//! | [`Router::layer`](axum::Router::layer) | yes | pass the layer too, which finds no parameters: 500, or as [`optional`](PathParam::optional) says; those of skipped methods 404 |
 //! | around the router | no: 500 | |
 //!
-//! `Router::route_layer` is what most programs want. A layer applies to the routes that were added before it. A method that
-//! a route does not have is answered with 405, but inside of the layer, except with `MethodRouter::route_layer`.
+//! `Router::route_layer` is what most programs want. A layer applies to all routes that were added before it, and so has to
+//! find its parameter in all of them. A method that a route does not have is answered with 405, but inside of the layer: such
+//! a request waits for the lock too, except with `MethodRouter::route_layer`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -62,8 +63,8 @@ enum Absent {
 /// let key = path_param("id").prefix("order:").parsed::<u64>();
 /// ```
 ///
-/// A request whose route has no such parameter, or that has passed no route, is answered with 500 and what to do about
-/// it: it is a mistake in the program, and to let it through would be to do without the lock. See
+/// A request whose route has no such parameter, or that has passed no route, is answered with 500, and the log says what to
+/// do about it: it is a mistake in the program, and to let it through would be to do without the lock. See
 /// [`optional`](PathParam::optional) for routers that have routes of both kinds, and [the module](self) for where to put
 /// the layer.
 #[must_use]
@@ -74,7 +75,8 @@ pub fn path_param(name: impl Into<Cow<'static, str>>) -> PathParam {
 impl PathParam {
     shape_methods!();
 
-    /// A request whose route does not have the parameter is one without a key, and the layer's policy for that decides.
+    /// A request whose route does not have the parameter, or that matches no route, is one without a key, and the layer's
+    /// [policy](super::LockLayer::missing_key) for that decides.
     #[must_use]
     pub fn optional(mut self) -> Self {
         self.absent = Absent::NoKey;
@@ -226,7 +228,9 @@ impl<T, S, F> fmt::Debug for ExtractorKey<T, S, F> {
     }
 }
 
-/// The lock under which the request runs. `Option<HeldLock>` is for handlers that also run without.
+/// The lock under which the request runs. `Option<HeldLock>` is for handlers that also run without: on requests of skipped
+/// methods, without a key under [`MissingKey::Skip`](super::MissingKey::Skip), and while the store is down under
+/// [`StoreDown::PassThrough`](super::StoreDown::PassThrough).
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl<S: Send + Sync> FromRequestParts<S> for HeldLock {
     type Rejection = NotLocked;
@@ -248,8 +252,9 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for HeldLock {
 /// A handler asked for the [`HeldLock`] of a request that has none. The response is 500; what to do is in the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this request runs without a lock: put a `LockLayer` around the route, and see that it does not skip the request's \
-     method; or take an `Option<HeldLock>`"
+    "this request runs without a lock: there is no `LockLayer` around the route, or it skips the request's method, or lets \
+     requests without a key pass, or those that come while the store is down. Where that is meant, take an \
+     `Option<HeldLock>`"
 )]
 pub struct NotLocked(());
 
@@ -263,11 +268,13 @@ impl IntoResponse for NotLocked {
 }
 
 /// The `application/problem+json` of [`ProblemDetails`], so that a handler can hand on the errors of annotated functions
-/// with `?`. The error itself, with its key and cause, is in the extensions of the response, for logs.
+/// with `?`. The error itself, with its key and cause, is in the extensions of the response, for logs. What is set up
+/// wrongly is an error in the log.
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
-        let mut response = ProblemDetails.refuse(&Refusal::of_handler(&self, Protocol::Http)).map(Body::from);
+        let refusal = Refusal::of_handler(&self, Protocol::Http);
+        let mut response = ProblemDetails.refuse(&refusal).map(Body::from);
         response.extensions_mut().insert(self);
         response
     }

@@ -217,6 +217,7 @@ where
                     let handling = match acquired {
                         Ok(guard) => {
                             request.extensions_mut().insert(guard.view());
+                            let protocol = protocol.over(request.version());
                             Ok(Handling::locked(settings, protocol, guard, || service.call(request)))
                         }
                         Err(error) => match shared.lets_pass(&error) {

@@ -44,7 +44,7 @@ pub enum Hold {
 pub enum MissingKey {
     /// It is refused, by default with 400.
     Reject,
-    /// It goes on without a lock.
+    /// It goes on without a lock, and so without a [`HeldLock`](crate::HeldLock) in its extensions.
     Skip,
     /// It is locked with this key.
     Fixed(LockKey),
@@ -58,8 +58,8 @@ pub enum StoreDown {
     Reject,
     /// It goes on without a lock: several requests for one key may be in the handler at the same time. It does so when its
     /// wait is over, and those above a cap of waiters are refused nevertheless: keep the wait short. The extensions of
-    /// request and response have [`Unlocked`](super::Unlocked), `lock_layer_unlocked_total` counts it, and the log is
-    /// warned once a minute.
+    /// request and response have [`Unlocked`](super::Unlocked) and no [`HeldLock`](crate::HeldLock), which in axum makes
+    /// `Option<HeldLock>` the extractor to use; `lock_layer_unlocked_total` counts it, and the log is warned once a minute.
     PassThrough,
 }
 
@@ -228,7 +228,9 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.wait = Wait::No)
     }
 
-    /// A fixed lease, see [`Lock::lease`](crate::Lock::lease). Without it, locks are renewed.
+    /// A fixed lease, after which the lock is lost: at least 100 ms and four round trips, see
+    /// [`Lock::lease`](crate::Lock::lease). Without it, locks are renewed. With one that is refused, so is every request,
+    /// with 500, and the log says why.
     pub fn lease(self, lease: Duration) -> Self {
         self.set(|settings| settings.lease = Some(lease))
     }
@@ -241,7 +243,8 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.max_hold = Some(limit))
     }
 
-    /// The key stays taken for at least this long after the grant, see [`Lock::min_hold`](crate::Lock::min_hold).
+    /// The key stays taken for at least this long after the grant, see [`Lock::min_hold`](crate::Lock::min_hold). At most
+    /// half the manager's token retention (12 h by default).
     pub fn min_hold(self, time: Duration) -> Self {
         self.set(|settings| settings.min_hold = time)
     }
@@ -253,7 +256,8 @@ impl<K, R, M> LockLayer<K, R, M> {
 
     /// The kind of the lock; a mutex by default. With [`Kind::Read`], handlers of one key run side by side, and
     /// exclude those that have it as [`Kind::Write`]; with a `max_hold`, so also until the end of a body, each reader asks
-    /// the store for itself.
+    /// the store for itself. What a handler takes of the same key has to be of the same kind, or a read inside a write:
+    /// anything else is [`KindConflict`](crate::AcquireError::KindConflict).
     pub fn kind(self, kind: Kind) -> Self {
         self.set(|settings| settings.kind = kind)
     }
@@ -277,8 +281,8 @@ impl<K, R, M> LockLayer<K, R, M> {
     /// At most this many requests of this layer may wait for their locks at a time, of all keys together; one more is
     /// refused at once, by default with 429. At least 1; no cap by default, apart from the manager's.
     ///
-    /// Every request counts from when it asks until it is answered, also for a key that nobody has: leave room for those
-    /// that come together.
+    /// Every request counts from when it asks until it has its lock or is refused, also for a key that nobody has: leave room
+    /// for those that come together. Those that have their locks do not count.
     pub fn max_waiters(self, cap: usize) -> Self {
         self.set(|settings| settings.max_waiters = cap.max(1))
     }
@@ -298,9 +302,11 @@ impl<K, R, M> LockLayer<K, R, M> {
     }
 
     /// What becomes of a handler whose lock is lost. By default it is dropped where it is suspended, and the request is
-    /// refused with 503; a body that is being sent ends with an error. With [`OnLost::Finish`], the response has
-    /// [`LostLock`](super::LostLock) in its extensions if that happened before its head was sent; a body that is sent
-    /// already goes on to its end, and only the log and `lock_lost_total` know.
+    /// refused with 503; a body that is being sent ends with an error. With [`OnLost::Finish`] it goes on, and so does a body
+    /// that is sent already; then only the log and `lock_lost_total` know.
+    ///
+    /// A handler that does not wait is not interrupted. The response of one that has returned is sent, with
+    /// [`LostLock`](super::LostLock) in its extensions.
     pub fn on_lost(self, policy: OnLost) -> Self {
         self.set(|settings| settings.on_lost = policy)
     }

@@ -45,9 +45,10 @@
 //! - Every other one waits for its lock, by default for as long as the manager's `default_wait` says (10 s).
 //!
 //! The body is not read: a key that is inside it, also a field of a gRPC message, has to be repeated in the head.
-//! Clients choose what is in their requests, so the values of the extractors above have a longest length and can be
-//! [hashed](key::PartKey::hashed); give each use a [`prefix`](key::PartKey::prefix) of its own, and put the layer behind
-//! authentication, so that nobody can take locks without being let in.
+//! Clients choose what is in their requests, so the extractors of headers, paths, queries and metadata take values of a
+//! longest length and without braces, and can [hash](key::PartKey::hashed) them; a closure has to do so itself, or a client
+//! can choose the cluster slot of its key by a `{tag}`. Give each use a [`prefix`](key::PartKey::prefix) of its own, and put
+//! the layer behind authentication, so that nobody can take locks without being let in.
 //!
 //! # For how long
 //!
@@ -69,9 +70,10 @@
 //! The extensions of a locked request, and of its response, have a [`HeldLock`](crate::HeldLock): the key, the fencing
 //! token, the time left, the lost signal. With the feature `axum` it is an extractor. The handler runs in the scope of
 //! the lock, and so does the body while it is held: a function with `#[distributed_lock]` that asks for the same key in
-//! there enters again instead of waiting for itself. A task that the handler spawns is a stranger, unless it is spawned
-//! with [`in_current_scope`](crate::in_current_scope). Of two layers, one inside the other, both extensions have the lock of
-//! the inner one.
+//! there enters again instead of waiting for itself, if it asks for the same [kind](LockLayer::kind), or for a read lock
+//! inside a write lock; other mixes are [an error](crate::AcquireError::KindConflict). A task that the handler spawns is a
+//! stranger, unless it is spawned with [`in_current_scope`](crate::in_current_scope). Of two layers, one inside the other, both
+//! extensions have the lock of the inner one.
 //!
 //! # When the client leaves, when things go wrong
 //!
@@ -83,13 +85,14 @@
 //! | the client stops reading in mid-body | free when `max_hold`, and what was left of the lease then, are over | the body stays until the connection goes |
 //! | the handler panics | released | as without the layer |
 //! | the body fails | released | as without the layer |
-//! | the lock is lost while the handler runs | it is gone | dropped where it is suspended, 503; or it [finishes](OnLost::Finish), and the response has [`LostLock`] in its extensions |
+//! | the lock is lost while the handler runs | it is gone | dropped where it is suspended, 503; or it [finishes](OnLost::Finish) |
+//! | the handler returns a response, and the lock was lost meanwhile | it is gone | its response, with [`LostLock`] in the extensions; 503 if the rest of the body was to be sent under the lock |
 //! | the lock is lost in mid-body | it is gone | the body ends with an error, or with gRPC trailers that say `ABORTED` |
 //! | the store is down | | 503; or it [goes on without a lock](StoreDown::PassThrough) |
 //!
-//! That a client has left is seen at once over HTTP/2. Over HTTP/1 the server has to be reading: it is once the whole body
-//! of the request has arrived, so a request with an unread body goes on waiting for its lock. Servers have time-outs for
-//! that.
+//! That a client has left is seen at once over HTTP/2. Over HTTP/1 the server has to be reading: hyper's does once the whole
+//! body of the request has arrived and nothing behind it, so a request with an unread body, or one that is followed by the
+//! next, goes on waiting for its lock, and is executed. Servers have time-outs for that.
 //!
 //! A handler that was dropped may have done half of its work. Where that must not be, use a transaction, or
 //! [`detached`](LockLayer::detached) and the fencing token.
@@ -114,7 +117,8 @@
 //! `Retry-After` is what is left of the lock's lease, at most [`longest_retry_after`](LockLayer::longest_retry_after)
 //! (5 s), and one second where nobody knows; gRPC has it as `grpc-retry-pushback-ms`, and -1 there for `lost`, so that no
 //! client repeats that by itself. Nothing of the store, the key or its holder is in a refusal; the log and the metric
-//! `lock_layer_refused_total` have the reason, and what is set up wrongly is an error in the log.
+//! `lock_layer_refused_total` have the reason. What is set up wrongly is an error in the log, and only there: install a
+//! subscriber of [tracing], or a 500 is all that you see.
 //! [`refuse_with`](LockLayer::refuse_with) makes other responses; the trailers of a stream that is cut off stay as they are.
 //!
 //! # Other layers
@@ -145,6 +149,7 @@
 //! use [`Hold::UntilBodyEnd`]. With the feature `tonic`, a [`LockError`](crate::LockError) is a `tonic::Status`.
 //!
 //! [tower]: https://docs.rs/tower
+//! [tracing]: https://docs.rs/tracing
 //! [RFC 9457]: https://www.rfc-editor.org/rfc/rfc9457
 
 mod admission;

@@ -86,6 +86,7 @@ enum Kind<F> {
 struct Ending {
     hold: Hold,
     on_lost: OnLost,
+    /// gRPC where a body can end with trailers.
     protocol: Protocol,
 }
 
@@ -121,7 +122,11 @@ impl Ending {
                 guard.inner_scope().enter(|| drop(response));
                 Err(LockError::Lost { key: guard.key().clone(), why })
             }
-            _ => Ok(response.map(|body| LockBody::holding(guard, self.on_lost, self.protocol, body))),
+            _ => {
+                let answered = Protocol::of(response.headers());
+                let protocol = if answered == Protocol::Grpc { self.protocol } else { answered };
+                Ok(response.map(|body| LockBody::holding(guard, self.on_lost, protocol, body)))
+            }
         }
     }
 }

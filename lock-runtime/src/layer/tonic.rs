@@ -8,7 +8,7 @@ use super::refusal::{PUSHBACK, Protocol, Refusal, pushback};
 use crate::error::{AcquireError, LockError};
 
 /// With the codes of [`Reason::grpc_code`](super::Reason::grpc_code). The message for the client has neither the key nor
-/// what the store said; the error itself is the status's `source`, for logs.
+/// what the store said; the error itself is the status's `source`, for logs. What is set up wrongly is an error in the log.
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl From<LockError> for Status {
     fn from(error: LockError) -> Self {

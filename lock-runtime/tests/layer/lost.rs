@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, Version};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use lock_runtime::layer::{Hold, LockLayer, LostLock, OnLost, PartKey};
@@ -181,7 +181,12 @@ async fn stalling(scene: &Scene, layer: LockLayer<PartKey>, request: Sent) -> St
         let (feed, body) = fed(with.probe(&held_in(request.extensions())));
         feed.send(Ok(Frame::data(Bytes::from_static(b"half")))).unwrap();
         give.send(feed).unwrap();
-        async { Ok::<_, Infallible>(Response::new(body)) }
+        let mut response = Response::new(body);
+        if let Some(kind) = request.headers().get("content-type").filter(|_| request.uri().path() != "/plain")
+        {
+            response.headers_mut().insert("content-type", kind.clone());
+        }
+        async { Ok::<_, Infallible>(response) }
     });
     let service = layer.hold(Hold::UntilBodyEnd).layer(inner);
     let mut response = send(&service, request).await;
@@ -223,6 +228,21 @@ async fn a_grpc_body_whose_lock_is_lost_ends_with_trailers_that_say_aborted() {
         assert!(!format!("{trailers:?}").contains("lock k"), "{trailers:?}");
         assert!(feed.is_closed() && response.frame().await.is_none());
         way.is_over(&scene).await;
+    }
+}
+
+/// Over HTTP/1 nobody would see trailers, and in an answer that is no gRPC nobody would read them.
+#[tokio::test(start_paused = true)]
+async fn where_trailers_would_be_lost_a_grpc_body_ends_with_an_error() {
+    for (path, version) in [("/k", Version::HTTP_11), ("/plain", Version::HTTP_2)] {
+        let scene = Scene::new();
+        let mut request = grpc(path);
+        *request.version_mut() = version;
+        let layer = LockLayer::new(scene.locks.clone(), by_path()).max_hold(SECOND);
+        let (_feed, mut response) = stalling(&scene, layer, request).await;
+        let error = response.frame().await.expect("half a response must not look whole").unwrap_err();
+        assert!(matches!(*error.downcast().unwrap(), LockError::Lost { .. }), "{path}");
+        scene.is_settled(None).await;
     }
 }
 

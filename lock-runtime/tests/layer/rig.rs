@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame};
 use http_body_util::Full;
 use lock_runtime::layer::{BoxError, PartKey, path_segment};
@@ -322,6 +322,7 @@ pub(crate) fn post(path: &str) -> Sent {
 
 pub(crate) fn grpc(path: &str) -> Sent {
     let mut request = post(path);
+    *request.version_mut() = Version::HTTP_2;
     request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
     request
 }

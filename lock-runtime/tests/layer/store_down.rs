@@ -56,6 +56,21 @@ async fn a_request_goes_on_unlocked_and_marked_while_the_store_is_down() {
     scene.is_settled(None).await;
 }
 
+/// A server that is stopped, or cut off, does not answer at all: not within the wait, which is shorter than a call's
+/// time-out. The key is one that nobody has.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_down_however_short_the_wait_is() {
+    let scene = Scene::new();
+    scene.store.answer_takes(60 * SECOND);
+    for wait in [SECOND / 100, SECOND / 5] {
+        let asked = Instant::now();
+        assert_eq!(seen(&layer(&scene).wait(wait)).await, MARKED);
+        assert!(asked.elapsed() <= wait + SECOND / 10, "{:?}", asked.elapsed());
+        let refused = seen(&layer(&scene).wait(wait).on_store_down(StoreDown::Reject)).await;
+        assert_eq!(refused, Err(StatusCode::SERVICE_UNAVAILABLE));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_else_lets_a_request_pass() {
     let scene = Scene::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::StatusCode;
-use lock_runtime::layer::LockLayer;
+use lock_runtime::layer::{LockLayer, StoreDown};
 use lock_runtime::{LockManager, testing};
 use lock_tests::redis::Data;
 use lock_tests::{RedisServer, eventually};
@@ -138,6 +138,30 @@ over_both! {
             at_rest(locks, "order:0").await;
             at_rest(locks, "order:1").await;
         }
+    }
+
+    /// The waits are shorter than a call's time-out, so that no call has failed when they end.
+    async fn a_silent_store_is_down_however_short_the_wait_is(version: Version) {
+        let mut redis = RedisServer::start();
+        let locks = manager(&redis).await;
+        let layer = LockLayer::new(locks.clone(), order()).wait(ms(200));
+        let strict = Stage::open();
+        let refusing = Server::axum(orders(&strict).route_layer(layer.clone())).await;
+        let lenient = Stage::open();
+        let layer = layer.on_store_down(StoreDown::PassThrough);
+        let passing = Server::axum(orders(&lenient).route_layer(layer)).await;
+        let mut refused = Client::connect(refusing.addr, version).await;
+        let mut passed = Client::connect(passing.addr, version).await;
+        assert_eq!(refused.post("/orders/0").await.status(), StatusCode::OK);
+        redis.stop();
+        for id in 1..4 {
+            let problem = Problem::of(refused.post(&format!("/orders/{id}")).await).await;
+            problem.assert_is(503, "store_down");
+            assert_eq!(passed.post(&format!("/orders/{id}")).await.status(), StatusCode::OK);
+        }
+        assert_eq!((strict.entered(), lenient.entered()), (1, 3));
+        redis.cont();
+        at_rest(&locks, "order:3").await;
     }
 
     async fn a_request_that_waits_outlives_a_restart_of_the_store(version: Version) {

@@ -211,7 +211,8 @@ impl<Req, K: KeyExtractor<Req>> AsyncKeyExtractor<Req> for K {
 
 /// A request has a key that can't be used: what is wrong and what to do about it.
 ///
-/// The text is sent to the client. Name the part of the request, and not what it held.
+/// With a status of 4xx, the text is sent to the client: name the part of the request, and not what it held. With any other,
+/// it is a mistake in the program, and the text is for the log.
 ///
 /// ```
 /// use lock_runtime::layer::Rejection;
@@ -224,28 +225,34 @@ impl<Req, K: KeyExtractor<Req>> AsyncKeyExtractor<Req> for K {
 pub struct Rejection {
     status: StatusCode,
     detail: Cow<'static, str>,
+    /// Why the text of a key is none, which is for the program's author.
+    invalid: Option<&'static str>,
 }
 
 impl Rejection {
+    fn of(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, detail: detail.into(), invalid: None }
+    }
+
     /// The client's mistake: 400 Bad Request, or `INVALID_ARGUMENT`.
     #[must_use]
     pub fn new(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, detail: detail.into() }
+        Self::of(StatusCode::BAD_REQUEST, detail)
     }
 
     /// With another status. One that is not an error becomes 500.
     ///
-    /// 4xx is the client's mistake, everything else a mistake in the program ([`Reason::Misconfigured`]).
+    /// 4xx is the client's mistake, everything else a mistake in the program ([`Reason::Misconfigured`]), whose text goes to
+    /// the log and not to the client.
     #[must_use]
     pub fn with_status(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
         let is_error = status.is_client_error() || status.is_server_error();
-        let status = if is_error { status } else { StatusCode::INTERNAL_SERVER_ERROR };
-        Self { status, detail: detail.into() }
+        Self::of(if is_error { status } else { StatusCode::INTERNAL_SERVER_ERROR }, detail)
     }
 
     /// A mistake in the program, which no client can mend.
     pub(in crate::layer) fn misconfigured(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { status: StatusCode::INTERNAL_SERVER_ERROR, detail: detail.into() }
+        Self::of(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
 
     /// The status of the answer.
@@ -254,14 +261,15 @@ impl Rejection {
         self.status
     }
 
-    /// What is wrong and what to do, for the client.
+    /// What is wrong and what to do: for the client, or for the log when it is the program's mistake.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    pub(in crate::layer) fn into_detail(self) -> Cow<'static, str> {
-        self.detail
+    /// What is for the log only.
+    pub(in crate::layer) fn invalid(&self) -> Option<&'static str> {
+        self.invalid
     }
 
     /// [`Reason::BadKey`] for the client's mistakes, [`Reason::Misconfigured`] for those of the program.
@@ -271,10 +279,10 @@ impl Rejection {
     }
 }
 
-/// The client's mistake; the text that was refused is not repeated.
+/// The client's mistake. The text that was refused is not repeated, and why it is no key is for the log.
 impl From<InvalidKey> for Rejection {
     fn from(error: InvalidKey) -> Self {
-        Self::new(format!("The lock key of this request can't be used: {}.", error.reason()))
+        Self { invalid: Some(error.reason()), ..Self::new(Reason::BadKey.detail()) }
     }
 }
 

@@ -69,7 +69,7 @@ pub struct ConstantKey(Result<LockKey, InvalidKey>);
 
 /// The same key for all requests: one at a time, in all processes together.
 ///
-/// With a text that can't be a key, every request is answered with 500 and what is wrong with it.
+/// With a text that can't be a key, every request is answered with 500, and the log says what is wrong with it.
 #[must_use]
 pub fn constant(key: impl IntoLockKey) -> ConstantKey {
     ConstantKey(key.into_lock_key())
@@ -93,7 +93,8 @@ impl<B> KeyExtractor<Request<B>> for ConstantKey {
 #[derive(Clone, Debug)]
 pub struct FirstOf<K>(K);
 
-/// The first of two to six extractors that finds a key. One that refuses the request ends the search.
+/// The first of two to six extractors that finds a key. One that refuses the request ends the search. They are
+/// [`KeyExtractor`]s: those of axum's path parameters and extractors have to be used alone.
 ///
 /// ```
 /// use lock_runtime::layer::key::{first_of, header, query};

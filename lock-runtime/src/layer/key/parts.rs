@@ -36,8 +36,8 @@ enum Part {
 /// let key = header("x-order-id").prefix("order:");
 /// ```
 ///
-/// A header that occurs twice is refused. With a name that can't be that of a header, every request is answered with 500
-/// and what is wrong with it.
+/// A header that occurs twice is refused. With a name that can't be that of a header, every request is answered with 500,
+/// and the log says what is wrong with it.
 #[must_use]
 pub fn header(name: impl TryInto<HeaderName>) -> PartKey {
     let part = match name.try_into() {
@@ -70,7 +70,8 @@ pub fn path_segment(index: usize) -> PartKey {
 /// The value of an entry of gRPC metadata with ASCII values; it is a header of that name.
 ///
 /// The values of names that end in `-bin` are bytes, which are no key: use [`header`] with [`PartKey::hashed`], where two
-/// ways to encode the same bytes are two keys. With such a name every request is refused with `INTERNAL` and this hint.
+/// ways to encode the same bytes are two keys. With such a name every request is refused with `INTERNAL`, and the log has
+/// this hint.
 #[must_use]
 pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
     let name = name.as_ref();

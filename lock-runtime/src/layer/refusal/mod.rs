@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode, Version};
 
 use super::key::Rejection;
 use crate::error::LockError;
@@ -61,6 +61,11 @@ impl Protocol {
             _ => Self::Http,
         }
     }
+
+    /// What has trailers to end with: gRPC over HTTP/2 or later. HTTP/1 servers drop trailers that nobody has asked for.
+    pub(in crate::layer) fn over(self, version: Version) -> Self {
+        if version < Version::HTTP_2 { Self::Http } else { self }
+    }
 }
 
 /// A refused request: all that a response to it can be made of.
@@ -79,20 +84,14 @@ impl<'a> Refusal<'a> {
     /// With the text that belongs to the reason.
     #[must_use]
     pub fn new(reason: Reason, protocol: Protocol) -> Self {
-        let detail = Cow::Borrowed(reason.names().detail);
+        let detail = Cow::Borrowed(reason.detail());
         Self { reason, protocol, status: None, retry_after: None, detail, error: None, mistake: None }
     }
 
     /// For an error of the layer's lock.
     #[must_use]
     pub fn of_error(error: &'a LockError, protocol: Protocol) -> Self {
-        let refusal = Self { error: Some(error), ..Self::new(Reason::from(error), protocol) };
-        match error {
-            LockError::InvalidKey(invalid) => {
-                refusal.with_detail(Rejection::from(invalid.clone()).into_detail())
-            }
-            _ => refusal,
-        }
+        Self { error: Some(error), ..Self::new(Reason::from(error), protocol) }
     }
 
     /// For a key that can't be used, with its status. The text is for the client if the mistake is the client's, and for
@@ -102,7 +101,7 @@ impl<'a> Refusal<'a> {
         let refusal = Self { status: Some(rejection.status()), ..Self::new(rejection.reason(), protocol) };
         match refusal.reason {
             Reason::Misconfigured => Self { mistake: Some(rejection.detail()), ..refusal },
-            _ => refusal.with_detail(rejection.detail()),
+            _ => Self { mistake: rejection.invalid(), ..refusal.with_detail(rejection.detail()) },
         }
     }
 
@@ -119,7 +118,11 @@ impl<'a> Refusal<'a> {
                 "The service that keeps requests apart is not available. Send the request again later."
             }
             Reason::ShutDown => "The server is shutting down. Send the request again.",
-            Reason::Lost | Reason::BadKey | Reason::MissingKey | Reason::Misconfigured => return refusal,
+            Reason::Misconfigured => {
+                tracing::error!(%error, "a handler can't take its locks: something is set up wrongly");
+                return refusal;
+            }
+            Reason::Lost | Reason::BadKey | Reason::MissingKey => return refusal,
         };
         refusal.with_detail(detail)
     }
@@ -196,7 +199,7 @@ impl<'a> Refusal<'a> {
         &self.detail
     }
 
-    /// What the program has to change, for logs.
+    /// What the program has to change, for logs. Of a [`Reason::BadKey`]: why the text is no key.
     #[must_use]
     pub fn mistake(&self) -> Option<&'a str> {
         self.mistake
@@ -210,6 +213,9 @@ impl<'a> Refusal<'a> {
 }
 
 /// Makes the response to a refused request.
+///
+/// What it returns is all there is: nobody adds `Retry-After` or `cache-control` to it. Start with
+/// [`ProblemDetails`]`.refuse(refusal)` to keep them, and change the body.
 ///
 /// Implemented by closures:
 ///
@@ -284,12 +290,16 @@ mod tests {
         let cause = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "redis-7.internal:6379 refused"));
         let error = LockError::Unavailable { key: LockKey::new("s3cret").unwrap(), cause };
         let refusal = Refusal::of_error(&error, Protocol::Http);
-        assert_eq!(refusal.detail(), Reason::StoreDown.names().detail);
+        assert_eq!(refusal.detail(), Reason::StoreDown.detail());
         assert!(refusal.error().unwrap().to_string().contains("redis-7.internal"));
         let error = LockError::InvalidKey(LockKey::new("s3cret{").unwrap_err());
         let refusal = Refusal::of_error(&error, Protocol::Http);
-        assert!(refusal.detail().contains("its braces are not one hash tag"), "{}", refusal.detail());
-        assert!(!refusal.detail().contains("s3cret"), "{}", refusal.detail());
+        assert_eq!(refusal.detail(), Reason::BadKey.detail());
+        assert!(refusal.error().unwrap().to_string().contains("its braces are not one hash tag"));
+        let rejection = Rejection::from(LockKey::new("s3cret{").unwrap_err());
+        let refusal = Refusal::of_rejection(&rejection, Protocol::Http);
+        assert_eq!(refusal.detail(), Reason::BadKey.detail());
+        assert!(refusal.mistake().unwrap().contains("its braces are not one hash tag"));
     }
 
     /// A rejection brings its text and its status, for gRPC as the code that is closest.
@@ -318,7 +328,7 @@ mod tests {
     fn a_missing_key_is_named() {
         let detail = |expected| Refusal::missing_key(expected, Protocol::Http).detail().to_owned();
         assert_eq!(detail(Some("the header `x-id`")), "This request needs the header `x-id`.");
-        assert_eq!(detail(None), Reason::MissingKey.names().detail);
+        assert_eq!(detail(None), Reason::MissingKey.detail());
     }
 
     /// After an error of a handler nobody claims that nothing was done.

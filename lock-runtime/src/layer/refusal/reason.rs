@@ -41,6 +41,11 @@ pub(super) struct Names {
 }
 
 impl Reason {
+    /// What the client is told where nothing else is known.
+    pub(in crate::layer) fn detail(self) -> &'static str {
+        self.names().detail
+    }
+
     pub(super) fn names(self) -> Names {
         let names = |status, grpc_code, name, title, detail| Names { status, grpc_code, name, title, detail };
         match self {
