@@ -509,8 +509,10 @@ impl Waiting {
         });
         let waited = now.since(self.started);
         let last_error = last_error.or_else(|| {
+            // Somebody may have been seen to have it before this call came.
+            let nobody_seen = unanswered && remaining.is_none();
             let message = || format!("no answer in the {waited:?} of the wait");
-            unanswered.then(|| Arc::new(StoreError::new(StoreErrorKind::Unanswered, message())))
+            nobody_seen.then(|| Arc::new(StoreError::new(StoreErrorKind::Unanswered, message())))
         });
         AcquireError::wait_over(self.request.key.clone(), last_error, waited, remaining)
     }
