@@ -26,6 +26,10 @@ use crate::sync::shielded;
 use crate::time::{self, Timer};
 use tokio::sync::oneshot;
 
+/// A wait in which nothing was answered goes on for so long: the answer may have come while this process stood still, and
+/// has to be read first.
+const LAST_LOOK: Duration = Duration::from_millis(20);
+
 /// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -95,6 +99,8 @@ struct Waiting {
     started: Tick,
     /// Made when the wait turns out to be one.
     timer: Option<Pin<Box<Timer>>>,
+    /// Until when it looks for an answer that is there already.
+    last_look: Option<Tick>,
     queued: bool,
     /// Counted among those who wait for the key in lanes of their own.
     own: bool,
@@ -283,7 +289,8 @@ fn start(mut request: Box<Request>, cx: &mut Context<'_>) -> Result<Started, Acq
         }
     };
     let started = *request.asked.get_or_insert(now);
-    let mut waiting = Waiting { request, key, id: 0, started, timer: None, queued: false, own, span };
+    let mut waiting =
+        Waiting { request, key, id: 0, started, timer: None, last_look: None, queued: false, own, span };
     if let Ok(Enqueued::Waiting { id, .. }) = &enqueued {
         waiting.id = *id;
         waiting.queued = true;
@@ -478,6 +485,9 @@ impl Waiting {
             end = end + self.request.engine.grace() + confirmed;
             let awaited =
                 self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
+            if awaited && now >= end {
+                end = *self.last_look.get_or_insert(now + LAST_LOOK);
+            }
             if !awaited || now >= end {
                 let error = self.give_up(now, awaited);
                 self.record(Err(&error));

@@ -65,7 +65,7 @@ async fn a_store_that_hangs_is_down_however_short_the_wait_is() {
     for wait in [SECOND / 100, SECOND / 5] {
         let asked = Instant::now();
         assert_eq!(seen(&layer(&scene).wait(wait)).await, MARKED);
-        assert!(asked.elapsed() <= wait + SECOND / 10, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() <= wait + SECOND / 8, "{:?}", asked.elapsed());
         let refused = seen(&layer(&scene).wait(wait).on_store_down(StoreDown::Reject)).await;
         assert_eq!(refused, Err(StatusCode::SERVICE_UNAVAILABLE));
     }
