@@ -313,10 +313,6 @@ impl World {
         }
     }
 
-    fn is_forced(&self, key: usize) -> bool {
-        self.forced_until[key].is_some_and(|until| Instant::now() < until)
-    }
-
     fn poll(&mut self, n: usize) {
         if let Poll::Ready(outcome) = self.calls[n].future.poll() {
             let call = self.calls.remove(n);
@@ -328,7 +324,7 @@ impl World {
         let (process, key) = (call.process, call.key);
         match (outcome, call.what) {
             (Outcome::Acquired(Ok(guard)), What::Acquire { lease, .. }) => {
-                self.granted(process, key, lease, guard);
+                self.granted(call, lease, guard);
             }
             (Outcome::Acquired(Err(error)), What::Acquire { waits, .. }) => {
                 self.stats.refused += 1;
@@ -369,12 +365,14 @@ impl World {
         }
     }
 
-    fn granted(&mut self, process: usize, key: usize, lease: Option<u64>, guard: LockGuard) {
+    fn granted(&mut self, call: &Call, lease: Option<u64>, guard: LockGuard) {
+        let (process, key) = (call.process, call.key);
         let token = guard.fencing_token().get();
         let grant = grant_id(key, token);
         let until = lease.map(|ms| Instant::now() + Duration::from_millis(ms));
         assert!(!guard.is_lost(), "granted without validity");
-        let void = self.is_forced(key);
+        // It may have been granted long before the caller was polled, and freed in between.
+        let void = self.forced_until[key].is_some_and(|until| call.since < until);
         if let Some(outer) = self.grants.get_mut(&grant) {
             // Inside a grant of its own process.
             assert!(outer.process == process, "a token of somebody else");
