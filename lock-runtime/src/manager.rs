@@ -113,7 +113,8 @@ impl LockManager {
     ///
     /// Readers of one process that have the default lease share one hold, and one fencing token, as long as it is young
     /// (its window is at most 250 ms). While a [writer](Self::write) waits, no new reader enters, in any Rust process;
-    /// Java's readers know nothing of that.
+    /// Java's readers know nothing of that. So two keys that are read one inside the other need one order everywhere, also
+    /// that of a writer of both: take them together, with [`multi`](Self::multi), or give the inner one a limited wait.
     pub fn read(&self, key: impl IntoLockKey) -> Lock {
         self.lock(Kind::Read, key)
     }

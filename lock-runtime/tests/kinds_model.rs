@@ -200,6 +200,11 @@ impl World {
     async fn apply(&mut self, op: Op) {
         match op {
             Op::Acquire { process, parts, waits, lease, inside } => {
+                // Whoever waits inside a lock may wait for one who waits for that lock.
+                let waits = match waits {
+                    Waits::Forever if inside.is_some() => Waits::For(5000),
+                    waits => waits,
+                };
                 self.acquire(process, parts, waits, lease, inside);
             }
             Op::Poll(n) if !self.calls.is_empty() => self.poll(n % self.calls.len()),
