@@ -321,7 +321,6 @@ impl World {
     }
 
     fn done(&mut self, call: &Call, outcome: Outcome) {
-        let (process, key) = (call.process, call.key);
         match (outcome, call.what) {
             (Outcome::Acquired(Ok(guard)), What::Acquire { lease, .. }) => {
                 self.granted(call, lease, guard);
