@@ -88,10 +88,14 @@ impl LockKey {
         &self.0
     }
 
+    /// Whether it is printable ASCII without braces, so that only its length can keep it from being a key, or a part of one.
+    pub(crate) fn is_plain(text: &str) -> bool {
+        text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'{' | b'}'))
+    }
+
     fn problem(text: &str) -> Option<&'static str> {
         // Most keys are such, and a key is checked for each request.
-        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'{' | b'}');
-        if (1..=Self::LONGEST).contains(&text.len()) && text.as_bytes().iter().all(is_plain) {
+        if (1..=Self::LONGEST).contains(&text.len()) && Self::is_plain(text) {
             return None;
         }
         if text.is_empty() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::caller::Caller;
+use super::calls::no_answer;
 use super::hold::{Lease, MaxHold, drift_margin};
 use super::machine::{Cap, Enqueued, Entry, Patience, Polled, Wish};
 use super::registry::{Key, Lane, Spec};
@@ -20,7 +21,7 @@ use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::replication::Replication;
 use crate::scope::{Scope, Scoped};
-use crate::store::{Kind, LONGEST_WAIT, StoreError, StoreErrorKind};
+use crate::store::{Kind, LONGEST_WAIT};
 use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
@@ -518,12 +519,9 @@ impl Waiting {
             (machine.pace.last_error_for(self.request.replication), remaining)
         });
         let waited = now.since(self.started);
-        let last_error = last_error.or_else(|| {
-            // Somebody may have been seen to have it before this call came.
-            let nobody_seen = unanswered && remaining.is_none();
-            let message = || format!("no answer in the {waited:?} of the wait");
-            nobody_seen.then(|| Arc::new(StoreError::new(StoreErrorKind::Unanswered, message())))
-        });
+        // Somebody may have been seen to have it before this call came.
+        let nobody_seen = unanswered && remaining.is_none();
+        let last_error = last_error.or_else(|| nobody_seen.then(|| Arc::new(no_answer(waited))));
         AcquireError::wait_over(self.request.key.clone(), last_error, waited, remaining)
     }
 

@@ -23,6 +23,11 @@ use crate::store::{
 use crate::sync::{lock, shielded};
 use crate::time;
 
+/// The store has not answered for so long: a call, or anything that a caller has waited for.
+pub(super) fn no_answer(within: Duration) -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {within:?}"))
+}
+
 /// A call to a store.
 type Call<T> = BoxFuture<Result<T, StoreError>>;
 
@@ -100,8 +105,7 @@ impl Engine {
     }
 
     pub(crate) fn overdue(&self) -> StoreError {
-        let message = format!("no answer within {:?}", self.config.call_timeout);
-        StoreError::new(StoreErrorKind::Unanswered, message)
+        no_answer(self.config.call_timeout)
     }
 
     /// A call for an administrator.

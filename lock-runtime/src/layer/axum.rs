@@ -273,8 +273,7 @@ impl IntoResponse for NotLocked {
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
-        let refusal = Refusal::of_handler(&self, Protocol::Http);
-        let mut response = ProblemDetails.refuse(&refusal).map(Body::from);
+        let mut response = ProblemDetails.refuse(&Refusal::of_handler(&self, Protocol::Http)).map(Body::from);
         response.extensions_mut().insert(self);
         response
     }

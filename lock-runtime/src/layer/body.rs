@@ -25,8 +25,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// released with the last frame, with an error, or when the body is dropped, whichever comes first.
 ///
 /// If the lock is lost before that, the body ends with [`LockError::Lost`], so that the client is not left with half a
-/// response that looks whole; a gRPC response over HTTP/2 ends with trailers that say `ABORTED`, as [`ProblemDetails`] has it. A body
-/// that is not polled, because its client does not read, is not ended by that: it goes with its connection.
+/// response that looks whole; a gRPC response over HTTP/2 ends with trailers that say `ABORTED`, as [`ProblemDetails`] has
+/// it. A body that is not polled, because its client does not read, is not ended by that: it goes with its connection.
 ///
 /// [`ProblemDetails`]: super::ProblemDetails
 #[pin_project]

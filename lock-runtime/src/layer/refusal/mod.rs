@@ -105,7 +105,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// For an error that a handler has returned: it may have done something before.
+    /// For an error that a handler has returned: it may have done something before. What is set up wrongly is told to the
+    /// log, since neither the client nor anybody else is.
     #[cfg(any(feature = "axum", feature = "tonic"))]
     pub(in crate::layer) fn of_handler(error: &'a LockError, protocol: Protocol) -> Self {
         let refusal =

@@ -17,9 +17,8 @@ pub(super) struct Names<'a> {
 impl<'a> Names<'a> {
     pub(super) fn new(prefix: &'a str, key: &'a LockKey) -> Result<Self, StoreError> {
         // A prefix of plain text makes a name of every key that is not too long with it.
-        let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}') || byte == b' ';
         let short = prefix.len() + key.as_str().len() <= LockKey::LONGEST;
-        if !(short && prefix.bytes().all(plain))
+        if !(short && LockKey::is_plain(prefix))
             && let Err(invalid) = LockKey::new(format!("{prefix}{key}"))
         {
             let what = format!("the manager's prefix and the key make no lock name: {invalid}");
