@@ -130,6 +130,7 @@ mod metrics;
 mod private;
 mod replication;
 mod scope;
+pub mod segmented;
 pub mod store;
 mod sync;
 mod tasks;

@@ -12,6 +12,7 @@ use crate::error::{AcquireError, ConnectError, LockError};
 use crate::key::IntoLockKey;
 use crate::kinds::{Lock, MultiKey, sorted};
 use crate::list::LockList;
+use crate::segmented::{SegmentedLock, SegmentedStock, StockError};
 use crate::store::{Kind, LockStatus};
 
 /// A connection to a lock store, and everything this process holds there. Cheap to clone; one per store and process
@@ -146,6 +147,24 @@ impl LockManager {
     /// ```
     pub fn multi<K: Into<MultiKey>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
         Lock::new(Ok(Arc::clone(&self.engine)), sorted(keys.into_iter().map(Into::into)))
+    }
+
+    /// The locks of a hot item in `segments` parts, see [`SegmentedLock`].
+    pub fn segmented(&self, name: impl IntoLockKey, segments: u32) -> SegmentedLock {
+        let name = name.into_lock_key().map_err(AcquireError::from);
+        let template = Lock::new(Ok(Arc::clone(&self.engine)), Err(AcquireError::misconfigured("a segment")));
+        SegmentedLock::new(template, name, segments)
+    }
+
+    /// The stock of this name, in segments, at the manager's store; see [`SegmentedStock`].
+    pub fn stock(&self, name: impl IntoLockKey) -> SegmentedStock {
+        let name = name.into_lock_key().map_err(|error| StockError::Lock(error.into()));
+        let store = || {
+            self.engine.store.stocks().ok_or_else(|| StockError::Misconfigured {
+                reason: format!("the store {:?} has no stocks", self.engine.store).into(),
+            })
+        };
+        SegmentedStock::at(name.and_then(|name| Ok((store()?, name))))
     }
 
     pub(crate) fn lock(&self, kind: Kind, key: impl IntoLockKey) -> Lock {

@@ -201,6 +201,13 @@ impl Engine {
         }
     }
 
+    /// How many callers of this process have the mutex of `name`, or want it.
+    pub(crate) fn load_of(&self, name: &LockKey) -> usize {
+        let Some(key) = self.registry.find(name, Lane::Mutex) else { return 0 };
+        let machine = lock(&key.machine);
+        machine.waiting() + usize::from(machine.hold().is_some())
+    }
+
     /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
     fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Arc<Key> {
         let shut_down = self.shut_down.load(Ordering::Acquire);

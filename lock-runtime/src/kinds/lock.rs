@@ -14,6 +14,7 @@ use crate::error::{AcquireError, LockError};
 use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
 use crate::replication::Replication;
+use crate::store::Kind;
 
 /// A shorter `max_hold` is a mistake, such as the wrong unit.
 const SHORTEST_HOLD: Duration = Duration::from_millis(1);
@@ -159,6 +160,20 @@ impl Lock {
     pub fn acquire(self) -> Acquire {
         let wait = self.wait;
         Acquire::new(self.request(wait))
+    }
+
+    /// The same lock of another key.
+    pub(crate) fn at(mut self, key: LockKey) -> Self {
+        self.keys = Ok((key, Spec::one(Kind::Mutex)));
+        self
+    }
+
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, AcquireError> {
+        self.engine.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) fn acquire_within(self, wait: Wait) -> Acquire {
+        Acquire::new(self.request(Some(wait)))
     }
 
     /// Takes the lock if nobody has it; one attempt, no waiting.

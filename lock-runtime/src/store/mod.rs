@@ -47,6 +47,7 @@ pub(crate) mod quorum;
 pub(crate) mod redis;
 mod semaphore;
 mod status;
+pub mod stock;
 mod watch;
 
 use latest::Latest;
@@ -492,6 +493,11 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// The store's semaphores; `None` when it has none.
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
+        None
+    }
+
+    /// The store's stocks; `None` when it has none.
+    fn stocks(&self) -> Option<Arc<dyn stock::StockStore>> {
         None
     }
 

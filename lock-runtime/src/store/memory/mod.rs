@@ -19,6 +19,7 @@ mod semaphore;
 #[cfg(feature = "testing")]
 pub(crate) mod server;
 mod step;
+mod stock;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -71,6 +72,7 @@ struct Shared {
     table: Mutex<Table>,
     semaphores: Semaphores,
     latches: Latches,
+    stocks: stock::Stocks,
     /// Since when the store remembers everything, if that was asked; by prefix, as the locks are.
     markers: Mutex<BTreeMap<Arc<str>, ServerTime>>,
 }
@@ -93,6 +95,7 @@ impl Shared {
             table: Mutex::default(),
             semaphores: Semaphores::default(),
             latches: Latches::default(),
+            stocks: stock::Stocks::default(),
             markers: Mutex::default(),
         }
     }
@@ -324,6 +327,10 @@ impl LockStore for MemoryStore {
 
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
         Some(Arc::new(MemorySemaphores::new(self.handle.clone())))
+    }
+
+    fn stocks(&self) -> Option<Arc<dyn super::stock::StockStore>> {
+        Some(Arc::new(stock::MemoryStocks::new(self.handle.clone())))
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {

@@ -53,6 +53,7 @@ mod sentinel;
 mod server_clock;
 mod singles;
 mod steps;
+mod stock;
 mod subscriber;
 mod synced;
 pub(crate) mod url;
@@ -310,6 +311,10 @@ impl LockStore for RedisStore {
 
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
         Some(Arc::new(semaphore::RedisSemaphores::new(self)))
+    }
+
+    fn stocks(&self) -> Option<Arc<dyn crate::store::stock::StockStore>> {
+        Some(Arc::new(stock::RedisStocks::new(self)))
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {

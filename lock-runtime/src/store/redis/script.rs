@@ -111,6 +111,10 @@ scripts! {
     LATCH_COUNT = "latch_count": "latch_count";
     LATCH_DELETE = "latch_delete": "latch_delete";
     MARK = "mark": "mark";
+    STOCK_TAKE = "stock_take": "stock" "stock_take";
+    STOCK_SETTLE = "stock_settle": "stock" "stock_settle";
+    STOCK_CHANGE = "stock_change": "stock" "stock_fill" "stock_change";
+    STOCK_LOOK = "stock_look": "stock" "stock_look";
 }
 
 /// One call of a script.

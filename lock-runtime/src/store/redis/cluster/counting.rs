@@ -8,6 +8,7 @@ use super::super::join::join;
 use super::super::latch::LatchNames;
 use super::super::node::{At, Node};
 use super::super::semaphore::SemaphoreNames;
+use super::super::stock::StockNames;
 use super::Cluster;
 use super::moving::Hint;
 use super::slots::slot;
@@ -60,6 +61,20 @@ impl Cluster {
         // Other messages mean to Redisson that there is something to wait for.
         let hint = Hint { channels: &channels, message: "0" };
         Ok(self.telling(slot(&names.count), self.deadline(timeout), hint, opened, step).await?)
+    }
+
+    /// A step at the server of a stock in one slot.
+    pub(in super::super) async fn at_stock<T, F>(
+        &self,
+        key: &LockKey,
+        timeout: Duration,
+        step: impl Fn(Arc<Node>, At) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let names = StockNames::new(&self.options.prefix, key)?;
+        Ok(self.at_slot(slot(&names.stock), self.deadline(timeout), step).await?)
     }
 
     pub(in super::super) async fn acquire_permits(

@@ -1,0 +1,151 @@
+//! [`StockError`]: why an operation on a stock was not done.
+
+use std::sync::Arc;
+
+use crate::error::LockError;
+use crate::key::LockKey;
+use crate::store::StoreError;
+use crate::store::stock::{InvalidOperationId, OperationId};
+
+/// Why an operation on a [`SegmentedStock`](super::SegmentedStock) was not done.
+///
+/// None of them has changed the stock, but [`Unavailable`](Self::Unavailable) may have: send the same operation under the same
+/// id again, and the answer tells.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StockError {
+    /// At one moment there were fewer than wanted in all segments together, and none on their way between them. What is
+    /// reserved may still come back.
+    #[error("stock {stock}: {wanted} were wanted, {available} are left")]
+    SoldOut {
+        /// The stock.
+        stock: LockKey,
+        /// What was wanted.
+        wanted: u64,
+        /// What there was.
+        available: u64,
+    },
+    /// There may be enough, but others came in between whenever it was counted or put together. Try again.
+    #[error("stock {stock}: others come in between; try again")]
+    Contended {
+        /// The stock.
+        stock: LockKey,
+    },
+    /// The id was used for another operation. Give each operation an id of its own.
+    #[error("stock {stock}: the operation {operation} was {was}; give each operation an id of its own")]
+    Different {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+        /// What it was used for.
+        was: String,
+    },
+    /// The operation was cancelled, perhaps before it came.
+    #[error("stock {stock}: the operation {operation} is cancelled")]
+    Cancelled {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+    },
+    /// The reservation was not confirmed in time; its units are available again.
+    #[error("stock {stock}: the reservation {operation} has expired")]
+    Expired {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+    },
+    /// What the operation had taken was given back.
+    #[error("stock {stock}: what {operation} had taken was given back")]
+    GivenBack {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+    },
+    /// The reservation is confirmed: it can be given back, and not cancelled any more.
+    #[error("stock {stock}: the reservation {operation} is confirmed; give it back instead")]
+    Confirmed {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+    },
+    /// The units are reserved and not sold: cancel the reservation.
+    #[error("stock {stock}: {operation} is a reservation; cancel it instead")]
+    StillHeld {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+    },
+    /// The units were taken without a reservation: there is nothing to confirm or to cancel.
+    #[error("stock {stock}: {operation} was taken without a reservation; give it back instead")]
+    NotReserved {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+    },
+    /// No such operation has come, or it is longer ago than the retention.
+    #[error("stock {stock}: there is no operation {operation}, or its record is over")]
+    UnknownOperation {
+        /// The stock.
+        stock: LockKey,
+        /// The id.
+        operation: OperationId,
+    },
+    /// The lock of the segment was lost: somebody else has sold from it since.
+    #[error("stock {stock}: the lock of the segment was lost; nothing was taken")]
+    Stale {
+        /// The stock.
+        stock: LockKey,
+    },
+    /// Nobody has made this stock.
+    #[error("stock {stock}: there is none; make it with `initialize`")]
+    Missing {
+        /// The stock.
+        stock: LockKey,
+    },
+    /// The store could not be reached, or has not answered: whether the operation was done is unknown. Send the same again.
+    #[error("stock {stock}: the store is unavailable: {cause}")]
+    Unavailable {
+        /// The stock.
+        stock: LockKey,
+        /// The store's last error.
+        cause: Arc<StoreError>,
+    },
+    /// The lock of a segment, where the store needs one.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A setting or an argument; the text says what to change.
+    #[error("{reason}")]
+    Misconfigured {
+        /// What to change.
+        reason: Arc<str>,
+    },
+    /// The id is none.
+    #[error(transparent)]
+    InvalidOperationId(#[from] InvalidOperationId),
+}
+
+impl StockError {
+    /// Whether there is not enough, now: somebody else may bring something back.
+    #[must_use]
+    pub fn is_sold_out(&self) -> bool {
+        matches!(self, Self::SoldOut { .. })
+    }
+
+    /// Whether the same operation, sent again, may be done. After [`Unavailable`](Self::Unavailable) it may have been done
+    /// already, and is not done twice.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Contended { .. } | Self::Unavailable { .. } | Self::Stale { .. } => true,
+            Self::Lock(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+}

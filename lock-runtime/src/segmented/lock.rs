@@ -1,0 +1,374 @@
+//! [`SegmentedLock`]: one of n locks, or all of them.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::order::order;
+use crate::backoff::jitter;
+use crate::clock::Tick;
+use crate::engine::acquire::Wait;
+use crate::error::{AcquireError, ReleaseError};
+use crate::guard::LockGuard;
+use crate::key::LockKey;
+use crate::kinds::Lock;
+use crate::replication::Replication;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// More would be slower than fewer: a merge looks at all of them.
+pub const MAX_SEGMENTS: u32 = 1024;
+
+/// A hot item in n parts, with a lock for each; made by [`LockManager::segmented`](crate::LockManager::segmented).
+///
+/// A critical section of one millisecond under one lock runs a thousand times a second, in all processes together. Where n of
+/// them may run side by side because each works on a part of its own, n locks do n times that. Segment `i` of `stock:1001`
+/// is the [mutex](crate::LockManager::mutex) `stock:1001:i`, counted from 0.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::AcquireError> {
+/// # let locks = lock_runtime::LockManager::connect("memory:").await.unwrap();
+/// let shelves = locks.segmented("stock:1001", 10);
+/// if let Some(shelf) = shelves.acquire_any().await? {
+///     println!("shelf {}, token {}", shelf.index(), shelf.fencing_token());
+///     // … nothing is left on it:
+///     shelves.mark_empty(shelf.index());
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// Settings are those of a [`Lock`], for each segment that is taken. Clones share what is marked empty.
+#[must_use = "nothing is locked before `acquire_any`, `acquire` or `acquire_all`"]
+#[derive(Clone)]
+pub struct SegmentedLock {
+    /// The settings. Its key is not used.
+    lock: Lock,
+    wait: Option<Wait>,
+    segments: Result<Arc<Segments>, AcquireError>,
+}
+
+struct Segments {
+    keys: Box<[LockKey]>,
+    empty: Box<[AtomicBool]>,
+}
+
+impl Segments {
+    fn new(name: &LockKey, count: u32) -> Result<Self, AcquireError> {
+        if !(1..=MAX_SEGMENTS).contains(&count) {
+            return Err(AcquireError::misconfigured(format!(
+                "{name}: {count} segments were asked for; ask for 1 to {MAX_SEGMENTS}"
+            )));
+        }
+        let keys: Result<_, _> = (0..count).map(|index| LockKey::new(format!("{name}:{index}"))).collect();
+        Ok(Self { keys: keys?, empty: (0..count).map(|_| AtomicBool::new(false)).collect() })
+    }
+
+    /// Those that are not marked empty.
+    fn stocked(&self) -> Vec<u32> {
+        (0..).zip(&self.empty).filter(|(_, empty)| !empty.load(Ordering::Relaxed)).map(|(i, _)| i).collect()
+    }
+}
+
+/// How long the locks of one call may take together.
+#[derive(Clone, Copy)]
+struct Budget {
+    wait: Wait,
+    asked: Tick,
+}
+
+impl Budget {
+    fn left(self, now: Tick) -> Wait {
+        match self.wait {
+            Wait::For(limit) => Wait::at_most((self.asked + limit).since(now)),
+            wait => wait,
+        }
+    }
+}
+
+impl SegmentedLock {
+    pub(crate) fn new(lock: Lock, name: Result<LockKey, AcquireError>, count: u32) -> Self {
+        let segments = name.and_then(|name| Segments::new(&name, count)).map(Arc::new);
+        Self { lock, wait: None, segments }
+    }
+
+    /// A call waits at most this long, for all the segments together that it tries or takes. Without it, the manager's
+    /// `default_wait` (10 s) holds. Zero is the same as [`no_wait`](Self::no_wait).
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = Some(Wait::at_most(limit));
+        self
+    }
+
+    /// Waits for as long as it takes, also while the store is down.
+    pub fn wait_forever(mut self) -> Self {
+        self.wait = Some(Wait::Forever);
+        self
+    }
+
+    /// Does not wait: [`AcquireError::Busy`] if somebody else has the segment, or every one that is tried.
+    pub fn no_wait(mut self) -> Self {
+        self.wait = Some(Wait::No);
+        self
+    }
+
+    /// As [`Lock::lease`].
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|lock| lock.lease(lease))
+    }
+
+    /// As [`Lock::max_hold`].
+    pub fn max_hold(self, limit: Duration) -> Self {
+        self.with(|lock| lock.max_hold(limit))
+    }
+
+    /// As [`Lock::min_hold`].
+    pub fn min_hold(self, time: Duration) -> Self {
+        self.with(|lock| lock.min_hold(time))
+    }
+
+    /// As [`Lock::replication`].
+    pub fn replication(self, replication: Replication) -> Self {
+        self.with(|lock| lock.replication(replication))
+    }
+
+    /// As [`Lock::max_waiters`], of each segment.
+    pub fn max_waiters(self, cap: usize) -> Self {
+        self.with(|lock| lock.max_waiters(cap))
+    }
+
+    /// As [`Lock::name`].
+    pub fn name(self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        self.with(|lock| lock.name(name))
+    }
+
+    fn with(mut self, set: impl FnOnce(Lock) -> Lock) -> Self {
+        self.lock = set(self.lock);
+        self
+    }
+
+    /// How many segments there are.
+    ///
+    /// # Errors
+    ///
+    /// That of the name, or of a number that is not 1 to [`MAX_SEGMENTS`].
+    pub fn segments(&self) -> Result<u32, AcquireError> {
+        Ok(self.all()?.keys.len() as u32)
+    }
+
+    /// [`acquire_any`](Self::acquire_any) passes this segment by, in this value and its clones, until it is
+    /// [marked stocked](Self::mark_stocked). A number that no segment has is ignored.
+    pub fn mark_empty(&self, index: u32) {
+        self.mark(index, true);
+    }
+
+    /// Undoes [`mark_empty`](Self::mark_empty).
+    pub fn mark_stocked(&self, index: u32) {
+        self.mark(index, false);
+    }
+
+    fn mark(&self, index: u32, empty: bool) {
+        if let Ok(segments) = &self.segments
+            && let Some(mark) = segments.empty.get(index as usize)
+        {
+            mark.store(empty, Ordering::Relaxed);
+        }
+    }
+
+    fn all(&self) -> Result<&Arc<Segments>, AcquireError> {
+        self.segments.as_ref().map_err(Clone::clone)
+    }
+
+    fn budget(&self) -> Result<Budget, AcquireError> {
+        let engine = self.lock.engine()?;
+        let wait = self.wait.unwrap_or_else(|| Wait::at_most(engine.config.default_wait));
+        Ok(Budget { wait, asked: engine.clock.now() })
+    }
+
+    /// One segment, with what is left of the budget.
+    async fn take(
+        &self,
+        segments: &Segments,
+        index: u32,
+        budget: Budget,
+    ) -> Result<SegmentGuard, AcquireError> {
+        let Some(key) = segments.keys.get(index as usize) else {
+            return Err(AcquireError::misconfigured(format!(
+                "there is no segment {index}: they are numbered from 0 to {}",
+                segments.keys.len() - 1
+            )));
+        };
+        let left = budget.left(self.lock.engine()?.clock.now());
+        let guard = self.lock.clone().at(key.clone()).acquire_within(left).await?;
+        Ok(SegmentGuard { guard, index })
+    }
+
+    /// Takes one of the segments, of those that are not [marked empty](Self::mark_empty); `None` when all are.
+    ///
+    /// The better of two random ones is tried first, then the others, and what is left of the wait goes to the last one. A
+    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire`]; they name the segment that was tried last.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::acquire`].
+    pub async fn acquire_any(&self) -> Result<Option<SegmentGuard>, AcquireError> {
+        let segments = Arc::clone(self.all()?);
+        let budget = self.budget()?;
+        let engine = self.lock.engine()?;
+        let load = |index: u32| segments.keys.get(index as usize).map_or(0, |key| engine.load_of(key));
+        let tried = order(segments.stocked(), load, jitter);
+        let Some((&last, others)) = tried.split_last() else { return Ok(None) };
+        for &index in others {
+            if budget.left(engine.clock.now()) == Wait::No && budget.wait != Wait::No {
+                break;
+            }
+            let attempt = Budget { wait: Wait::No, ..budget };
+            match self.take(&segments, index, attempt).await {
+                Ok(guard) => return Ok(Some(guard)),
+                Err(
+                    AcquireError::Busy { .. }
+                    | AcquireError::Unavailable { .. }
+                    | AcquireError::NotReplicated { .. },
+                ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.take(&segments, last, budget).await.map(Some)
+    }
+
+    /// Takes this segment, marked empty or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire`], and [`AcquireError::Misconfigured`] for a number that no segment has.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::acquire`].
+    pub async fn acquire(&self, index: u32) -> Result<SegmentGuard, AcquireError> {
+        let segments = Arc::clone(self.all()?);
+        self.take(&segments, index, self.budget()?).await
+    }
+
+    /// Takes all segments, from 0 upwards, whoever has marked them: two calls never wait for each other in a ring, and who
+    /// has one segment keeps this call waiting and not the others. Who holds a segment must not call this.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire`]; they name the segment that could not be had. Those before it are released.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::acquire`]; what was taken until then is released in the background.
+    pub async fn acquire_all(&self) -> Result<AllSegments, AcquireError> {
+        let segments = Arc::clone(self.all()?);
+        let budget = self.budget()?;
+        let mut guards = Vec::with_capacity(segments.keys.len());
+        for index in 0..segments.keys.len() as u32 {
+            guards.push(self.take(&segments, index, budget).await?);
+        }
+        Ok(AllSegments { guards })
+    }
+}
+
+impl fmt::Debug for SegmentedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.segments.as_ref().map(|segments| (segments.keys.first(), segments.keys.len()));
+        f.debug_struct("SegmentedLock")
+            .field("segments", &keys)
+            .field("lock", &self.lock)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One segment of a [`SegmentedLock`], held; a [`LockGuard`] that knows which one.
+#[derive(Debug)]
+#[must_use = "dropping it releases the segment"]
+pub struct SegmentGuard {
+    guard: LockGuard,
+    index: u32,
+}
+
+impl SegmentGuard {
+    /// Which segment, counted from 0.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Without its number.
+    pub fn into_inner(self) -> LockGuard {
+        self.guard
+    }
+
+    /// As [`LockGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::release`].
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for SegmentGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+/// All segments of a [`SegmentedLock`], held.
+#[derive(Debug)]
+#[must_use = "dropping it releases the segments"]
+pub struct AllSegments {
+    guards: Vec<SegmentGuard>,
+}
+
+impl AllSegments {
+    /// The segments, in their order.
+    pub fn segments(&self) -> &[SegmentGuard] {
+        &self.guards
+    }
+
+    /// Whether any of them is lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.guards.iter().any(|guard| guard.is_lost())
+    }
+
+    /// Ends when the first of them is lost.
+    pub async fn lost(&self) {
+        let mut each: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+        std::future::poll_fn(|cx| {
+            let lost = each.iter_mut().any(|lost| lost.as_mut().poll(cx).is_ready());
+            if lost { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Releases all of them, whatever becomes of each.
+    ///
+    /// # Errors
+    ///
+    /// The first one's, as [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Those that are not released yet are released in the background.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        let mut result = Ok(());
+        for guard in self.guards {
+            let released = guard.release().await;
+            result = result.and(released);
+        }
+        result
+    }
+}

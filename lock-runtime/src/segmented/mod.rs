@@ -1,0 +1,14 @@
+//! Hot items in parts: locks for each part, and a stock that is counted in them.
+
+mod error;
+mod lock;
+mod order;
+mod stock;
+
+pub use error::StockError;
+pub use lock::{AllSegments, MAX_SEGMENTS, SegmentGuard, SegmentedLock};
+pub use stock::{Reservation, SegmentedStock, Taken};
+
+pub use crate::store::stock::{
+    IntoOperationId, InvalidOperationId, OperationId, Part, SegmentCounts, Snapshot, StockStore, Swept,
+};

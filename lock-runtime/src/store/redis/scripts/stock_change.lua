@@ -1,0 +1,75 @@
+-- Makes a stock, puts units in, evens them out, changes the number of segments. Stands behind stock.lua and stock_fill.lua.
+--
+-- KEYS     the stock's hash; for restock also the operation's record
+-- ARGV     latest server time (us), how, …
+--            init: units of each segment                restock: retention (ms), quantity, the largest total
+--            rebalance                                  resize: segments
+-- Returns  {1, now}: done. {0, now}: was done before (init: is there). {2, now}: too late. {3, now}: somebody's data.
+--          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many
+local now = server_time()
+if now > tonumber(ARGV[1]) then return {2, now} end
+local stock, how = KEYS[1], ARGV[2]
+local n = try('HGET', stock, 'n')
+if type(n) == 'table' then return {3, now} end
+if how == 'init' then
+  if n then return {0, now} end
+  local fields, total = {}, 0
+  for k = 3, #ARGV do
+    total = total + ARGV[k]
+    fields[#fields + 1] = 'a' .. (k - 3)
+    fields[#fields + 1] = ARGV[k]
+  end
+  local count = #ARGV - 2
+  local done = try('HSET', stock, 'n', count, 'm', count, 'e', 1, 'i', string.format('%.0f', total), 'r', 0, unpack(fields))
+  if type(done) == 'table' then return done end
+  return {1, now}
+end
+if not n then return {4, now} end
+n = tonumber(n)
+
+if how == 'restock' then
+  local text = try('GET', KEYS[2])
+  if type(text) == 'table' then return {3, now} end
+  local record, bad = read(text)
+  if bad then return {3, now} end
+  local quantity = tonumber(ARGV[4])
+  if record then
+    if record.state == 'R' and record.quantity == quantity then return {0, now} end
+    return {5, now, record.quantity}
+  end
+  if number(stock, 'i') + number(stock, 'r') + quantity > tonumber(ARGV[5]) then return {6, now} end
+  local units = all(stock, n)
+  fill(units, quantity)
+  local done = try('SET', KEYS[2], 'R 0 ' .. ARGV[4] .. ' 0', 'PX', ARGV[3])
+  if done.err then return done end
+  put(stock, units)
+  call('HINCRBY', stock, 'r', ARGV[4])
+  return {1, now}
+end
+
+local units, total = all(stock, math.max(n, tonumber(ARGV[3] or n))), 0
+local count = how == 'resize' and tonumber(ARGV[3]) or n
+if count == n and how == 'resize' then return {1, now} end
+if how == 'rebalance' then
+  for k = 1, n do
+    total, units[k] = total + units[k], 0
+  end
+  fill(units, total)
+else
+  -- What the segments that go have is put into the others.
+  local kept, gone = {}, {}
+  for k = 1, count do kept[k] = units[k] end
+  for k = count + 1, n do
+    total = total + units[k]
+    gone[k] = true
+  end
+  fill(kept, total)
+  for k = 1, #units do units[k] = kept[k] or 0 end
+end
+local done = put(stock, units)
+if type(done) == 'table' then return done end
+if how == 'resize' then
+  call('HSET', stock, 'n', count, 'm', math.max(count, number(stock, 'm')))
+  call('HINCRBY', stock, 'e', 1)
+end
+return {1, now}

@@ -1,0 +1,37 @@
+-- How units are spread so that segments have as equally many as can be; not a script by itself.
+
+-- Puts `more` units where there are fewest; `units[k + 1]` is what segment k has, and is raised.
+local function fill(units, more)
+  local order, n = {}, #units
+  for k = 1, n do order[k] = k end
+  table.sort(order, function(a, b) return units[a] < units[b] or units[a] == units[b] and a < b end)
+  local level, filled = units[order[1]], 0
+  while filled < n do
+    while filled < n and units[order[filled + 1]] == level do filled = filled + 1 end
+    local up = filled < n and units[order[filled + 1]] - level or nil
+    if up and up * filled <= more then
+      more, level = more - up * filled, level + up
+    else
+      local each = math.floor(more / filled)
+      local rest = more - each * filled
+      for i = 1, filled do units[order[i]] = level + each + (i <= rest and 1 or 0) end
+      return
+    end
+  end
+end
+
+-- What the segments have, n of them.
+local function all(stock, n)
+  local fields, units = {}, {}
+  for k = 0, n - 1 do fields[k + 1] = 'a' .. k end
+  for k, text in ipairs(call('HMGET', stock, unpack(fields))) do units[k] = tonumber(text or 0) end
+  return units
+end
+
+local function put(stock, units)
+  local pairs = {}
+  for k, has in ipairs(units) do
+    pairs[2 * k - 1], pairs[2 * k] = 'a' .. (k - 1), string.format('%.0f', has)
+  end
+  return try('HSET', stock, unpack(pairs))
+end

@@ -1,0 +1,43 @@
+-- Confirms, cancels or gives back an operation. Stands behind stock.lua.
+--
+-- KEYS     the stock's hash, its holds, the operation's record
+-- ARGV     latest server time (us), retention (ms), operation, how (confirm, cancel, give_back, or expire: only what is over)
+-- Returns  {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock. {0, now}: no such operation.
+--          {1, now, state before ('' when it had no record), state now, quantity, reserved}
+local now = server_time()
+if now > tonumber(ARGV[1]) then return {2, now} end
+local ms, stock, holds, key, operation, how = math.floor(now / 1000), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4]
+local text = try('GET', key)
+if type(text) == 'table' then return {3, now} end
+local record, bad = read(text)
+if bad then return {3, now} end
+local n = try('HGET', stock, 'n')
+if type(n) == 'table' then return {3, now} end
+if not n then return {4, now} end
+n = tonumber(n)
+
+if not record then
+  if how ~= 'cancel' then return {0, now} end
+  local never = try('SET', key, 'N 0 0 0', 'PX', ARGV[2])
+  if never.err then return never end
+  return {1, now, '', 'C', 0, 0}
+end
+if record.state == 'R' then return {0, now} end
+
+local before, after = record.state, record.state
+if before == 'H' and how ~= 'give_back' then
+  local ended = {confirm = 'S', cancel = 'C', expire = 'H'}
+  after = record.ends <= ms and 'E' or ended[how]
+elseif before == 'S' and how == 'give_back' then
+  after = 'B'
+end
+if after ~= before then
+  record.state = after
+  -- Whatever can fail comes first.
+  local done = try('SET', key, write(record), 'PX', ARGV[2])
+  if done.err then return done end
+  move(stock, record, before == 'H' and 'h' or 's', after == 'S' and 's' or 'a', n)
+  if before == 'H' then call('ZREM', holds, operation) end
+end
+local shown = {N = 'C'}
+return {1, now, shown[before] or before, shown[after] or after, record.quantity, tonumber(record.reserved)}

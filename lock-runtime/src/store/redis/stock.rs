@@ -1,0 +1,396 @@
+//! [`RedisStocks`]: stocks in one slot; see `scripts/stock.lua`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::connection::Ready;
+use super::fault::Fault;
+use super::names::Names;
+use super::node::{At, Node};
+use super::reply::{self, int, text};
+use super::script::{self, Invocation};
+use super::steps::{about_key, millis};
+use super::{RedisStore, Topology, call, step};
+use crate::key::LockKey;
+use crate::store::stock::{
+    MAX_QUANTITY, OperationId, Part, RestockAnswer, RestockRequest, SegmentCounts, Settle, SettleAnswer,
+    SettleRequest, Snapshot, State, StockCall, StockStore, Swept, TakeAnswer, TakeRequest,
+};
+use crate::store::{BoxFuture, Few, ServerTime, StoreError};
+
+/// What a stock is called at the server.
+pub(super) struct StockNames {
+    pub(super) stock: String,
+    holds: String,
+    operation: String,
+}
+
+impl StockNames {
+    pub(super) fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
+        let name = Names::new(prefix, key)?.lock().to_string();
+        let tag = if name.contains('{') { name } else { format!("{{{name}}}") };
+        Ok(Self {
+            stock: format!("lock_stock:{tag}"),
+            holds: format!("lock_stock_holds:{tag}"),
+            operation: format!("lock_stock_op:{tag}:"),
+        })
+    }
+
+    fn record(&self, operation: &OperationId) -> String {
+        format!("{}{operation}", self.operation)
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    int(value).and_then(|number| u64::try_from(number).ok())
+}
+
+fn segment(value: &Value) -> Option<u32> {
+    int(value).and_then(|number| u32::try_from(number).ok())
+}
+
+fn state(value: &Value) -> Option<State> {
+    Some(match text(value)? {
+        "H" => State::Held,
+        "S" => State::Sold,
+        "C" => State::Cancelled,
+        "E" => State::Expired,
+        "B" => State::GivenBack,
+        _ => return None,
+    })
+}
+
+/// What a script says of one take.
+fn taken(value: &Value) -> Option<Option<TakeAnswer>> {
+    let [kind, rest @ ..] = reply::array(value)? else { return None };
+    Some(Some(match (text(kind)?, rest) {
+        ("D", [repeated, state_now, remaining, parts @ ..]) => {
+            let each = parts.chunks_exact(2).map(|part| match part {
+                [at, units] => Some(Part { segment: segment(at)?, quantity: number(units)? }),
+                _ => None,
+            });
+            TakeAnswer::Done {
+                parts: each.collect::<Option<Few<_>>>()?,
+                state: state(state_now)?,
+                remaining: number(remaining).map(Duration::from_millis),
+                repeated: int(repeated)? == 1,
+            }
+        }
+        ("O", [over]) => TakeAnswer::Over(state(over)?),
+        ("X", [quantity, reserved]) => {
+            TakeAnswer::Different { quantity: number(quantity)?, reserved: int(reserved)? == 1 }
+        }
+        ("L", [available]) => TakeAnswer::Short { available: number(available)? },
+        ("F", []) => TakeAnswer::Stale,
+        ("M", []) => TakeAnswer::Missing,
+        ("?", []) => return Some(None),
+        _ => return None,
+    }))
+}
+
+/// Code, server time, and the script's own values.
+fn read(value: &Value) -> Option<(i64, ServerTime, &[Value])> {
+    let [code, now, rest @ ..] = reply::array(value)? else { return None };
+    Some((int(code)?, reply::now(now)?, rest))
+}
+
+impl Node {
+    fn stock_names(&self, key: &LockKey) -> Result<StockNames, StoreError> {
+        StockNames::new(&self.options.prefix, key)
+    }
+
+    fn foreign_stock(&self, names: &StockNames) -> Fault {
+        self.foreign_to(
+            "stock",
+            &names.stock,
+            "it, or a record of one of its operations, has something else in it",
+        )
+        .into()
+    }
+
+    /// Makes a step that is refused when it comes too late. `mean` says what its code and its own values mean.
+    async fn stock_step<T>(
+        &self,
+        call: &StockCall,
+        names: &StockNames,
+        at: At,
+        ask: impl Fn(ServerTime) -> Invocation,
+        mean: impl Fn(i64, &[Value]) -> Option<T>,
+    ) -> Result<T, Fault> {
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about_key(error, &names.stock)))?;
+            let Some((code, now, rest)) = read(&value) else { return Err(self.senseless(&value).into()) };
+            self.server_clock.observe(now, ready.now);
+            match code {
+                2 => Ok(Err(now)),
+                3 => Err(self.foreign_stock(names)),
+                code => mean(code, rest).map(Ok).ok_or_else(|| self.senseless(&value).into()),
+            }
+        };
+        self.in_time(at, |now| ask(call.stamp(now)), read).await
+    }
+
+    pub(super) async fn take_stock(&self, request: &TakeRequest, at: At) -> Result<TakeAnswer, Fault> {
+        let names = self.stock_names(&request.call.stock)?;
+        let ask = |latest: ServerTime| {
+            let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 8);
+            invocation.arg(&names.stock).arg(&names.holds).arg(names.record(&request.operation));
+            invocation.arg(latest.as_micros()).arg(millis(request.call.retention));
+            let hold = request.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
+            let (first, only, token) = match request.only {
+                None => (request.first, 0, 0),
+                Some((index, token)) => (index, 1, token.map_or(0, crate::token::FencingToken::get)),
+            };
+            invocation.arg(request.operation.as_str()).arg(request.quantity).arg(hold);
+            invocation.arg(first).arg(only).arg(token);
+            invocation
+        };
+        let answer = self
+            .stock_step(&request.call, &names, at, ask, |code, rest| match (code, rest) {
+                (1, [answer]) => taken(answer),
+                _ => None,
+            })
+            .await?;
+        answer.ok_or_else(|| self.foreign_stock(&names))
+    }
+
+    pub(super) async fn settle_stock(&self, request: &SettleRequest, at: At) -> Result<SettleAnswer, Fault> {
+        let how = match request.settle {
+            Settle::Confirm => "confirm",
+            Settle::Cancel => "cancel",
+            Settle::GiveBack => "give_back",
+        };
+        self.settle_operation(&request.call, &request.operation, how, at).await
+    }
+
+    async fn settle_operation(
+        &self,
+        call: &StockCall,
+        operation: &OperationId,
+        how: &str,
+        at: At,
+    ) -> Result<SettleAnswer, Fault> {
+        let names = self.stock_names(&call.stock)?;
+        let ask = |latest: ServerTime| {
+            let mut invocation = self.invocation(&script::STOCK_SETTLE, 3, 4);
+            invocation.arg(&names.stock).arg(&names.holds).arg(names.record(operation));
+            invocation.arg(latest.as_micros()).arg(millis(call.retention));
+            invocation.arg(operation.as_str()).arg(how);
+            invocation
+        };
+        let mean = |code, rest: &[Value]| match (code, rest) {
+            (0, []) => Some(SettleAnswer::Unknown),
+            (4, []) => Some(SettleAnswer::Missing),
+            (1, [before, now, quantity, reserved]) => Some(SettleAnswer::Known {
+                before: if text(before)?.is_empty() { None } else { Some(state(before)?) },
+                now: state(now)?,
+                quantity: number(quantity)?,
+                reserved: int(reserved)? == 1,
+            }),
+            _ => None,
+        };
+        self.stock_step(call, &names, at, ask, mean).await
+    }
+
+    pub(super) async fn restock(&self, request: &RestockRequest, at: At) -> Result<RestockAnswer, Fault> {
+        let names = self.stock_names(&request.call.stock)?;
+        let ask = |latest: ServerTime| {
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 5);
+            invocation.arg(&names.stock).arg(names.record(&request.operation));
+            invocation.arg(latest.as_micros()).arg("restock").arg(millis(request.call.retention));
+            invocation.arg(request.quantity).arg(MAX_QUANTITY);
+            invocation
+        };
+        let mean = |code, rest: &[Value]| match (code, rest) {
+            (0 | 1, []) => Some(RestockAnswer::Done { repeated: code == 0 }),
+            (4, []) => Some(RestockAnswer::Missing),
+            (5, [quantity]) => Some(RestockAnswer::Different { quantity: number(quantity)? }),
+            (6, []) => Some(RestockAnswer::TooMany),
+            _ => None,
+        };
+        self.stock_step(&request.call, &names, at, ask, mean).await
+    }
+
+    /// `Some(true)`: done; `Some(false)`: it was so before; `None`: there is no such stock.
+    pub(super) async fn change_stock(
+        &self,
+        call: &StockCall,
+        how: &str,
+        numbers: &[u64],
+        at: At,
+    ) -> Result<Option<bool>, Fault> {
+        let names = self.stock_names(&call.stock)?;
+        let ask = |latest: ServerTime| {
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 1, 2 + numbers.len());
+            invocation.arg(&names.stock).arg(latest.as_micros()).arg(how);
+            for number in numbers {
+                invocation.arg(*number);
+            }
+            invocation
+        };
+        let mean = |code, rest: &[Value]| match (code, rest) {
+            (0 | 1, []) => Some(Some(code == 1)),
+            (4, []) => Some(None),
+            _ => None,
+        };
+        self.stock_step(call, &names, at, ask, mean).await
+    }
+
+    /// What there is, and at most so many operations whose reservations are over.
+    pub(super) async fn look_at_stock(
+        &self,
+        call: &StockCall,
+        most: u32,
+        at: At,
+    ) -> Result<Option<(Snapshot, Vec<OperationId>)>, Fault> {
+        let names = self.stock_names(&call.stock)?;
+        let ask = |_| {
+            let mut invocation = self.invocation(&script::STOCK_LOOK, 2, 1);
+            invocation.arg(&names.stock).arg(&names.holds).arg(most);
+            invocation
+        };
+        let mean = |code, rest: &[Value]| match (code, rest) {
+            (4, []) => Some(None),
+            (1, [n, m, epoch, initial, restocked, units, over]) => {
+                let active = number(n)?;
+                let units: Vec<u64> = reply::array(units)?.iter().map(number).collect::<Option<_>>()?;
+                let each = units.chunks_exact(3).zip(0..).map(|(of, at)| SegmentCounts {
+                    available: of.first().copied().unwrap_or_default(),
+                    held: of.get(1).copied().unwrap_or_default(),
+                    sold: of.get(2).copied().unwrap_or_default(),
+                    active: at < active,
+                });
+                let segments: Vec<_> = each.collect();
+                if segments.len() as u64 != number(m)? {
+                    return None;
+                }
+                let over = reply::array(over)?.iter().map(|id| OperationId::new(text(id)?).ok());
+                let over: Vec<_> = over.collect::<Option<_>>()?;
+                let (initial, restocked, epoch) = (number(initial)?, number(restocked)?, number(epoch)?);
+                Some(Some((Snapshot { segments, in_transit: 0, initial, restocked, epoch }, over)))
+            }
+            _ => None,
+        };
+        self.stock_step(call, &names, at, ask, mean).await
+    }
+
+    pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32, at: At) -> Result<Swept, Fault> {
+        let Some((_, over)) = self.look_at_stock(call, limit.saturating_add(1), at).await? else {
+            return Ok(Swept::default());
+        };
+        let mut swept = Swept { more: over.len() as u64 > u64::from(limit), ..Swept::default() };
+        for operation in over.into_iter().take(limit as usize) {
+            if let SettleAnswer::Known { before: Some(State::Held), now: State::Expired, .. } =
+                self.settle_operation(call, &operation, "expire", at).await?
+            {
+                swept.expired += 1;
+            }
+        }
+        Ok(swept)
+    }
+}
+
+/// The stocks of a [`RedisStore`].
+pub(super) struct RedisStocks(RedisStore);
+
+impl RedisStocks {
+    pub(super) fn new(store: &RedisStore) -> Self {
+        Self(store.clone())
+    }
+}
+
+impl fmt::Debug for RedisStocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RedisStocks").field(&self.0).finish()
+    }
+}
+
+impl RedisStocks {
+    /// A step at the only server, or at that of the stock's slot.
+    fn at<T, F>(
+        &self,
+        stock: LockKey,
+        timeout: Duration,
+        step: impl Fn(Arc<Node>, At) -> F + Send + 'static,
+    ) -> BoxFuture<Result<T, StoreError>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Fault>> + Send + 'static,
+    {
+        step!(self.0, call, |node| Ok(step(node, At::once(timeout)).await?), |cluster| async move {
+            cluster.at_stock(&stock, timeout, step).await
+        })
+    }
+
+    fn call<T, F>(
+        &self,
+        call: StockCall,
+        step: impl Fn(Arc<Node>, Arc<StockCall>, At) -> F + Send + 'static,
+    ) -> BoxFuture<Result<T, StoreError>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Fault>> + Send + 'static,
+    {
+        let (stock, timeout) = (call.stock.clone(), call.timeout);
+        let call = Arc::new(call);
+        self.at(stock, timeout, move |node, at| step(node, Arc::clone(&call), at))
+    }
+}
+
+impl StockStore for RedisStocks {
+    fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
+        self.call(call, move |node, call, at| {
+            let segments = segments.clone();
+            async move { Ok(node.change_stock(&call, "init", &segments, at).await?.unwrap_or(false)) }
+        })
+    }
+
+    fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
+        let (stock, timeout) = (request.call.stock.clone(), request.call.timeout);
+        self.at(stock, timeout, move |node, at| {
+            let request = Arc::clone(&request);
+            async move { node.take_stock(&request, at).await }
+        })
+    }
+
+    fn settle(&self, request: Arc<SettleRequest>) -> BoxFuture<Result<SettleAnswer, StoreError>> {
+        let (stock, timeout) = (request.call.stock.clone(), request.call.timeout);
+        self.at(stock, timeout, move |node, at| {
+            let request = Arc::clone(&request);
+            async move { node.settle_stock(&request, at).await }
+        })
+    }
+
+    fn restock(&self, request: Arc<RestockRequest>) -> BoxFuture<Result<RestockAnswer, StoreError>> {
+        let (stock, timeout) = (request.call.stock.clone(), request.call.timeout);
+        self.at(stock, timeout, move |node, at| {
+            let request = Arc::clone(&request);
+            async move { node.restock(&request, at).await }
+        })
+    }
+
+    fn snapshot(&self, call: StockCall) -> BoxFuture<Result<Option<Snapshot>, StoreError>> {
+        self.call(call, |node, call, at| async move {
+            Ok(node.look_at_stock(&call, 0, at).await?.map(|(snapshot, _)| snapshot))
+        })
+    }
+
+    fn rebalance(&self, call: StockCall) -> BoxFuture<Result<Option<()>, StoreError>> {
+        self.call(call, |node, call, at| async move {
+            Ok(node.change_stock(&call, "rebalance", &[], at).await?.map(drop))
+        })
+    }
+
+    fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>> {
+        self.call(call, move |node, call, at| async move {
+            Ok(node.change_stock(&call, "resize", &[segments.into()], at).await?.map(drop))
+        })
+    }
+
+    fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>> {
+        self.call(call, move |node, call, at| async move { node.sweep_stock(&call, limit, at).await })
+    }
+}

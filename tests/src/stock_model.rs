@@ -1,0 +1,319 @@
+//! Random operations on a stock, beside a model that knows nothing of segments.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use lock_runtime::segmented::{SegmentedStock, StockError};
+use proptest::prelude::*;
+
+/// That of the stocks that [`play`] plays on.
+pub const RETENTION: Duration = Duration::from_secs(100);
+
+/// What is asked of a stock, one operation after the other.
+#[derive(Clone, Debug)]
+pub struct Ops(Vec<Op>);
+
+/// Times are in seconds.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Take { id: u8, quantity: u64 },
+    Reserve { id: u8, quantity: u64, hold: u64 },
+    Confirm(u8),
+    Cancel(u8),
+    GiveBack(u8),
+    Restock { id: u8, quantity: u64 },
+    Resize(u32),
+    Rebalance,
+    Sweep(u32),
+    Advance(u64),
+}
+
+/// Random operations. Without time, no reservation ends by itself.
+pub fn ops(time: bool) -> impl Strategy<Value = Ops> {
+    proptest::collection::vec(op(time), 1..80).prop_map(Ops)
+}
+
+fn op(time: bool) -> impl Strategy<Value = Op> {
+    let id = || 0..12_u8;
+    let quantity = || prop_oneof![4 => 1..4_u64, 2 => 4..30_u64, 1 => 30..200_u64];
+    prop_oneof![
+        8 => (id(), quantity()).prop_map(|(id, quantity)| Op::Take { id, quantity }),
+        6 => (id(), quantity(), if time { 1..60_u64 } else { 50..60 }).prop_map(|(id, quantity, hold)| Op::Reserve { id, quantity, hold }),
+        4 => id().prop_map(Op::Confirm),
+        3 => id().prop_map(Op::Cancel),
+        4 => id().prop_map(Op::GiveBack),
+        2 => (id(), quantity()).prop_map(|(id, quantity)| Op::Restock { id, quantity }),
+        2 => (1..12_u32).prop_map(Op::Resize),
+        1 => Just(Op::Rebalance),
+        1 => (1..4_u32).prop_map(Op::Sweep),
+        if time { 4 } else { 0 } => (1..40_u64).prop_map(Op::Advance),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Taken,
+    Reserved,
+    Confirmed,
+    Cancelled,
+    Expired,
+    GivenBack,
+    Restocked,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    quantity: u64,
+    reserved: bool,
+    fate: Fate,
+    /// In seconds, as all times here.
+    deadline: u64,
+    /// When it was settled.
+    settled: Option<u64>,
+}
+
+#[derive(Default)]
+struct Model {
+    now: u64,
+    put_in: u64,
+    known: HashMap<u8, Known>,
+    /// Of operations whose records are over.
+    sold_for_good: u64,
+}
+
+/// What an answer comes to.
+#[derive(Clone, Debug, PartialEq)]
+enum Answer {
+    Done,
+    SoldOut(u64),
+    Different,
+    Cancelled,
+    Expired,
+    GivenBack,
+    Confirmed,
+    StillHeld,
+    NotReserved,
+    Unknown,
+}
+
+impl Model {
+    fn forget(&mut self) {
+        let now = self.now;
+        let over = |known: &Known| known.settled.is_some_and(|at| now >= at + RETENTION.as_secs());
+        let gone: Vec<u8> = self.known.iter().filter(|(_, known)| over(known)).map(|(id, _)| *id).collect();
+        for id in gone {
+            let known = self.known.remove(&id).unwrap();
+            if matches!(known.fate, Fate::Taken | Fate::Confirmed) {
+                self.sold_for_good += known.quantity;
+            }
+        }
+    }
+
+    /// Of reservations that are over but not looked at yet, the store has the units still.
+    fn held(&self) -> u64 {
+        self.known.values().filter(|known| known.fate == Fate::Reserved).map(|known| known.quantity).sum()
+    }
+
+    fn sold(&self) -> u64 {
+        let sold = |known: &&Known| matches!(known.fate, Fate::Taken | Fate::Confirmed);
+        self.sold_for_good + self.known.values().filter(sold).map(|known| known.quantity).sum::<u64>()
+    }
+
+    fn available(&self) -> u64 {
+        self.put_in - self.held() - self.sold()
+    }
+
+    fn expire(&mut self, id: u8) {
+        if let Some(known) = self.known.get_mut(&id)
+            && known.fate == Fate::Reserved
+            && self.now >= known.deadline
+        {
+            known.fate = Fate::Expired;
+            known.settled = Some(self.now);
+        }
+    }
+
+    fn take(&mut self, id: u8, quantity: u64, hold: Option<u64>) -> Answer {
+        if let Some(known) = self.known.get(&id).copied() {
+            if known.fate == Fate::Cancelled && known.quantity == 0 {
+                return Answer::Cancelled;
+            }
+            // What is over is over, whoever looks.
+            self.expire(id);
+            let known = self.known[&id];
+            if known.fate == Fate::Restocked || known.quantity != quantity || known.reserved != hold.is_some()
+            {
+                return Answer::Different;
+            }
+            return match known.fate {
+                Fate::Cancelled => Answer::Cancelled,
+                Fate::Expired => Answer::Expired,
+                Fate::GivenBack => Answer::GivenBack,
+                _ => Answer::Done,
+            };
+        }
+        let available = self.available();
+        if available < quantity {
+            return Answer::SoldOut(available);
+        }
+        let (fate, settled) =
+            if hold.is_some() { (Fate::Reserved, None) } else { (Fate::Taken, Some(self.now)) };
+        let deadline = self.now + hold.unwrap_or(0);
+        self.known.insert(id, Known { quantity, reserved: hold.is_some(), fate, deadline, settled });
+        Answer::Done
+    }
+
+    fn end(&mut self, id: u8, fate: Fate) {
+        let now = self.now;
+        let known = self.known.get_mut(&id).unwrap();
+        known.fate = fate;
+        known.settled.get_or_insert(now);
+    }
+
+    fn confirm(&mut self, id: u8) -> Answer {
+        self.expire(id);
+        match self.known.get(&id).map(|known| known.fate) {
+            None | Some(Fate::Restocked) => Answer::Unknown,
+            Some(Fate::Taken) => Answer::NotReserved,
+            Some(Fate::Reserved) => {
+                self.end(id, Fate::Confirmed);
+                Answer::Done
+            }
+            Some(Fate::Confirmed) => Answer::Done,
+            Some(Fate::Cancelled) => Answer::Cancelled,
+            Some(Fate::Expired) => Answer::Expired,
+            Some(Fate::GivenBack) => Answer::GivenBack,
+        }
+    }
+
+    fn cancel(&mut self, id: u8) -> Answer {
+        self.expire(id);
+        match self.known.get(&id).map(|known| known.fate) {
+            None => {
+                let settled = Some(self.now);
+                let never =
+                    Known { quantity: 0, reserved: false, fate: Fate::Cancelled, deadline: 0, settled };
+                self.known.insert(id, never);
+                Answer::Done
+            }
+            Some(Fate::Restocked) => Answer::Unknown,
+            Some(Fate::Taken) => Answer::NotReserved,
+            Some(Fate::Confirmed) => Answer::Confirmed,
+            Some(Fate::Reserved) => {
+                self.end(id, Fate::Cancelled);
+                Answer::Done
+            }
+            Some(Fate::Cancelled | Fate::Expired | Fate::GivenBack) => Answer::Done,
+        }
+    }
+
+    fn give_back(&mut self, id: u8) -> Answer {
+        match self.known.get(&id).map(|known| known.fate) {
+            None | Some(Fate::Restocked) => Answer::Unknown,
+            Some(Fate::Taken | Fate::Confirmed) => {
+                self.end(id, Fate::GivenBack);
+                Answer::Done
+            }
+            Some(Fate::Reserved) => Answer::StillHeld,
+            Some(Fate::Cancelled) => Answer::Cancelled,
+            Some(Fate::Expired) => Answer::Expired,
+            Some(Fate::GivenBack) => Answer::Done,
+        }
+    }
+}
+
+fn answer<T>(result: Result<T, StockError>) -> Answer {
+    match result {
+        Ok(_) => Answer::Done,
+        Err(StockError::SoldOut { available, .. }) => Answer::SoldOut(available),
+        Err(StockError::Different { .. }) => Answer::Different,
+        Err(StockError::Cancelled { .. }) => Answer::Cancelled,
+        Err(StockError::Expired { .. }) => Answer::Expired,
+        Err(StockError::GivenBack { .. }) => Answer::GivenBack,
+        Err(StockError::Confirmed { .. }) => Answer::Confirmed,
+        Err(StockError::StillHeld { .. }) => Answer::StillHeld,
+        Err(StockError::NotReserved { .. }) => Answer::NotReserved,
+        Err(StockError::UnknownOperation { .. }) => Answer::Unknown,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// Plays the operations on a stock that does not exist yet.
+///
+/// # Panics
+///
+/// When the stock and the model differ.
+pub async fn play(stock: &SegmentedStock, Ops(ops): &Ops, mut advance: impl AsyncFnMut(Duration)) {
+    let mut model = Model { put_in: 100, ..Model::default() };
+    assert!(stock.initialize(100, 10).await.unwrap());
+    for op in ops {
+        model.forget();
+        match *op {
+            Op::Take { id, quantity } => {
+                let taken = stock.take(u64::from(id), quantity).await;
+                if let Ok(taken) = &taken {
+                    assert_eq!(taken.parts().iter().map(|part| part.quantity).sum::<u64>(), quantity);
+                }
+                assert_eq!(answer(taken), model.take(id, quantity, None), "{op:?}");
+            }
+            Op::Reserve { id, quantity, hold } => {
+                let reserved = stock.reserve(u64::from(id), quantity, Duration::from_secs(hold)).await;
+                assert_eq!(answer(reserved), model.take(id, quantity, Some(hold)), "{op:?}");
+            }
+            Op::Confirm(id) => {
+                assert_eq!(answer(stock.confirm(u64::from(id)).await), model.confirm(id), "{op:?}");
+            }
+            Op::Cancel(id) => {
+                assert_eq!(answer(stock.cancel(u64::from(id)).await), model.cancel(id), "{op:?}");
+            }
+            Op::GiveBack(id) => {
+                assert_eq!(answer(stock.give_back(u64::from(id)).await), model.give_back(id), "{op:?}");
+            }
+            Op::Restock { id, quantity } => {
+                let expected = match model.known.get(&id) {
+                    Some(Known { fate: Fate::Restocked, quantity: before, .. }) if *before == quantity => {
+                        Answer::Done
+                    }
+                    Some(_) => Answer::Different,
+                    None => {
+                        model.put_in += quantity;
+                        let settled = Some(model.now);
+                        let fate = Fate::Restocked;
+                        model
+                            .known
+                            .insert(id, Known { quantity, reserved: false, fate, deadline: 0, settled });
+                        Answer::Done
+                    }
+                };
+                assert_eq!(answer(stock.restock(u64::from(id), quantity).await), expected, "{op:?}");
+            }
+            Op::Resize(segments) => stock.resize(segments).await.unwrap(),
+            Op::Rebalance => stock.rebalance().await.unwrap(),
+            Op::Sweep(limit) => {
+                let swept = stock.sweep(limit).await.unwrap();
+                let over = |known: &Known| known.fate == Fate::Reserved && known.deadline <= model.now;
+                let due: Vec<_> =
+                    model.known.iter().filter(|(_, known)| over(known)).map(|(id, _)| *id).collect();
+                assert_eq!(swept.expired, (due.len() as u64).min(limit.into()), "{op:?}");
+                // Which of those with the same deadline go first is not said.
+                let all = stock.sweep(1000).await.unwrap();
+                assert_eq!(all.expired + swept.expired, due.len() as u64);
+                due.into_iter().for_each(|id| model.expire(id));
+            }
+            Op::Advance(seconds) => {
+                advance(Duration::from_secs(seconds)).await;
+                model.now += seconds;
+            }
+        }
+        let snapshot = stock.snapshot().await.unwrap();
+        assert!(snapshot.balances(), "{snapshot:?} after {op:?}");
+        let sums = (snapshot.available(), snapshot.held(), snapshot.sold());
+        assert_eq!(sums, (model.available(), model.held(), model.sold()), "{snapshot:?} after {op:?}");
+        let idle = snapshot.segments.iter().filter(|segment| !segment.active);
+        assert_eq!(
+            idle.map(|segment| segment.available).sum::<u64>(),
+            0,
+            "nobody would find it: {snapshot:?}"
+        );
+    }
+}

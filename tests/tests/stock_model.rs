@@ -1,0 +1,57 @@
+//! Stocks of every store, beside the model of [`lock_tests::stock_model`].
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+use lock_runtime::segmented::SegmentedStock;
+use lock_runtime::testing::memory_manager;
+use lock_tests::RedisServer;
+use lock_tests::stock_model::{Ops, RETENTION, ops, play};
+use proptest::test_runner::{Config, TestRunner};
+use tokio::runtime::{Builder, Runtime};
+
+fn check(cases: u32, time: bool, mut case: impl FnMut(Ops)) {
+    let config = Config { failure_persistence: None, cases, ..Config::default() };
+    let case = std::cell::RefCell::new(&mut case);
+    let played = TestRunner::new(config).run(&ops(time), |ops| {
+        (case.borrow_mut())(ops);
+        Ok(())
+    });
+    if let Err(error) = played {
+        panic!("{error}");
+    }
+}
+
+/// On a server: each case has a stock of its own, and time cannot be moved.
+fn check_on(runtime: &Runtime, cases: u32, stock: impl Fn(&str) -> SegmentedStock) {
+    let count = Cell::new(0);
+    check(cases, false, |ops| {
+        count.set(count.get() + 1);
+        let stock =
+            stock(&format!("stock:{}", count.get())).retention(RETENTION).timeout(Duration::from_secs(20));
+        runtime.block_on(play(&stock, &ops, async |_| unreachable!("no operation needs time to pass")));
+    });
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn a_stock_in_memory_does_what_the_model_does() {
+    check(2000, true, |ops| {
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let stock = memory_manager().stock("stock:1001").retention(RETENTION);
+            play(&stock, &ops, async |time| tokio::time::advance(time).await).await;
+        });
+    });
+}
+
+#[test]
+fn a_stock_in_one_slot_does_what_the_model_does() {
+    let (redis, runtime) = (RedisServer::start(), runtime());
+    let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
+    check_on(&runtime, 400, |name| locks.stock(name));
+}
