@@ -10,5 +10,6 @@ pub use lock::{AllSegments, MAX_SEGMENTS, SegmentGuard, SegmentedLock};
 pub use stock::{Reservation, SegmentedStock, Taken};
 
 pub use crate::store::stock::{
-    IntoOperationId, InvalidOperationId, OperationId, Part, SegmentCounts, Snapshot, StockStore, Swept,
+    IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts, Snapshot, StockStore,
+    Swept,
 };

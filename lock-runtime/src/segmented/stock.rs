@@ -11,8 +11,8 @@ use crate::error::{AcquireError, LockError};
 use crate::key::{IntoLockKey, LockKey};
 use crate::replication::Replication;
 use crate::store::stock::{
-    IntoOperationId, MAX_QUANTITY, OperationId, Part, RestockAnswer, RestockRequest, Settle, SettleAnswer,
-    SettleRequest, Snapshot, State, StockCall, StockStore, Swept, TakeAnswer, TakeRequest,
+    IntoOperationId, Layout, MAX_QUANTITY, OperationId, Part, RestockAnswer, RestockRequest, Settle,
+    SettleAnswer, SettleRequest, Snapshot, State, StockCall, StockStore, Swept, TakeAnswer, TakeRequest,
 };
 use crate::store::{Few, StoreError};
 
@@ -104,6 +104,7 @@ pub struct SegmentedStock {
     timeout: Duration,
     retention: Duration,
     replication: Replication,
+    layout: Layout,
 }
 
 impl SegmentedStock {
@@ -115,7 +116,13 @@ impl SegmentedStock {
     }
 
     pub(crate) fn at(place: Result<(Arc<dyn StockStore>, LockKey), StockError>) -> Self {
-        Self { place, timeout: TIMEOUT, retention: RETENTION, replication: Replication::NONE }
+        Self {
+            place,
+            timeout: TIMEOUT,
+            retention: RETENTION,
+            replication: Replication::NONE,
+            layout: Layout::OneSlot,
+        }
     }
 
     /// For how long the id of an operation is known once that is over: 24 h by default. It has to be longer than anybody
@@ -135,6 +142,12 @@ impl SegmentedStock {
     #[must_use]
     pub fn replication(self, replication: Replication) -> Self {
         Self { replication, ..self }
+    }
+
+    /// Where the store keeps the stock: in one slot by default. All who use the stock have to say the same.
+    #[must_use]
+    pub fn layout(self, layout: Layout) -> Self {
+        Self { layout, ..self }
     }
 
     fn place(&self) -> Result<At<'_>, StockError> {
@@ -309,8 +322,8 @@ struct At<'a> {
 
 impl At<'_> {
     fn call(&self) -> StockCall {
-        let SegmentedStock { timeout, retention, replication, .. } = self.stock;
-        StockCall::new(self.name.clone(), *timeout, *retention).replicated(*replication)
+        let SegmentedStock { timeout, retention, replication, layout, .. } = self.stock;
+        StockCall::new(self.name.clone(), *timeout, *retention).replicated(*replication).laid_out(*layout)
     }
 
     fn failed(&self, cause: StoreError) -> StockError {

@@ -28,7 +28,7 @@
 pub mod simulation;
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use crate::engine::Engine;
 use crate::error::Loss;
@@ -144,6 +144,25 @@ pub fn leftovers(locks: &LockManager) -> Leftovers {
         left.waiters += more.waiters;
     }
     left
+}
+
+/// What is called at each step of an operation on a stock.
+type StockStep = Arc<dyn Fn(&str) + Send + Sync>;
+
+static STOCK_STEP: std::sync::RwLock<Option<StockStep>> = std::sync::RwLock::new(None);
+
+/// From now on `step` is called in this process before and after each step of operations on stocks that take several, with a
+/// name for it: the places at which a program that dies leaves something for others to finish or undo.
+pub fn on_stock_step(step: impl Fn(&str) + Send + Sync + 'static) {
+    *STOCK_STEP.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(step));
+}
+
+#[allow(dead_code, reason = "memory and one script have no steps in between")]
+pub(crate) fn stock_step(name: &str) {
+    let step = STOCK_STEP.read().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(step) = step {
+        step(name);
+    }
 }
 
 // A test helper has nobody to return the error to.

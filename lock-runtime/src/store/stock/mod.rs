@@ -20,6 +20,19 @@ pub use rules::{Settle, State, next};
 /// The largest quantity, and the largest total: what a double holds exactly, as Lua and JavaScript need it.
 pub const MAX_QUANTITY: u64 = (1 << 53) - 1;
 
+/// Where a store that has several places keeps a stock. Others have one layout only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Layout {
+    /// In one place: every operation is one step there.
+    #[default]
+    OneSlot,
+    /// Each segment, and each operation's record, where its name says, as in the slots of a Redis Cluster: segments sell at
+    /// different servers. An operation takes several steps, and whoever comes next finishes or undoes what a program that
+    /// died has left half-done.
+    Spread,
+}
+
 /// What all requests have in common.
 #[derive(Debug)]
 pub struct StockCall {
@@ -31,6 +44,8 @@ pub struct StockCall {
     pub retention: Duration,
     /// How many replicas have to confirm what was done before it is answered.
     pub replication: Replication,
+    /// Where the stock is kept.
+    pub layout: Layout,
     latest: Latest,
 }
 
@@ -38,13 +53,20 @@ impl StockCall {
     /// A call that no replica has to confirm.
     #[must_use]
     pub fn new(stock: LockKey, timeout: Duration, retention: Duration) -> Self {
-        Self { stock, timeout, retention, replication: Replication::NONE, latest: Latest::default() }
+        let (replication, layout) = (Replication::NONE, Layout::OneSlot);
+        Self { stock, timeout, retention, replication, layout, latest: Latest::default() }
     }
 
     /// So many replicas have to confirm it.
     #[must_use]
     pub fn replicated(self, replication: Replication) -> Self {
         Self { replication, ..self }
+    }
+
+    /// It is about a stock in this layout.
+    #[must_use]
+    pub fn laid_out(self, layout: Layout) -> Self {
+        Self { layout, ..self }
     }
 
     /// As [`AcquireRequest::stamp`](super::AcquireRequest::stamp).
