@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use lock_runtime::LockManager;
-use lock_runtime::segmented::SegmentedStock;
+use lock_runtime::segmented::{Layout, SegmentedStock};
 use lock_runtime::testing::memory_manager;
 use lock_tests::RedisServer;
 use lock_tests::stock_model::{Ops, RETENTION, ops, play};
@@ -54,4 +54,11 @@ fn a_stock_in_one_slot_does_what_the_model_does() {
     let (redis, runtime) = (RedisServer::start(), runtime());
     let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
     check_on(&runtime, 400, |name| locks.stock(name));
+}
+
+#[test]
+fn a_stock_that_is_spread_does_what_the_model_does() {
+    let (redis, runtime) = (RedisServer::start(), runtime());
+    let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
+    check_on(&runtime, 200, |name| locks.stock(name).layout(Layout::Spread));
 }

@@ -4,7 +4,7 @@
 //!   `scripts/*.lua`. [`reply`]: what they answer.
 //! - [`steps`], [`release`], [`admin`]: the methods of the trait. [`singles`]: the steps for single mutexes, which travel in
 //!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
-//! - [`semaphore`], [`latch`]: the steps of those. [`cluster`]: all steps where there are several servers.
+//! - [`semaphore`], [`latch`], [`stock`]: the steps of those; [`spread`]: stocks that are not in one place. [`cluster`]: all steps where there are several servers.
 //! - [`node`]: one server. [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //!   [`synced`]: one for each grant that replicas confirm. [`dialer`]: how they are made. [`sentinel`]: finds the primary.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
@@ -52,6 +52,7 @@ mod semaphore;
 mod sentinel;
 mod server_clock;
 mod singles;
+mod spread;
 mod steps;
 mod stock;
 mod subscriber;
@@ -314,7 +315,7 @@ impl LockStore for RedisStore {
     }
 
     fn stocks(&self) -> Option<Arc<dyn crate::store::stock::StockStore>> {
-        Some(Arc::new(stock::RedisStocks::new(self)))
+        Some(Arc::new(spread::RedisLayouts::new(self)))
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {

@@ -115,6 +115,10 @@ scripts! {
     STOCK_SETTLE = "stock_settle": "stock" "stock_settle";
     STOCK_CHANGE = "stock_change": "stock" "stock_fill" "stock_change";
     STOCK_LOOK = "stock_look": "stock" "stock_look";
+    SPREAD_ROOT = "spread_root": "spread" "spread_root";
+    SPREAD_PART = "spread_part": "spread" "spread_part";
+    SPREAD_HOME = "spread_home": "spread" "spread_home";
+    SPREAD_PUT = "spread_put": "spread" "spread_put";
 }
 
 /// One call of a script.

@@ -77,6 +77,19 @@ impl Cluster {
         Ok(self.at_slot(slot(&names.stock), self.deadline(timeout), step).await?)
     }
 
+    /// A step at the server of this key, and of others in the same slot.
+    pub(in super::super) async fn at_key<T, F>(
+        &self,
+        key: &str,
+        timeout: Duration,
+        step: impl Fn(Arc<Node>, At) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        Ok(self.at_slot(slot(key), self.deadline(timeout), step).await?)
+    }
+
     pub(in super::super) async fn acquire_permits(
         &self,
         request: &PermitsRequest,

@@ -1,0 +1,122 @@
+-- The record of an operation at its home. Stands behind spread.lua.
+--
+-- KEYS     the record, the home's list of what is open
+-- ARGV     latest server time (us), how, operation, …
+--            look
+--            open: kind, quantity, hold (ms; -1: none), time to decide (ms), parts, older than which it must not be (us)
+--            plan: time to decide (ms), born, version, parts                 what is wanted from now on
+--            decide: time to carry out (ms), retention (ms), born, version   all that was wanted is there
+--            drop: born, version                                             nothing of it is anywhere: there was no such operation
+--            confirm, cancel, give_back, expire: time to carry out (ms), retention (ms)
+--            done: retention (ms), born, version                             what was decided is carried out
+--            tidy                                                            the list has nothing of it that is over
+--          Or with the list alone: due, how many. It returns {1, now, operation, ms, …}
+-- Returns  {2, now}: too late. {3, now}: somebody's data. Or {1, now, changed, record before, record now}; a record that there
+--          is not is empty. plan, decide, drop and done change only the version that they name.
+local key, open, operation = KEYS[1], KEYS[2], ARGV[3]
+if how == 'due' then
+  local due = try('ZRANGEBYSCORE', key, '-inf', whole(ms), 'WITHSCORES', 'LIMIT', 0, ARGV[3])
+  if due.err then return {3, now} end
+  return {1, now, unpack(due)}
+end
+local text = try('GET', key)
+if type(text) == 'table' then return {3, now} end
+text = text or ''
+local record
+if text ~= '' then
+  local state, kind, quantity, born, version, ends, is_open, parts =
+    match(text, '^([PSHCEBNR]) ([shr]) (%d+) (%d+) (%d+) (%d+) ([01])(.*)$')
+  if not state then return {3, now} end
+  record = {state = state, kind = kind, quantity = quantity, born = born, version = version, ends = ends, open = is_open, parts = parts}
+end
+
+local function answer(changed)
+  if not changed then return {1, now, 0, text, text} end
+  local is = record and table.concat({record.state, record.kind, record.quantity, record.born, record.version, record.ends, record.open}, ' ') .. record.parts or ''
+  return {1, now, 1, text, is}
+end
+
+-- Writes the record, with its place in the list: `at` when it has to be looked at, nil when nothing of it is open.
+local function write(at, retention)
+  local is = answer(true)[5]
+  local done
+  if at then
+    -- In the list first: a record that is open and nobody looks at would be one for ever.
+    done = try('ZADD', open, whole(at), operation)
+    if type(done) == 'table' then return done end
+    done = try('SET', key, is)
+  else
+    done = try('SET', key, is, 'PX', retention)
+  end
+  if done.err then return done end
+  if not at then call('ZREM', open, operation) end
+  return answer(true)
+end
+
+local function after(version)
+  return whole(tonumber(version) + 1)
+end
+
+if how == 'look' then return answer(false) end
+if how == 'tidy' then
+  if not record or record.open == '0' and record.state ~= 'H' then call('ZREM', open, operation) end
+  return answer(false)
+end
+if how == 'open' then
+  if record then return answer(false) end
+  local hold = tonumber(ARGV[6])
+  local born = whole(math.max(now, ARGV[9] + 1))
+  record = {state = 'P', kind = ARGV[4], quantity = ARGV[5], born = born, version = born,
+    ends = hold >= 0 and whole(ms + hold) or '0', open = '1', parts = ARGV[8]}
+  return write(ms + ARGV[7])
+end
+if how == 'plan' or how == 'decide' or how == 'drop' or how == 'done' then
+  local at = ({plan = 5, decide = 6, drop = 4, done = 5})[how]
+  if not record or record.born ~= ARGV[at] or record.version ~= ARGV[at + 1] then return answer(false) end
+  if how == 'done' then
+    if record.state == 'P' or record.open == '0' then return answer(false) end
+    record.open = '0'
+    if record.state == 'H' then return write(tonumber(record.ends)) end
+    return write(nil, ARGV[4])
+  end
+  if record.state ~= 'P' then return answer(false) end
+  if how == 'plan' then
+    record.version, record.parts = after(record.version), ARGV[7]
+    return write(ms + ARGV[4])
+  elseif how == 'drop' then
+    record = nil
+    call('DEL', key)
+    call('ZREM', open, operation)
+    return answer(true)
+  end
+  record.state = ({s = 'S', h = 'H', r = 'R'})[record.kind]
+  -- What came of several segments counts as undecided there, and is told.
+  local parts = 0
+  for units in string.gmatch(record.parts, ':(%d+)') do
+    if units ~= '0' then parts = parts + 1 end
+  end
+  if parts > 1 and record.kind ~= 'r' then
+    record.version = after(record.version)
+    return write(ms + ARGV[4])
+  end
+  record.open = '0'
+  if record.state == 'H' then return write(tonumber(record.ends)) end
+  return write(nil, ARGV[5])
+end
+
+if not record then
+  if how ~= 'cancel' then return answer(false) end
+  record = {state = 'N', kind = 's', quantity = '0', born = whole(now), version = whole(now), ends = '0', open = '0', parts = ''}
+  return write(nil, ARGV[5])
+end
+local before, state = record.state, record.state
+if before == 'P' and how == 'cancel' and record.kind ~= 'r' then
+  state = 'C'
+elseif before == 'H' and how ~= 'give_back' then
+  state = tonumber(record.ends) <= ms and 'E' or ({confirm = 'S', cancel = 'C', expire = 'H'})[how]
+elseif before == 'S' and how == 'give_back' then
+  state = 'B'
+end
+if state == before then return answer(false) end
+record.state, record.version, record.open = state, after(record.version), '1'
+return write(ms + ARGV[4])

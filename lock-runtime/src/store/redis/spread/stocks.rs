@@ -1,0 +1,109 @@
+//! [`RedisLayouts`]: the stocks of a store, in one slot or spread.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use super::{Known, Spread};
+use crate::store::redis::stock::RedisStocks;
+use crate::store::redis::{RedisStore, call};
+use crate::store::stock::{
+    Layout, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
+    Swept, TakeAnswer, TakeRequest,
+};
+use crate::store::{BoxFuture, StoreError};
+
+/// The stocks of a [`RedisStore`].
+pub(in crate::store::redis) struct RedisLayouts {
+    store: RedisStore,
+    one_slot: RedisStocks,
+    known: Known,
+}
+
+impl RedisLayouts {
+    pub(in crate::store::redis) fn new(store: &RedisStore) -> Self {
+        Self { store: store.clone(), one_slot: RedisStocks::new(store), known: Known::default() }
+    }
+
+    fn spread<T, F>(
+        &self,
+        about: &StockCall,
+        work: impl FnOnce(Spread) -> F + Send + 'static,
+    ) -> BoxFuture<Result<T, StoreError>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let spread = Spread::new(&self.store, &self.known, about);
+        call(&self.store.options().runtime, async move { work(spread?).await })
+    }
+}
+
+impl fmt::Debug for RedisLayouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.one_slot, f)
+    }
+}
+
+impl StockStore for RedisLayouts {
+    fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
+        match call.layout {
+            Layout::OneSlot => self.one_slot.initialize(call, segments),
+            Layout::Spread => self.spread(&call, |spread| async move { spread.initialize(&segments).await }),
+        }
+    }
+
+    fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
+        match request.call.layout {
+            Layout::OneSlot => self.one_slot.take(request),
+            Layout::Spread => {
+                self.spread(&Arc::clone(&request).call, |spread| async move { spread.take(&request).await })
+            }
+        }
+    }
+
+    fn settle(&self, request: Arc<SettleRequest>) -> BoxFuture<Result<SettleAnswer, StoreError>> {
+        match request.call.layout {
+            Layout::OneSlot => self.one_slot.settle(request),
+            Layout::Spread => {
+                self.spread(&Arc::clone(&request).call, |spread| async move { spread.settle(&request).await })
+            }
+        }
+    }
+
+    fn restock(&self, request: Arc<RestockRequest>) -> BoxFuture<Result<RestockAnswer, StoreError>> {
+        match request.call.layout {
+            Layout::OneSlot => self.one_slot.restock(request),
+            Layout::Spread => self
+                .spread(&Arc::clone(&request).call, |spread| async move { spread.restock(&request).await }),
+        }
+    }
+
+    fn snapshot(&self, call: StockCall) -> BoxFuture<Result<Option<Snapshot>, StoreError>> {
+        match call.layout {
+            Layout::OneSlot => self.one_slot.snapshot(call),
+            Layout::Spread => self.spread(&call, |spread| async move { spread.snapshot().await }),
+        }
+    }
+
+    fn rebalance(&self, call: StockCall) -> BoxFuture<Result<Option<()>, StoreError>> {
+        match call.layout {
+            Layout::OneSlot => self.one_slot.rebalance(call),
+            Layout::Spread => self.spread(&call, |spread| async move { spread.rebalance().await }),
+        }
+    }
+
+    fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>> {
+        match call.layout {
+            Layout::OneSlot => self.one_slot.resize(call, segments),
+            Layout::Spread => self.spread(&call, move |spread| async move { spread.resize(segments).await }),
+        }
+    }
+
+    fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>> {
+        match call.layout {
+            Layout::OneSlot => self.one_slot.sweep(call, limit),
+            Layout::Spread => self.spread(&call, move |spread| async move { spread.sweep(limit).await }),
+        }
+    }
+}
