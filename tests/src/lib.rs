@@ -3,7 +3,8 @@
 //! [`Cluster`], [`Quorum`]), also with clocks that are wrong ([`ServerClock`]), a network that breaks ([`Proxy`]), rival
 //! processes ([`Helper`]), [`chaos`], the checkers for what happens in a run ([`history`]), a checker for what several
 //! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
-//! locks share ([`kinds`]), a model of stocks ([`stock_model`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for
+//! locks share ([`kinds`]), a model of stocks ([`stock_model`]), what programs die of
+//! in the middle of ([`stock_steps`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for
 //! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
@@ -41,6 +42,8 @@ mod site;
 pub mod soak;
 #[cfg(feature = "helpers")]
 pub mod stock_model;
+#[cfg(feature = "helpers")]
+pub mod stock_steps;
 pub mod stress;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub mod tls;

@@ -19,7 +19,7 @@ use crate::store::stock::{
     MAX_QUANTITY, OperationId, Part, RestockAnswer, RestockRequest, SegmentCounts, Settle, SettleAnswer,
     SettleRequest, Snapshot, State, StockCall, StockStore, Swept, TakeAnswer, TakeRequest,
 };
-use crate::store::{BoxFuture, Few, ServerTime, StoreError};
+use crate::store::{BoxFuture, Few, ServerTime, StoreError, StoreErrorKind};
 
 /// What a stock is called at the server.
 pub(super) struct StockNames {
@@ -127,6 +127,13 @@ impl Node {
             match code {
                 2 => Ok(Err(now)),
                 3 => Err(self.foreign_stock(names)),
+                7 => {
+                    let what = format!(
+                        "the stock {} is spread and not in one slot: use Layout::Spread for it, or another name",
+                        names.stock
+                    );
+                    Err(self.address.error(StoreErrorKind::ForeignData, what).into())
+                }
                 code => mean(code, rest).map(Ok).ok_or_else(|| self.senseless(&value).into()),
             }
         };

@@ -5,7 +5,8 @@
 --            init: units of each segment                restock: retention (ms), quantity, the largest total
 --            rebalance                                  resize: segments
 -- Returns  {1, now}: done. {0, now}: was done before (init: is there). {2, now}: too late. {3, now}: somebody's data.
---          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many
+--          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many.
+--          {7, now}: there is one that is spread
 local now = server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local stock, how = KEYS[1], ARGV[2]
@@ -13,6 +14,7 @@ local n = try('HGET', stock, 'n')
 if type(n) == 'table' then return {3, now} end
 if how == 'init' then
   if n then return {0, now} end
+  if call('HEXISTS', stock, 'layout') == 1 then return {7, now} end
   local fields, total = {}, 0
   for k = 3, #ARGV do
     total = total + ARGV[k]

@@ -49,6 +49,11 @@ impl Spread {
         Ok(swept)
     }
 
+    /// Undoes a few operations that others have left; whether there were any.
+    pub(super) async fn recover(&self) -> Result<bool, StoreError> {
+        Ok(self.sweep(SIDE_BY_SIDE as u32).await?.recovered > 0)
+    }
+
     async fn look_after(&self, operation: &OperationId) -> Result<Came, StoreError> {
         let looked = self.home(operation, Home::Tidy).await?;
         let Some(record) = looked.now else { return Ok(Came::Nothing) };

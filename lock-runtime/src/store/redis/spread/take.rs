@@ -89,6 +89,8 @@ impl Spread {
                     }
                     return Ok(self.taken(&record, !opened.changed));
                 }
+                // Somebody who died may have what is missing.
+                Some(End::Refused(Refusal::Contended)) if self.recover().await? => {}
                 Some(End::Refused(why)) => {
                     return Ok(match why {
                         Refusal::Short { available } => TakeAnswer::Short { available },
