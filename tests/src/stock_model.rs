@@ -68,7 +68,7 @@ struct Known {
     fate: Fate,
     /// In seconds, as all times here.
     deadline: u64,
-    /// When it was settled.
+    /// When it was settled, or given back.
     settled: Option<u64>,
 }
 
@@ -167,7 +167,7 @@ impl Model {
         let now = self.now;
         let known = self.known.get_mut(&id).unwrap();
         known.fate = fate;
-        known.settled.get_or_insert(now);
+        known.settled = Some(now);
     }
 
     fn confirm(&mut self, id: u8) -> Answer {

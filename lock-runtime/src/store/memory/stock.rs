@@ -31,7 +31,11 @@ impl MemoryStocks {
         work: impl FnOnce(&Handle) -> Result<T, StoreError> + Send + 'static,
     ) -> BoxFuture<Result<T, StoreError>> {
         let handle = self.0.clone();
-        Box::pin(async move { work(&handle) })
+        Box::pin(async move {
+            // It never waits: a task that sells and sells would keep its thread for itself.
+            tokio::task::coop::consume_budget().await;
+            work(&handle)
+        })
     }
 }
 

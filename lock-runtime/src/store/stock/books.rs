@@ -255,9 +255,12 @@ impl Books {
         let Some(from) = record.state() else { return };
         if let Kind::Reserved(State::Held, deadline) = record.kind {
             self.deadlines.remove(&(deadline, operation.clone()));
-            record.until = now + retention;
-            self.forget.insert((record.until, operation.clone()));
+        } else {
+            self.forget.remove(&(record.until, operation.clone()));
         }
+        // Who asks for this change again is told of it for as long as of the first one.
+        record.until = now + retention;
+        self.forget.insert((record.until, operation.clone()));
         record.kind = match record.kind {
             Kind::Reserved(_, deadline) => Kind::Reserved(to, deadline),
             _ => Kind::Taken(to),

@@ -33,7 +33,7 @@ local function take(stock, holds, key, at)
       return {'X', record.quantity, tonumber(record.reserved)}
     end
     if record.state ~= 'S' and record.state ~= 'H' then return {'O', record.state} end
-    local answer = {'D', 1, record.state, record.state == 'H' and record.ends - ms or -1}
+    local answer = {'D', 1, record.state, record.state == 'H' and record.ends - math.ceil(now / 1000) or -1}
     for k, units in gmatch(record.parts, ' (%d+):(%d+)') do
       answer[#answer + 1] = tonumber(k)
       answer[#answer + 1] = tonumber(units)
@@ -94,7 +94,8 @@ local function take(stock, holds, key, at)
   -- Whatever can fail comes first: no memory, no right.
   local done
   if hold >= 0 then
-    new.ends = ms + hold
+    -- Not before its time: the fraction of this millisecond is over already.
+    new.ends = math.ceil(now / 1000) + hold
     done = try('SET', key, write(new))
     if done.err then return done end
     call('ZADD', holds, string.format('%.0f', new.ends), operation)
