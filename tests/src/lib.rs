@@ -3,8 +3,9 @@
 //! [`Cluster`], [`Quorum`]), also with clocks that are wrong ([`ServerClock`]), a network that breaks ([`Proxy`]), rival
 //! processes ([`Helper`]), [`chaos`], the checkers for what happens in a run ([`history`]), a checker for what several
 //! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
-//! locks share ([`kinds`]), a model of stocks ([`stock_model`]), what programs die of
-//! in the middle of ([`stock_steps`]), a long way to a server ([`Distance`]), Redisson's own client ([`java`]), and waiting for
+//! locks share ([`kinds`]), a model of stocks ([`stock_model`]), where they are and who sells from
+//! them ([`stocks`]), what programs die of in the middle of an operation on one ([`stock_steps`]), a long way to a server
+//! ([`Distance`]), Redisson's own client ([`java`]), and waiting for
 //! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
@@ -44,6 +45,8 @@ pub mod soak;
 pub mod stock_model;
 #[cfg(feature = "helpers")]
 pub mod stock_steps;
+#[cfg(feature = "helpers")]
+pub mod stocks;
 pub mod stress;
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 pub mod tls;

@@ -1,0 +1,128 @@
+//! Where the stocks of a test are ([`Place`], [`on_every_stock!`](crate::on_every_stock)), who sells from them
+//! ([`Seller`]), what sellers write down ([`Journal`]), and what that comes to ([`Ledger`]).
+
+mod journal;
+mod ledger;
+mod place;
+mod seller;
+
+use std::pin::pin;
+use std::task::Poll;
+
+use lock_runtime::segmented::{SegmentedStock, StockError};
+
+use crate::dice::Dice;
+
+pub use journal::{Answer, Ask, Entry, Journal};
+pub use ledger::{Ledger, Loss, Sum};
+pub use place::{Client, Kept, Place};
+pub use seller::{Habits, Seller};
+
+/// Dice that tell their seed when the test fails. `LOCK_STOCK_SEED` repeats one.
+#[derive(Debug)]
+pub struct Chance {
+    seed: u64,
+    dice: Dice,
+}
+
+impl Chance {
+    /// A seed that nobody has chosen, or the one that was asked for.
+    ///
+    /// # Panics
+    ///
+    /// When that is no number.
+    #[must_use]
+    pub fn new() -> Self {
+        let seed = std::env::var("LOCK_STOCK_SEED").map_or_else(
+            |_| Dice::draw_seed(),
+            |text| text.parse().unwrap_or_else(|_| panic!("LOCK_STOCK_SEED={text}")),
+        );
+        Self { seed, dice: Dice::new(seed) }
+    }
+
+    /// Dice for the `n`th user.
+    #[must_use]
+    pub fn fork(&self, n: u64) -> Dice {
+        self.dice.fork(n)
+    }
+}
+
+impl Default for Chance {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Chance {
+    #[allow(clippy::print_stderr, reason = "beside the panic that it belongs to")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("LOCK_STOCK_SEED={}", self.seed);
+        }
+    }
+}
+
+/// Puts a list into an order of its own.
+pub fn shuffle<T>(list: &mut [T], dice: &mut Dice) {
+    for last in (1..list.len()).rev() {
+        list.swap(last, dice.below(last as u64 + 1) as usize);
+    }
+}
+
+/// Asks again for as long as the answer says that others came in between.
+///
+/// # Errors
+///
+/// Any other.
+///
+/// # Panics
+///
+/// When others come in between for ever.
+pub async fn insist<T, F>(mut ask: impl FnMut() -> F) -> Result<T, StockError>
+where
+    F: Future<Output = Result<T, StockError>>,
+{
+    for _ in 0..10_000 {
+        match ask().await {
+            Err(StockError::Contended { .. }) => tokio::task::yield_now().await,
+            answer => return answer,
+        }
+    }
+    panic!("others come in between for ever");
+}
+
+/// Polls `future` at most so often, each time when it asks for it, and drops it. What it came to, if it did.
+pub async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Available, held and sold, of a stock at rest that balances.
+///
+/// # Panics
+///
+/// When it does not, or can't be asked.
+#[track_caller]
+pub fn counts(stock: &SegmentedStock) -> impl Future<Output = (u64, u64, u64)> {
+    let caller = std::panic::Location::caller();
+    let stock = stock.clone();
+    async move {
+        let snapshot =
+            insist(|| stock.snapshot()).await.unwrap_or_else(|error| panic!("{caller}: {error}"));
+        assert!(snapshot.balances(), "{caller}: {snapshot:?}");
+        assert_eq!(snapshot.in_transit, 0, "{caller}: nobody is under way: {snapshot:?}");
+        (snapshot.available(), snapshot.held(), snapshot.sold())
+    }
+}
