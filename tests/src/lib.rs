@@ -1,5 +1,4 @@
 //! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
-//! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
 //! [`Cluster`], [`Quorum`]), also with clocks that are wrong ([`ServerClock`]), a network that breaks ([`Proxy`]), rival
 //! processes ([`Helper`]), [`chaos`], the checkers for what happens in a run ([`history`]), a checker for what several
 //! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of

@@ -330,6 +330,7 @@ impl At<'_> {
         match AcquireError::from_store(self.name.clone(), Arc::new(cause)) {
             AcquireError::Unavailable { key: stock, cause }
             | AcquireError::NotReplicated { key: stock, cause } => StockError::Unavailable { stock, cause },
+            AcquireError::Misconfigured { reason } => StockError::Misconfigured { reason },
             error => StockError::Lock(LockError::from(error)),
         }
     }

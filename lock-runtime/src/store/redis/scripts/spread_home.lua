@@ -36,6 +36,13 @@ local function answer(changed)
   return {1, now, 1, text, is}
 end
 
+-- What comes back is let in when the server's memory is full: a script that has begun with a command that needs none may go on.
+-- No operation has an empty name.
+local function comes_back()
+  local done = try('ZREM', open, '')
+  return type(done) == 'table' and done or nil
+end
+
 -- Writes the record, with its place in the list: `at` when it has to be looked at, nil when nothing of it is open.
 local function write(at, retention)
   local is = answer(true)[5]
@@ -67,7 +74,7 @@ if how == 'open' then
   local hold = tonumber(ARGV[6])
   local born = whole(math.max(now, ARGV[9] + 1))
   record = {state = 'P', kind = ARGV[4], quantity = ARGV[5], born = born, version = born,
-    ends = hold >= 0 and whole(ms + hold) or '0', open = '1', parts = ARGV[8]}
+    ends = hold >= 0 and whole(math.ceil(now / 1000) + hold) or '0', open = '1', parts = ARGV[8]}
   return write(ms + ARGV[7])
 end
 if how == 'plan' or how == 'decide' or how == 'drop' or how == 'done' then
@@ -75,12 +82,18 @@ if how == 'plan' or how == 'decide' or how == 'drop' or how == 'done' then
   if not record or record.born ~= ARGV[at] or record.version ~= ARGV[at + 1] then return answer(false) end
   if how == 'done' then
     if record.state == 'P' or record.open == '0' then return answer(false) end
+    local refused = comes_back()
+    if refused then return refused end
     record.open = '0'
     if record.state == 'H' then return write(tonumber(record.ends)) end
     return write(nil, ARGV[4])
   end
   if record.state ~= 'P' then return answer(false) end
   if how == 'plan' then
+    if not string.find(ARGV[7], ':[1-9]') then
+      local refused = comes_back()
+      if refused then return refused end
+    end
     record.version, record.parts = after(record.version), ARGV[7]
     return write(ms + ARGV[4])
   elseif how == 'drop' then
@@ -118,5 +131,9 @@ elseif before == 'S' and how == 'give_back' then
   state = 'B'
 end
 if state == before then return answer(false) end
+if state ~= 'S' then
+  local refused = comes_back()
+  if refused then return refused end
+end
 record.state, record.version, record.open = state, after(record.version), '1'
 return write(ms + ARGV[4])

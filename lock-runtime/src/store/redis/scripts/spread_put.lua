@@ -49,6 +49,12 @@ else
 end
 if kind == 'r' or units < had then change('c', 1) end
 if token > has.f then has.f = token end
+-- What comes back is let in when the server's memory is full: a script that has begun with a command that needs none may go on.
+-- No operation has an empty name.
+if units <= had then
+  local may = try('ZREM', times, '')
+  if type(may) == 'table' then return may end
+end
 -- Whatever can fail comes first: no memory, no right, somebody's data. What is in the list for nothing does no harm.
 local done = try('ZADD', times, whole(ms), operation)
 if type(done) == 'table' then return done end

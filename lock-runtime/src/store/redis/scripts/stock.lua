@@ -33,8 +33,8 @@ end
 -- take them.
 local function move(stock, record, from, to, n)
   for k, units in gmatch(record.parts, ' (%d+):(%d+)') do
-    call('HINCRBY', stock, from .. k, '-' .. units)
-    local at = (to == 'a' and tonumber(k) >= n) and tonumber(k) % n or k
-    call('HINCRBY', stock, to .. at, units)
+    local home = tonumber(k) % n
+    call('HINCRBY', stock, from .. (from == 'a' and home or k), '-' .. units)
+    call('HINCRBY', stock, to .. (to == 'a' and home or k), units)
   end
 end

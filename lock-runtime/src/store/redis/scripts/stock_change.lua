@@ -15,6 +15,7 @@ if type(n) == 'table' then return {3, now} end
 if how == 'init' then
   if n then return {0, now} end
   if call('HEXISTS', stock, 'layout') == 1 then return {7, now} end
+  if call('EXISTS', stock) == 1 then return {3, now} end
   local fields, total = {}, 0
   for k = 3, #ARGV do
     total = total + ARGV[k]
@@ -40,12 +41,17 @@ if how == 'restock' then
     return {5, now, record.quantity}
   end
   if number(stock, 'i') + number(stock, 'r') + quantity > tonumber(ARGV[5]) then return {6, now} end
-  local units = all(stock, n)
+  local units, before = all(stock, n), all(stock, n)
   fill(units, quantity)
-  local done = try('SET', KEYS[2], 'R 0 ' .. ARGV[4] .. ' 0', 'PX', ARGV[3])
-  if done.err then return done end
-  put(stock, units)
-  call('HINCRBY', stock, 'r', ARGV[4])
+  -- The record comes second: who may write the counts may write them back.
+  local done = put(stock, units)
+  if type(done) == 'table' then return done end
+  done = try('SET', KEYS[2], 'R 0 ' .. ARGV[4] .. ' 0', 'PX', ARGV[3])
+  if done.err then
+    put(stock, before)
+    return done
+  end
+  call('HSET', stock, 'r', string.format('%.0f', number(stock, 'r') + quantity))
   return {1, now}
 end
 
@@ -71,7 +77,6 @@ end
 local done = put(stock, units)
 if type(done) == 'table' then return done end
 if how == 'resize' then
-  call('HSET', stock, 'n', count, 'm', math.max(count, number(stock, 'm')))
-  call('HINCRBY', stock, 'e', 1)
+  call('HSET', stock, 'n', count, 'm', math.max(count, number(stock, 'm')), 'e', number(stock, 'e') + 1)
 end
 return {1, now}

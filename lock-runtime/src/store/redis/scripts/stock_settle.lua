@@ -33,10 +33,18 @@ elseif before == 'S' and how == 'give_back' then
 end
 if after ~= before then
   record.state = after
-  -- Whatever can fail comes first.
+  -- Whatever can fail comes first, and the record comes second: who may move the units may move them back. No operation
+  -- has an empty name, so nothing goes. A script that has begun with a command that needs no memory may go on when the
+  -- server is full, and what comes back needs none.
+  local may = try('ZREM', holds, '')
+  if type(may) == 'table' then return may end
+  local from, to = before == 'H' and 'h' or 's', after == 'S' and 's' or 'a'
+  move(stock, record, from, to, n)
   local done = try('SET', key, write(record), 'PX', ARGV[2])
-  if done.err then return done end
-  move(stock, record, before == 'H' and 'h' or 's', after == 'S' and 's' or 'a', n)
+  if done.err then
+    move(stock, record, to, from, n)
+    return done
+  end
   if before == 'H' then call('ZREM', holds, operation) end
 end
 local shown = {N = 'C'}

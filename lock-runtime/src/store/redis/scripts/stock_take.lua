@@ -23,9 +23,15 @@ local function take(stock, holds, key, at)
   if record then
     if record.state == 'H' and record.ends <= ms then
       record.state = 'E'
+      local may = try('ZREM', holds, '')
+      if type(may) == 'table' then return may end
       move(stock, record, 'h', 'a', n)
+      local done = try('SET', key, write(record), 'PX', retention)
+      if done.err then
+        move(stock, record, 'a', 'h', n)
+        return done
+      end
       call('ZREM', holds, operation)
-      call('SET', key, write(record), 'PX', retention)
     end
     if record.state == 'N' then return {'O', 'C'} end
     local reserved = hold >= 0 and '1' or '0'
@@ -91,28 +97,26 @@ local function take(stock, holds, key, at)
     answer[#answer + 1], answer[#answer + 2] = part[1], part[2]
   end
   local new = {state = answer[3], reserved = hold >= 0 and '1' or '0', quantity = quantity, ends = 0, parts = table.concat(list)}
-  -- Whatever can fail comes first: no memory, no right.
+  -- Whatever can fail comes first: no memory, no right. Then the units, and the record second: who may move them may move
+  -- them back.
+  local may = hold >= 0 and try('ZADD', holds, 'XX', 0, '')
+  if type(may) == 'table' then return may end
+  -- Not before its time: the fraction of this millisecond is over already.
+  if hold >= 0 then new.ends = math.ceil(now / 1000) + hold end
+  move(stock, new, 'a', to, n)
   local done
-  if hold >= 0 then
-    -- Not before its time: the fraction of this millisecond is over already.
-    new.ends = math.ceil(now / 1000) + hold
-    done = try('SET', key, write(new))
-    if done.err then return done end
-    call('ZADD', holds, string.format('%.0f', new.ends), operation)
-  else
-    done = try('SET', key, write(new), 'PX', retention)
-    if done.err then return done end
+  if hold >= 0 then done = try('SET', key, write(new)) else done = try('SET', key, write(new), 'PX', retention) end
+  if done.err then
+    move(stock, new, to, 'a', n)
+    return done
   end
-  for _, part in ipairs(parts) do
-    local units = string.format('%.0f', part[2])
-    call('HINCRBY', stock, 'a' .. part[1], '-' .. units)
-    call('HINCRBY', stock, to .. part[1], units)
-  end
+  if hold >= 0 then call('ZADD', holds, string.format('%.0f', new.ends), operation) end
   return answer
 end
 
 local answers = {1, now}
 for i = 1, #KEYS / 3 do
   answers[i + 2] = take(KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 6 * i - 3)
+  if answers[i + 2].err then return answers[i + 2] end
 end
 return answers
