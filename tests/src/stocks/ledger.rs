@@ -26,8 +26,10 @@ struct Order {
     standing: Standing,
     /// Asked, and not told.
     open: Option<Ask>,
-    /// When it was told last.
-    told: u64,
+    /// When what is open, or was told last, was asked.
+    asked: u64,
+    /// When that was asked, and told, which has brought it to where it stands.
+    changed: (u64, u64),
 }
 
 /// What all orders come to.
@@ -52,7 +54,7 @@ pub struct Loss {
     pub units: u64,
     /// When the first of them was told.
     pub first: Option<u64>,
-    /// When the last of those was told that stand as they were told.
+    /// When the last of those was asked for that stand as they were told.
     pub kept: Option<u64>,
 }
 
@@ -73,8 +75,7 @@ impl Ledger {
         let mut ledger = Self::default();
         for path in journals {
             let path = path.as_ref();
-            let entries =
-                Journal::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let entries = Journal::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             entries.iter().for_each(|entry| ledger.enter(entry));
         }
         ledger
@@ -92,12 +93,15 @@ impl Ledger {
                 if let Ask::Take(quantity) | Ask::Reserve(quantity, _) = ask {
                     order.quantity = quantity;
                 }
-                order.open = Some(ask);
+                (order.open, order.asked) = (Some(ask), entry.at);
             }
             Ok(answer) => {
                 let Some(ask) = order.open.take() else { panic!("nobody has asked: {entry}") };
+                let before = order.standing;
                 order.told(&entry.order, ask, answer);
-                order.told = entry.at;
+                if order.standing != before {
+                    order.changed = (order.asked, entry.at);
+                }
             }
         }
     }
@@ -162,12 +166,12 @@ impl Ledger {
             if same {
                 // Who was told that there is nothing was told nothing that could be forgotten.
                 if order.standing != Standing::Nothing {
-                    loss.kept = loss.kept.max(Some(order.told));
+                    loss.kept = loss.kept.max(Some(order.changed.0));
                 }
             } else {
                 loss.orders += 1;
                 loss.units += order.quantity;
-                loss.first = Some(loss.first.map_or(order.told, |first| first.min(order.told)));
+                loss.first = Some(loss.first.map_or(order.changed.1, |first| first.min(order.changed.1)));
             }
         }
         loss

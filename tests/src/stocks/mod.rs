@@ -119,8 +119,7 @@ pub fn counts(stock: &SegmentedStock) -> impl Future<Output = (u64, u64, u64)> {
     let caller = std::panic::Location::caller();
     let stock = stock.clone();
     async move {
-        let snapshot =
-            insist(|| stock.snapshot()).await.unwrap_or_else(|error| panic!("{caller}: {error}"));
+        let snapshot = insist(|| stock.snapshot()).await.unwrap_or_else(|error| panic!("{caller}: {error}"));
         assert!(snapshot.balances(), "{caller}: {snapshot:?}");
         assert_eq!(snapshot.in_transit, 0, "{caller}: nobody is under way: {snapshot:?}");
         (snapshot.available(), snapshot.held(), snapshot.sold())

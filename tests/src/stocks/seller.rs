@@ -47,12 +47,7 @@ pub struct Seller {
 /// # Panics
 ///
 /// When the answer is an error that tells nothing and does not go away by asking again.
-pub(super) async fn ask(
-    stock: &SegmentedStock,
-    order: &str,
-    what: Ask,
-    doubtful: bool,
-) -> (Ask, Answer) {
+pub(super) async fn ask(stock: &SegmentedStock, order: &str, what: Ask, doubtful: bool) -> (Ask, Answer) {
     let (mut what, mut doubtful) = (what, doubtful);
     loop {
         match what.send(stock, order).await {
