@@ -60,5 +60,5 @@ fn a_stock_in_one_slot_does_what_the_model_does() {
 fn a_stock_that_is_spread_does_what_the_model_does() {
     let (redis, runtime) = (RedisServer::start(), runtime());
     let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
-    check_on(&runtime, 200, |name| locks.stock(name).layout(Layout::Spread));
+    check_on(&runtime, 60, |name| locks.stock(name).layout(Layout::Spread));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lock_runtime::LockManager;
-use lock_runtime::segmented::SegmentedStock;
+use lock_runtime::segmented::{Layout, SegmentedStock};
 
 use crate::RedisServer;
 
@@ -16,6 +16,8 @@ pub enum Kept {
     Memory,
     /// On a Redis server, each stock in one slot.
     OneSlot,
+    /// On a Redis server, spread as over several.
+    Spread,
 }
 
 impl Kept {
@@ -25,13 +27,14 @@ impl Kept {
         match self {
             Self::Memory => "memory",
             Self::OneSlot => "one-slot",
+            Self::Spread => "spread",
         }
     }
 
     /// The one of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Memory, Self::OneSlot].into_iter().find(|kept| kept.name() == name)
+        [Self::Memory, Self::OneSlot, Self::Spread].into_iter().find(|kept| kept.name() == name)
     }
 
     /// Somebody who sells from stocks that are kept so behind `url`.
@@ -43,6 +46,7 @@ impl Kept {
         let locks = LockManager::connect(url).await.unwrap_or_else(|error| panic!("{url}: {error}"));
         match self {
             Self::Memory | Self::OneSlot => Client::new(move |name| locks.stock(name)),
+            Self::Spread => Client::new(move |name| locks.stock(name).layout(Layout::Spread)),
         }
     }
 }
@@ -71,7 +75,7 @@ impl Place {
                 let url = format!("memory:stocks-{}", NEXT.fetch_add(1, Ordering::Relaxed));
                 Self { kept, url, server: None }
             }
-            Kept::OneSlot => {
+            Kept::OneSlot | Kept::Spread => {
                 let server = RedisServer::start();
                 Self { kept, url: server.url(), server: Some(server) }
             }
@@ -167,6 +171,15 @@ macro_rules! on_every_stock {
                 #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
                     super::$name($crate::stocks::Place::start($crate::stocks::Kept::OneSlot)).await;
+                }
+            )*
+        }
+
+        mod spread {
+            $(
+                #[::tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name($crate::stocks::Place::start($crate::stocks::Kept::Spread)).await;
                 }
             )*
         }

@@ -4,8 +4,8 @@
 -- u what the segments are made with, while that is done.
 --
 -- At each of 16 homes {n/h0} … {n/h15}, which an operation has by its id, whatever becomes of the segments:
--- STRING lock_stock_op:{n/hk}:<operation>: "<state> <kind> <quantity> <born> <version> <end in ms> <open> <k>:<units> …", what
--- is wanted of the segments. Versions count up from the time at which the record was made, so that one that is made anew is
+-- STRING lock_stock_op:{n/hk}:<operation>: "<state> <kind> <quantity> <born> <version> <ends> <open> <k>:<units> …", what
+-- is wanted of the segments. A reservation ends at that time (ms); as long as it is not decided, that is how long it will last. Versions count up from the time at which the record was made, so that one that is made anew is
 -- newer. It expires with the retention once it is settled and nothing of it is open.
 -- ZSET lock_stock_open:{n/hk}: the operations that somebody has to look at, by when (ms): those that are not decided or not
 -- carried out, and reservations.

@@ -74,7 +74,7 @@ if how == 'open' then
   local hold = tonumber(ARGV[6])
   local born = whole(math.max(now, ARGV[9] + 1))
   record = {state = 'P', kind = ARGV[4], quantity = ARGV[5], born = born, version = born,
-    ends = hold >= 0 and whole(math.ceil(now / 1000) + hold) or '0', open = '1', parts = ARGV[8]}
+    ends = hold >= 0 and whole(hold) or '0', open = '1', parts = ARGV[8]}
   return write(ms + ARGV[7])
 end
 if how == 'plan' or how == 'decide' or how == 'drop' or how == 'done' then
@@ -103,6 +103,8 @@ if how == 'plan' or how == 'decide' or how == 'drop' or how == 'done' then
     return answer(true)
   end
   record.state = ({s = 'S', h = 'H', r = 'R'})[record.kind]
+  -- It lasts from now on, and its last millisecond too.
+  if record.state == 'H' then record.ends = whole(math.ceil(now / 1000) + record.ends) end
   -- What came of several segments counts as undecided there, and is told.
   local parts = 0
   for units in string.gmatch(record.parts, ':(%d+)') do

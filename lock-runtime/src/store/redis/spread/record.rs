@@ -53,7 +53,7 @@ pub(super) struct Record {
     pub(super) born: u64,
     /// Of what is wanted.
     pub(super) version: u64,
-    /// When the reservation ends, in milliseconds.
+    /// When the reservation ends, in milliseconds; how long it will last as long as it is not decided.
     pub(super) ends: u64,
     /// What was decided may not be carried out yet.
     pub(super) open: bool,

@@ -251,7 +251,7 @@ impl Spread {
         };
         let args = std::iter::once(operation.as_str().to_owned()).chain(args);
         let said = self.step(&script::SPREAD_HOME, &keys, how, args).await?;
-        self.home_time.store(said.now.as_micros() / 1000, Ordering::Relaxed);
+        self.home_time.store(said.now.as_micros().div_ceil(1000), Ordering::Relaxed);
         let read = || {
             let (1, [changed, before, now]) = (said.code, &said.values[..]) else { return None };
             let record = |value: &Value| match text(value)? {

@@ -82,12 +82,10 @@ impl Spread {
                 return Ok(answer);
             }
             match self.drive(operation, record, search, &mut older).await? {
+                Some(End::At(record)) if opened.changed => return Ok(self.taken(&record, false)),
                 Some(End::At(record)) => {
                     let record = self.not_overdue(operation, record).await?;
-                    if let Some(answer) = differs(&record, kind, *quantity) {
-                        return Ok(answer);
-                    }
-                    return Ok(self.taken(&record, !opened.changed));
+                    return Ok(differs(&record, kind, *quantity).unwrap_or_else(|| self.taken(&record, true)));
                 }
                 // Somebody who died may have what is missing.
                 Some(End::Refused(Refusal::Contended)) if self.recover().await? => {}
@@ -136,6 +134,8 @@ impl Spread {
     fn taken(&self, record: &Record, repeated: bool) -> TakeAnswer {
         let state = match record.stage {
             Stage::At(state @ (State::Held | State::Sold)) => state,
+            // A short one, that somebody has swept already.
+            Stage::At(State::Expired) if !repeated => State::Held,
             Stage::At(over) => return TakeAnswer::Over(over),
             Stage::Never => return TakeAnswer::Over(State::Cancelled),
             Stage::Undecided | Stage::Restocked => return TakeAnswer::Contended,
