@@ -123,10 +123,13 @@ impl Model {
         self.put_in - self.held() - self.sold()
     }
 
+    fn is_over(&self, known: &Known) -> bool {
+        known.fate == Fate::Reserved && self.now >= known.deadline
+    }
+
     fn expire(&mut self, id: u8) {
-        if let Some(known) = self.known.get_mut(&id)
-            && known.fate == Fate::Reserved
-            && self.now >= known.deadline
+        if self.known.get(&id).is_some_and(|known| self.is_over(known))
+            && let Some(known) = self.known.get_mut(&id)
         {
             known.fate = Fate::Expired;
             known.settled = Some(self.now);
@@ -138,13 +141,13 @@ impl Model {
             if known.fate == Fate::Cancelled && known.quantity == 0 {
                 return Answer::Cancelled;
             }
-            // What is over is over, whoever looks.
-            self.expire(id);
-            let known = self.known[&id];
             if known.fate == Fate::Restocked || known.quantity != quantity || known.reserved != hold.is_some()
             {
                 return Answer::Different;
             }
+            // What is over is over, whoever looks.
+            self.expire(id);
+            let known = self.known[&id];
             return match known.fate {
                 Fate::Cancelled => Answer::Cancelled,
                 Fate::Expired => Answer::Expired,
@@ -243,7 +246,23 @@ fn answer<T>(result: Result<T, StockError>) -> Answer {
 /// # Panics
 ///
 /// When the stock and the model differ.
-pub async fn play(stock: &SegmentedStock, Ops(ops): &Ops, mut advance: impl AsyncFnMut(Duration)) {
+pub async fn play(stock: &SegmentedStock, ops: &Ops, advance: impl AsyncFnMut(Duration)) {
+    play_at(Duration::from_secs(1), stock, ops, advance).await;
+}
+
+/// The same for a clock that can't be moved exactly: what is a second in the model is so long. The stock's retention is as
+/// many times longer than [`RETENTION`].
+///
+/// # Panics
+///
+/// When the stock and the model differ.
+pub async fn play_at(
+    second: Duration,
+    stock: &SegmentedStock,
+    Ops(ops): &Ops,
+    mut advance: impl AsyncFnMut(Duration),
+) {
+    let seconds = |count: u64| second * u32::try_from(count).unwrap_or(u32::MAX);
     let mut model = Model { put_in: 100, ..Model::default() };
     assert!(stock.initialize(100, 10).await.unwrap());
     for op in ops {
@@ -257,7 +276,7 @@ pub async fn play(stock: &SegmentedStock, Ops(ops): &Ops, mut advance: impl Asyn
                 assert_eq!(answer(taken), model.take(id, quantity, None), "{op:?}");
             }
             Op::Reserve { id, quantity, hold } => {
-                let reserved = stock.reserve(u64::from(id), quantity, Duration::from_secs(hold)).await;
+                let reserved = stock.reserve(u64::from(id), quantity, seconds(hold)).await;
                 assert_eq!(answer(reserved), model.take(id, quantity, Some(hold)), "{op:?}");
             }
             Op::Confirm(id) => {
@@ -291,19 +310,24 @@ pub async fn play(stock: &SegmentedStock, Ops(ops): &Ops, mut advance: impl Asyn
             Op::Rebalance => stock.rebalance().await.unwrap(),
             Op::Sweep(limit) => {
                 let swept = stock.sweep(limit).await.unwrap();
-                let over = |known: &Known| known.fate == Fate::Reserved && known.deadline <= model.now;
                 let due: Vec<_> =
-                    model.known.iter().filter(|(_, known)| over(known)).map(|(id, _)| *id).collect();
+                    model.known.iter().filter(|(_, known)| model.is_over(known)).map(|(id, _)| *id).collect();
                 assert_eq!(swept.expired, (due.len() as u64).min(limit.into()), "{op:?}");
                 // Which of those with the same deadline go first is not said.
                 let all = stock.sweep(1000).await.unwrap();
                 assert_eq!(all.expired + swept.expired, due.len() as u64);
                 due.into_iter().for_each(|id| model.expire(id));
             }
-            Op::Advance(seconds) => {
-                advance(Duration::from_secs(seconds)).await;
-                model.now += seconds;
+            Op::Advance(time) => {
+                advance(seconds(time)).await;
+                model.now += time;
             }
+        }
+        if let Op::Take { id, .. } | Op::Reserve { id, .. } = *op
+            && model.known.get(&id).is_some_and(|known| model.is_over(known))
+        {
+            // Asked for something else: a store may have seen that it is over, or not looked.
+            assert_eq!(answer(stock.cancel(u64::from(id)).await), model.cancel(id), "after {op:?}");
         }
         let snapshot = stock.snapshot().await.unwrap();
         assert!(snapshot.balances(), "{snapshot:?} after {op:?}");

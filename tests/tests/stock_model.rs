@@ -7,7 +7,11 @@ use lock_runtime::LockManager;
 use lock_runtime::segmented::{Layout, SegmentedStock};
 use lock_runtime::testing::memory_manager;
 use lock_tests::RedisServer;
+#[cfg(target_os = "linux")]
+use lock_tests::stock_model::play_at;
 use lock_tests::stock_model::{Ops, RETENTION, ops, play};
+#[cfg(target_os = "linux")]
+use lock_tests::{Offset, ServerClock};
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Runtime};
 
@@ -31,6 +35,28 @@ fn check_on(runtime: &Runtime, cases: u32, stock: impl Fn(&str) -> SegmentedStoc
         let stock =
             stock(&format!("stock:{}", count.get())).retention(RETENTION).timeout(Duration::from_secs(20));
         runtime.block_on(play(&stock, &ops, async |_| unreachable!("no operation needs time to pass")));
+    });
+}
+
+/// On a server whose clock is stepped forward, by so much at a time that it does not matter how long the rest takes.
+#[cfg(target_os = "linux")]
+fn check_with_time(cases: u32, stock: impl Fn(&LockManager, &str) -> SegmentedStock) {
+    const FACTOR: u32 = 1000;
+    // What is to be over is so, to the last millisecond.
+    const MORE: Duration = Duration::from_secs(1);
+    let clock = ServerClock::new(Offset::NONE).unwrap();
+    let (redis, runtime) = (RedisServer::start_with_clock(&[], &clock), runtime());
+    let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
+    let (count, ahead) = (Cell::new(0), Cell::new(Duration::ZERO));
+    check(cases, true, |ops| {
+        count.set(count.get() + 1);
+        let stock = stock(&locks, &format!("stock:{}", count.get()));
+        let stock = stock.retention(RETENTION * FACTOR).timeout(Duration::from_secs(20));
+        let advance = async |time| {
+            ahead.set(ahead.get() + time + MORE);
+            clock.set(Offset::Ahead(ahead.get())).unwrap();
+        };
+        runtime.block_on(play_at(Duration::from_secs(FACTOR.into()), &stock, &ops, advance));
     });
 }
 
@@ -61,4 +87,16 @@ fn a_stock_that_is_spread_does_what_the_model_does() {
     let (redis, runtime) = (RedisServer::start(), runtime());
     let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
     check_on(&runtime, 60, |name| locks.stock(name).layout(Layout::Spread));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stock_in_one_slot_does_what_the_model_does_when_time_passes() {
+    check_with_time(200, |locks, name| locks.stock(name));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stock_that_is_spread_does_what_the_model_does_when_time_passes() {
+    check_with_time(100, |locks, name| locks.stock(name).layout(Layout::Spread));
 }

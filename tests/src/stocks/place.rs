@@ -16,7 +16,7 @@ pub enum Kept {
     Memory,
     /// On a Redis server, each stock in one slot.
     OneSlot,
-    /// On a Redis server, spread as over several.
+    /// On a Redis server, spread over slots.
     Spread,
 }
 

@@ -18,11 +18,11 @@ fn replicas_are_even(primary: &RedisServer, replicas: usize) -> bool {
     matches!(caught_up, Reply::Number(count) if count >= replicas as i64)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_is_asked_to_take_over_knows_everything() {
-    let cluster = Cluster::start_with(cluster::Options::default().replicas(1).node_timeout(SLACK / 2));
-    let stock = new_stock(Kept::OneSlot, &cluster.url(), UNITS).await;
-    let mut crew = Crew::of(Kept::OneSlot, &cluster.url(), Habits::default(), 2);
+async fn asked_to_take_over(kept: Kept) {
+    let options = cluster::Options::default().replicas(1).node_timeout(SLACK / 2);
+    let cluster = Cluster::start_with(options);
+    let stock = new_stock(kept, &cluster.url(), UNITS).await;
+    let mut crew = Crew::of(kept, &cluster.url(), Habits::default(), 2);
     let key = format!("{{lock:{NAME}}}");
     // There and back. For a third time the others would not vote so soon.
     for _ in 0..2 {
@@ -35,6 +35,16 @@ async fn a_replica_that_is_asked_to_take_over_knows_everything() {
     tokio::time::sleep(ms(300)).await;
     crew.stop();
     crew.audit(&stock, UNITS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_asked_to_take_over_knows_everything() {
+    asked_to_take_over(Kept::OneSlot).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_asked_to_take_over_knows_its_part_of_a_spread_stock() {
+    asked_to_take_over(Kept::Spread).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

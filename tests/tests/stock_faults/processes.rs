@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_tests::RedisServer;
-use lock_tests::stocks::{Habits, Kept};
+use lock_tests::stocks::{Habits, Kept, insist};
 
 use super::{Crew, ms, new_stock};
 
@@ -15,7 +15,7 @@ async fn killed(kept: Kept, url: &str) {
     for _ in 0..8 {
         tokio::time::sleep(ms(20 + dice.below(200))).await;
         crew.kill_one();
-        let snapshot = stock.snapshot().await.unwrap();
+        let snapshot = insist(|| stock.snapshot()).await.unwrap();
         assert!(snapshot.balances(), "{snapshot:?}");
         crew.hire();
     }
@@ -53,4 +53,16 @@ async fn sellers_that_are_killed_leave_books_that_can_be_settled() {
 async fn sellers_that_sleep_through_their_deadlines_agree_with_the_stock() {
     let server = RedisServer::start();
     stopped(Kept::OneSlot, &server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sellers_that_are_killed_in_the_middle_of_a_spread_order_leave_books_that_can_be_settled() {
+    let server = RedisServer::start();
+    killed(Kept::Spread, &server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sellers_that_sleep_in_the_middle_of_a_spread_order_agree_with_the_stock() {
+    let server = RedisServer::start();
+    stopped(Kept::Spread, &server.url()).await;
 }

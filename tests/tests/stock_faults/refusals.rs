@@ -93,7 +93,7 @@ async fn a_full_server_takes_back_and_refuses_everything_else_as_a_whole() {
     }
     assert_eq!(counts(&stock).await, (100 - 15, 0, 15), "who only looks needs no memory");
     let before = all_keys(&server);
-    let other = lock_runtime::LockManager::connect_lazy(&server.url()).unwrap().stock("another");
+    let other = lock_runtime::LockManager::connect_lazy(server.url()).unwrap().stock("another");
     assert!(other.initialize(5, 5).await.is_err());
     assert_eq!(all_keys(&server), before);
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);

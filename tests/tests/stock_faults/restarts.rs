@@ -27,11 +27,10 @@ fn say(what: &str, ledger: &Ledger, loss: &Loss, killed: u64) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_syncs_always_forgets_nothing_however_often_it_is_killed() {
+async fn killed_again_and_again(kept: Kept) {
     let mut server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let stock = new_stock(Kept::OneSlot, &server.url(), UNITS).await;
-    let mut crew = Crew::of(Kept::OneSlot, &server.url(), Habits::default(), 2);
+    let stock = new_stock(kept, &server.url(), UNITS).await;
+    let mut crew = Crew::of(kept, &server.url(), Habits::default(), 2);
     let mut dice = crew.chance.fork(1000);
     for _ in 0..4 {
         tokio::time::sleep(ms(100 + dice.below(500))).await;
@@ -42,6 +41,16 @@ async fn a_server_that_syncs_always_forgets_nothing_however_often_it_is_killed()
     tokio::time::sleep(ms(300)).await;
     crew.stop();
     crew.audit(&stock, UNITS).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_syncs_always_forgets_nothing_however_often_it_is_killed() {
+    killed_again_and_again(Kept::OneSlot).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_syncs_always_forgets_nothing_of_a_spread_stock() {
+    killed_again_and_again(Kept::Spread).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -141,7 +141,7 @@ async fn once_more<T, F: Future<Output = Result<T, StockError>>>(mut send: impl 
         match send().await {
             Ok(done) => return done,
             Err(StockError::Unavailable { .. }) if start.elapsed() < SLACK => {
-                tokio::time::sleep(ms(10)).await
+                tokio::time::sleep(ms(10)).await;
             }
             Err(error) => panic!("{error}"),
         }

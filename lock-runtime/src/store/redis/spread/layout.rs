@@ -27,8 +27,8 @@ impl Spread {
 
     /// How many segments there are, as far as is known.
     pub(super) async fn count(&self) -> Result<Option<u32>, StoreError> {
-        if let Some((count, _)) = self.remembered() {
-            return Ok(Some(count));
+        if let Some(memory) = self.remembered() {
+            return Ok(Some(memory.count));
         }
         Ok(self.load().await?.map(|root| root.count))
     }

@@ -128,10 +128,23 @@ impl Spread {
         // Nothing has come to any segment between its first look and its second: at the moment between the two there were no
         // more in any than at its first.
         let Some(again) = self.collect().await? else { return Ok(None) };
-        Ok(Some(match seen.same(&again, |part| part.increases) {
-            true => Room::None { available: again.available() },
-            false => Room::Unclear,
-        }))
+        if !seen.same(&again, |part| part.increases) {
+            return Ok(Some(Room::Unclear));
+        }
+        let available = again.available();
+        self.remember_short(again);
+        Ok(Some(Room::None { available }))
+    }
+
+    /// What is available, if there was too little when this process last looked, and nothing has come to any segment since: a
+    /// look then counts as the first of the two that it takes. Most who come to a sale come when all is sold.
+    pub(super) async fn still_short(&self, quantity: u64) -> Result<Option<u64>, StoreError> {
+        let Some(before) = self.remembered().and_then(|memory| memory.short) else { return Ok(None) };
+        if before.possible() >= quantity {
+            return Ok(None);
+        }
+        let now = self.collect().await?;
+        Ok(now.filter(|now| before.same(now, |part| part.increases)).map(|now| now.available()))
     }
 
     pub(super) async fn snapshot(&self) -> Result<Option<Snapshot>, StoreError> {

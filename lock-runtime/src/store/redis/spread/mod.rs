@@ -30,6 +30,7 @@ mod stocks;
 mod sweep;
 mod take;
 
+use look::Seen;
 use names::SpreadNames;
 pub(super) use stocks::RedisLayouts;
 
@@ -41,10 +42,19 @@ const TRIES: u32 = 12;
 /// Stocks whose number of segments is remembered.
 const REMEMBERED: usize = 1024;
 
-/// How many segments stocks had when they were looked at last, and in which epoch. A segment that has heard of another epoch
-/// says so.
+/// What is remembered of stocks, so that a take need not ask for it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known(Arc<Mutex<HashMap<LockKey, (u32, u64)>>>);
+pub(super) struct Known(Arc<Mutex<HashMap<LockKey, Memory>>>);
+
+#[derive(Clone, Debug)]
+struct Memory {
+    /// How many segments there were.
+    count: u32,
+    /// In which epoch. A segment that has heard of another one says so.
+    epoch: u64,
+    /// What the segments had when there was too little for somebody.
+    short: Option<Arc<Seen>>,
+}
 
 /// One call for a stock that is spread.
 pub(super) struct Spread {
@@ -96,11 +106,18 @@ impl Spread {
         if known.len() >= REMEMBERED && !known.contains_key(&self.key) {
             known.clear();
         }
-        known.insert(self.key.clone(), (count, epoch));
+        let short = known.remove(&self.key).and_then(|memory| memory.short);
+        known.insert(self.key.clone(), Memory { count, epoch, short });
     }
 
-    fn remembered(&self) -> Option<(u32, u64)> {
-        lock(&self.known.0).get(&self.key).copied()
+    fn remembered(&self) -> Option<Memory> {
+        lock(&self.known.0).get(&self.key).cloned()
+    }
+
+    fn remember_short(&self, seen: Seen) {
+        if let Some(memory) = lock(&self.known.0).get_mut(&self.key) {
+            memory.short = Some(Arc::new(seen));
+        }
     }
 
     fn doubt(&self) {
@@ -109,7 +126,7 @@ impl Spread {
 
     /// A segment has heard of this epoch.
     fn heard_of(&self, epoch: u64) {
-        if self.remembered().is_some_and(|(_, known)| known != epoch) {
+        if self.remembered().is_some_and(|memory| memory.epoch != epoch) {
             self.doubt();
         }
     }

@@ -73,6 +73,12 @@ impl Spread {
         let hold = hold.map(millis);
         let search = Search { first, only: *only };
         let parts = [Part { segment: first, quantity: *quantity }];
+        if only.is_none()
+            && let Some(available) = self.still_short(*quantity).await?
+            && self.home(operation, Home::Look).await?.now.is_none()
+        {
+            return Ok(TakeAnswer::Short { available });
+        }
         let mut older = 0;
         for nth in 0..TRIES {
             let ask = Home::Open { kind, quantity: *quantity, hold, parts: &parts, older };
