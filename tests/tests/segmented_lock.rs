@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_runtime::segmented::{MAX_SEGMENTS, SegmentedLock};
+use lock_runtime::segmented::{MAX_SEGMENTS, SegmentGuard, SegmentedLock};
 use lock_runtime::testing::{leftovers, lose};
 use lock_runtime::{AcquireError, LockManager, ReleaseError};
 use lock_tests::clock::now_nanos;
@@ -63,7 +63,7 @@ on_every_store! {
         for _ in 0..8 {
             guards.push(any(&lock.clone().no_wait()).await);
         }
-        let all: HashSet<_> = guards.iter().map(|guard| guard.index()).collect();
+        let all: HashSet<_> = guards.iter().map(SegmentGuard::index).collect();
         assert_eq!(all.len(), 8);
         let error = lock.no_wait().acquire_any().await.unwrap_err();
         assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
@@ -236,7 +236,7 @@ on_every_store! {
     async fn all_are_taken_in_their_order_and_given_back(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let all = segments(&locks, 7).acquire_all().await.unwrap();
-        assert_eq!(all.segments().iter().map(|guard| guard.index()).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(all.segments().iter().map(SegmentGuard::index).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
         assert!(!all.is_lost());
         assert_eq!(held(&other, 8).await, [0, 1, 2, 3, 4, 5, 6]);
         all.release().await.unwrap();
@@ -299,7 +299,7 @@ on_every_store! {
         assert!(lose(&locks, "stock:1001:2"));
         all.lost().await;
         assert!(all.is_lost());
-        let lost: Vec<_> = all.segments().iter().filter(|guard| guard.is_lost()).map(|it| it.index()).collect();
+        let lost: Vec<_> = all.segments().iter().filter(|guard| guard.is_lost()).map(SegmentGuard::index).collect();
         assert_eq!(lost, [2]);
         // The others are given back, and the first trouble is told.
         let error = all.release().await.unwrap_err();
