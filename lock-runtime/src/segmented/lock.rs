@@ -196,8 +196,16 @@ impl SegmentedLock {
                 segments.keys.len() - 1
             )));
         };
-        let left = budget.left(self.lock.engine()?.clock.now());
-        let guard = self.lock.clone().at(key.clone()).acquire_within(left).await?;
+        let clock = &self.lock.engine()?.clock;
+        let left = budget.left(clock.now());
+        let guard = self.lock.clone().at(key.clone()).acquire_within(left).await;
+        let guard = guard.map_err(|error| match (error, budget.wait) {
+            // Nothing was left of the wait: for the caller it is over.
+            (AcquireError::Busy { key, remaining }, Wait::For(_)) => {
+                AcquireError::TimedOut { key, waited: clock.now().since(budget.asked), remaining }
+            }
+            (error, _) => error,
+        })?;
         Ok(SegmentGuard { guard, index })
     }
 
