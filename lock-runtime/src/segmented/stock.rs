@@ -80,7 +80,9 @@ impl Reservation {
 ///
 /// Every operation has an [id](OperationId), such as the number of the order line. Sent again under its id it has no second
 /// effect: after [`StockError::Unavailable`], and after a future that was dropped, send the same again to be told what came of
-/// it. Ids are known for as long as [`retention`](Self::retention) says.
+/// it. If that is [`StockError::SoldOut`], the first copy may be on its way still, for as long as its
+/// [time-out](Self::timeout), and find what others bring back meanwhile: who gives up then sends [`cancel`](Self::cancel),
+/// whose answer is final. Ids are known for as long as [`retention`](Self::retention) says.
 ///
 /// | record | `take`, `reserve` | `confirm` | `cancel` | `give_back` |
 /// |---|---|---|---|---|

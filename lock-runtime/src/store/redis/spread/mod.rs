@@ -131,9 +131,10 @@ impl Spread {
         }
     }
 
-    /// What is left until a time of the home (ms).
+    /// What is left until a time of the home (ms), of whose own time the last millisecond may be over nearly.
     fn until(&self, ends: u64) -> Duration {
-        Duration::from_millis(ends.saturating_sub(self.home_time.load(Ordering::Relaxed)))
+        let now = self.home_time.load(Ordering::Relaxed).saturating_add(1);
+        Duration::from_millis(ends.saturating_sub(now))
     }
 
     /// A little while, longer with each try, in which others get through.
