@@ -7,7 +7,7 @@ use std::time::Instant;
 use lock_runtime::segmented::{SegmentedStock, StockError};
 use lock_tests::proxy::{Fault, Line, Proxy, Way};
 use lock_tests::stocks::{Chance, Habits, Journal, Kept, Ledger, Seller, counts};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{RedisServer, eventually, poll_once_and_drop};
 
 use super::{LONG, SLACK, all_keys, ms, new_stock, stock_at};
 
@@ -130,6 +130,41 @@ async fn an_answer_that_is_lost_is_told_when_the_same_is_sent_again() {
                 held -= if step == 0 { 2 } else { 0 };
             }
             assert_eq!(counts(&stock).await, (100 - sold - held, held, sold), "{fault:?} {way:?}");
+        }
+    }
+}
+
+/// A copy that is still on its way is not seen by the next one, and may find what has come back meanwhile. After a cancel it
+/// finds nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_is_late_can_be_refused_by_a_cancel() {
+    for cancelled in [false, true] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr()).await;
+        let other = new_stock(Kept::OneSlot, &server.url(), 10).await;
+        let stock = stock_at(Kept::OneSlot, &proxy.url()).await.timeout(SLACK);
+        stock.take("all", 10).await.unwrap();
+        let late = proxy.next(1, Line::Commands, Way::ToServer, Fault::Delay(ms(700)));
+        poll_once_and_drop(stock.take("order", 5)).await;
+        eventually(async || late.hits() == 1, SLACK).await;
+        let error = other.take("order", 5).await.unwrap_err();
+        assert!(error.is_sold_out(), "{error}");
+        if cancelled {
+            other.cancel("order").await.unwrap();
+        }
+        other.give_back("all").await.unwrap();
+        // It has been too late for all of that if this machine slept.
+        let was_on_its_way = proxy.delayed() == 1;
+        eventually(async || proxy.delayed() == 0, SLACK).await;
+        // What the proxy has passed on is read before what comes later.
+        stock.snapshot().await.unwrap();
+        let (_, _, sold) = counts(&other).await;
+        if cancelled {
+            assert_eq!(sold, 0);
+            assert!(matches!(other.take("order", 5).await, Err(StockError::Cancelled { .. })));
+        } else if was_on_its_way {
+            assert_eq!(sold, 5);
+            assert!(other.take("order", 5).await.unwrap().is_repeated());
         }
     }
 }
