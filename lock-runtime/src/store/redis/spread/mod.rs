@@ -65,7 +65,7 @@ pub(super) struct Spread {
     grace: Duration,
     retention: Duration,
     known: Known,
-    /// What the home said last of its time, in ms. All records that a call looks at one by one have the same.
+    /// What the home said last of its time, in ms, upwards. All records that a call looks at one by one have the same.
     home_time: AtomicU64,
 }
 
@@ -131,10 +131,9 @@ impl Spread {
         }
     }
 
-    /// What is left until a time of the home (ms), of whose own time the last millisecond may be over nearly.
+    /// What is left until a time of the home (ms).
     fn until(&self, ends: u64) -> Duration {
-        let now = self.home_time.load(Ordering::Relaxed).saturating_add(1);
-        Duration::from_millis(ends.saturating_sub(now))
+        Duration::from_millis(ends.saturating_sub(self.home_time.load(Ordering::Relaxed)))
     }
 
     /// A little while, longer with each try, in which others get through.
