@@ -4,10 +4,12 @@ mod error;
 mod lock;
 mod order;
 mod stock;
+mod sweeper;
 
 pub use error::StockError;
 pub use lock::{AllSegments, MAX_SEGMENTS, SegmentGuard, SegmentedLock};
 pub use stock::{Reservation, SegmentedStock, Taken};
+pub use sweeper::Sweeper;
 
 pub use crate::store::stock::{
     IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts, Snapshot, StockStore,

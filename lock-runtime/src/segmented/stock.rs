@@ -304,7 +304,7 @@ impl SegmentedStock {
     }
 
     /// Ends reservations that are over, at most about `limit`, and finishes or undoes what others have left half-done. Any
-    /// instance may do it at any time, and one has to now and then.
+    /// instance may do it at any time, and one has to now and then; a [sweeper](Self::sweeper) does.
     ///
     /// # Errors
     ///

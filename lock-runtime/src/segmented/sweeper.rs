@@ -1,0 +1,102 @@
+//! [`Sweeper`]: ends the reservations of a stock that nobody ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::{SegmentedStock, StockError, Swept};
+use crate::backoff::jitter;
+
+/// So many reservations are ended in one call; when there are more, the next call follows at once.
+const AT_ONCE: u32 = 100;
+
+/// Sweeps a stock in the background until it is dropped; made by [`SegmentedStock::sweeper`].
+#[derive(Debug)]
+#[must_use = "it stops when it is dropped"]
+pub struct Sweeper {
+    task: JoinHandle<()>,
+    totals: Arc<Totals>,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    expired: AtomicU64,
+    recovered: AtomicU64,
+}
+
+impl Sweeper {
+    /// What this one has done since it was made; `more` is always false. Other instances sweep too.
+    #[must_use]
+    pub fn swept(&self) -> Swept {
+        let of = |total: &AtomicU64| total.load(Ordering::Relaxed);
+        Swept { expired: of(&self.totals.expired), recovered: of(&self.totals.recovered), more: false }
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl SegmentedStock {
+    /// [Sweeps](Self::sweep) about every `period`, from now on and until the [`Sweeper`] is dropped: what was reserved and not
+    /// confirmed can be sold again after at most about that time. Each instance of a service may have one; they do not
+    /// keep in step. A sweep that fails is logged, and tried again after the period.
+    ///
+    /// # Errors
+    ///
+    /// [`StockError::Misconfigured`] for a period of zero, and outside of a tokio runtime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+    /// let stock = locks.stock("console");
+    /// stock.initialize(1000, 10).await?;
+    /// let _sweeper = stock.sweeper(Duration::from_secs(1))?; // for as long as the service runs
+    /// # Ok(()) }
+    /// ```
+    pub fn sweeper(&self, period: Duration) -> Result<Sweeper, StockError> {
+        let mistake = |reason: &str| StockError::Misconfigured { reason: reason.into() };
+        if period.is_zero() {
+            return Err(mistake("a sweeper with a period of zero was asked for; a second is a good one"));
+        }
+        let runtime = Handle::try_current()
+            .map_err(|_| mistake("a sweeper runs on tokio: make it inside of a runtime"))?;
+        let (stock, totals) = (self.clone(), Arc::<Totals>::default());
+        let task = runtime.spawn(run(stock, period, Arc::clone(&totals)));
+        Ok(Sweeper { task, totals })
+    }
+}
+
+async fn run(stock: SegmentedStock, period: Duration, totals: Arc<Totals>) {
+    let mut failing = false;
+    loop {
+        match stock.sweep(AT_ONCE).await {
+            Ok(swept) => {
+                totals.expired.fetch_add(swept.expired, Ordering::Relaxed);
+                totals.recovered.fetch_add(swept.recovered, Ordering::Relaxed);
+                failing = false;
+                // A store that says there is more, and does nothing, is asked again later.
+                if swept.more && swept.expired + swept.recovered > 0 {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+            }
+            // Said once, however long it takes.
+            Err(error) if !failing => {
+                tracing::warn!(%error, "a stock can't be swept; it is tried again");
+                failing = true;
+            }
+            Err(_) => {}
+        }
+        // Between three quarters and five quarters of it: instances that were started together do not all come at once.
+        tokio::time::sleep(period.mul_f64(0.75 + jitter() / 2.0)).await;
+    }
+}
