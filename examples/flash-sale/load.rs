@@ -1,0 +1,326 @@
+//! The buyers: few at first, then more and more, over connections that stay open.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use axum::http::{Method, Request, StatusCode};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, sleep_until, timeout};
+
+use crate::Result;
+use crate::args::Load;
+use crate::journal::{Action, Answer, Entry, Journal};
+use crate::routes::{Done, Reason, Refusal, Wanted};
+use crate::sale::State;
+
+/// So many orders are under way at most.
+const AT_ONCE: usize = 64;
+/// A request is answered within this time, or sent again.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long the same request is sent again while the shop does not know.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// How long reservations may take to end after the last order.
+const LAST_RESERVATIONS: Duration = Duration::from_secs(30);
+
+/// What one buyer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Buy,
+    /// The same order twice at the same time.
+    DoubleClick,
+    BuyAndGiveBack,
+    ReserveAndConfirm,
+    ReserveAndCancel,
+    ReserveAndWalkAway,
+}
+
+impl Plan {
+    fn of(number: u32) -> Self {
+        match number % 20 {
+            0 => Self::BuyAndGiveBack,
+            1 => Self::ReserveAndCancel,
+            2 => Self::ReserveAndWalkAway,
+            3..=5 => Self::ReserveAndConfirm,
+            6 => Self::DoubleClick,
+            _ => Self::Buy,
+        }
+    }
+}
+
+/// Mostly a few units; now and then more than a segment that is nearly empty can have.
+fn quantity(number: u32) -> u64 {
+    if number % 60 == 59 { 25 } else { rand::random_range(1..=4) }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    requests: AtomicU64,
+    sold: AtomicU64,
+    units: AtomicU64,
+    refused: AtomicU64,
+    merged: AtomicU64,
+    repeated: AtomicU64,
+    walked_away: AtomicU64,
+    cancelled: AtomicU64,
+    too_slow: AtomicU64,
+    given_back: AtomicU64,
+    again: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Buyers {
+    pool: Pool<HttpConnector, Full<Bytes>>,
+    target: String,
+    /// In front of the buyers' names, so that those of two processes are different ones.
+    tag: String,
+    journal: Journal,
+    tally: Tally,
+}
+
+/// What came of it all.
+#[derive(Debug)]
+pub(crate) struct Report {
+    tally: Tally,
+    pub(crate) journal: Journal,
+    took: Duration,
+    /// At the end, as the service says.
+    pub(crate) state: State,
+}
+
+pub(crate) async fn run(target: &str, options: &Load) -> Result<Report> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let buyers = Arc::new(Buyers {
+        pool: Pool::builder(TokioExecutor::new()).build(connector),
+        target: target.to_owned(),
+        tag: format!("{:06x}", rand::random_range(0..1 << 24)),
+        journal: Journal::open(options.journal.as_deref())?,
+        tally: Tally::default(),
+    });
+    let (requests, over) = (options.requests, options.over);
+    let (started, next) = (Instant::now(), Arc::new(AtomicU32::new(0)));
+    let mut workers: JoinSet<Result<()>> = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let (buyers, next) = (Arc::clone(&buyers), Arc::clone(&next));
+        workers.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Relaxed);
+                if number >= requests {
+                    return Ok(());
+                }
+                // The word gets round: of the time, half has passed when an eighth has come.
+                let due = over.mul_f64((f64::from(number) / f64::from(requests)).cbrt());
+                sleep_until((started + due).into()).await;
+                buyers.order(number, Plan::of(number), quantity(number)).await?;
+            }
+        });
+    }
+    while let Some(done) = workers.join_next().await {
+        done??;
+    }
+    let took = started.elapsed();
+    let state = buyers.latecomers(requests).await?;
+    drop(workers);
+    let Buyers { tally, journal, .. } = Arc::into_inner(buyers).ok_or("a buyer is still there")?;
+    Ok(Report { tally, journal, took, state })
+}
+
+impl Buyers {
+    async fn order(&self, number: u32, plan: Plan, quantity: u64) -> Result<()> {
+        // Some buyers order often, and more than once at a time.
+        let buyer = format!("{}-{}", self.tag, rand::random_range(0..2000));
+        let order = Order {
+            path: format!("/buyers/{buyer}/orders/{number}"),
+            id: format!("{buyer}/{number}"),
+            quantity,
+        };
+        let tally = &self.tally;
+        match plan {
+            Plan::Buy => drop(self.buy(&order).await?),
+            Plan::DoubleClick => {
+                let (one, other) = tokio::join!(self.buy(&order), self.buy(&order));
+                // Two answers to one order, which is refused once, or not at all.
+                if [one?, other?].contains(&Answer::SoldOut) {
+                    self.tally.refused.fetch_sub(1, Relaxed);
+                }
+            }
+            Plan::BuyAndGiveBack => {
+                if self.buy(&order).await? == Answer::Done {
+                    self.send(&order, Action::GiveBack).await?;
+                    add(&tally.given_back, 1);
+                }
+            }
+            Plan::ReserveAndConfirm | Plan::ReserveAndCancel | Plan::ReserveAndWalkAway => {
+                let (answer, done) = self.send(&order, Action::Reserve).await?;
+                if answer != Answer::Done {
+                    add(&tally.refused, 1);
+                    return Ok(());
+                }
+                add(&tally.merged, done.merged.into());
+                if plan == Plan::ReserveAndWalkAway {
+                    add(&tally.walked_away, 1);
+                    return Ok(());
+                }
+                let left = Duration::from_millis(done.expires_in_ms.unwrap_or(0));
+                sleep(left.mul_f64(rand::random_range(0.0..0.3))).await; // looks for the credit card
+                if plan == Plan::ReserveAndCancel {
+                    self.send(&order, Action::Cancel).await?;
+                    add(&tally.cancelled, 1);
+                } else if self.send(&order, Action::Confirm).await?.0 == Answer::Done {
+                    add(&tally.sold, 1);
+                    add(&tally.units, quantity);
+                } else {
+                    add(&tally.too_slow, 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn buy(&self, order: &Order) -> Result<Answer> {
+        let (answer, done) = self.send(order, Action::Buy).await?;
+        let tally = &self.tally;
+        match answer {
+            Answer::Done if done.repeated => add(&tally.repeated, 1),
+            Answer::Done => {
+                add(&tally.sold, 1);
+                add(&tally.units, order.quantity);
+                add(&tally.merged, done.merged.into());
+            }
+            Answer::SoldOut | Answer::Expired => add(&tally.refused, 1),
+        }
+        Ok(answer)
+    }
+
+    /// Sends a request until its outcome is known: it is the same one each time.
+    async fn send(&self, order: &Order, action: Action) -> Result<(Answer, Done)> {
+        let Order { path, id, quantity } = order;
+        let entry = Entry { order: id.clone(), action, quantity: *quantity, answer: None };
+        self.journal.note(entry.clone())?;
+        let path = format!("{path}/{}", action.path());
+        let (asked, wanted) = (Instant::now(), Wanted { quantity: *quantity });
+        let (answer, done) = loop {
+            add(&self.tally.requests, 1);
+            let problem = match timeout(PATIENCE, self.request(Method::POST, &path, &wanted)).await {
+                Ok(Ok((StatusCode::OK, body))) => break (Answer::Done, serde_json::from_slice(&body)?),
+                Ok(Ok((StatusCode::GONE, body))) => {
+                    let refusal: Refusal = serde_json::from_slice(&body)?;
+                    let expired = refusal.reason == Reason::Expired;
+                    break (if expired { Answer::Expired } else { Answer::SoldOut }, Done::default());
+                }
+                // The store did not answer in time, or another request of this buyer takes long.
+                Ok(Ok((status @ (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS), _))) => {
+                    status.to_string()
+                }
+                Ok(Ok((status, body))) => {
+                    return Err(format!("{path}: {status} {}", String::from_utf8_lossy(&body)).into());
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_late) => format!("no answer within {PATIENCE:?}"),
+            };
+            if asked.elapsed() > ASK_AGAIN {
+                return Err(format!("{path}: what came of it is not known: {problem}").into());
+            }
+            add(&self.tally.again, 1);
+            sleep(Duration::from_millis(rand::random_range(20..200))).await;
+        };
+        self.journal.note(Entry { answer: Some(answer), ..entry })?;
+        Ok((answer, done))
+    }
+
+    async fn request(&self, method: Method, path: &str, body: &Wanted) -> Result<(StatusCode, Bytes)> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.target))
+            .header("content-type", "application/json")
+            .body(Full::from(serde_json::to_vec(body)?))?;
+        let response = self.pool.request(request).await?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
+    }
+
+    async fn state(&self) -> Result<State> {
+        let asked = Instant::now();
+        loop {
+            match timeout(PATIENCE, self.request(Method::GET, "/state", &Wanted { quantity: 0 })).await {
+                Ok(Ok((StatusCode::OK, body))) => return Ok(serde_json::from_slice(&body)?),
+                answer if asked.elapsed() > ASK_AGAIN => {
+                    return Err(format!("{}/state does not answer: {answer:?}", self.target).into());
+                }
+                _ => sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+
+    /// After a sale that was sold out: what comes back from those who walked away is sold too, one by one.
+    async fn latecomers(&self, mut number: u32) -> Result<State> {
+        let asked = Instant::now();
+        loop {
+            let state = self.state().await?;
+            let over = state.held + state.in_transit == 0 || asked.elapsed() > LAST_RESERVATIONS;
+            if over && (state.available == 0 || self.tally.refused.load(Relaxed) == 0) {
+                return Ok(state);
+            }
+            if !over {
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+            for _ in 0..state.available {
+                self.order(number, Plan::Buy, 1).await?;
+                number += 1;
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Order {
+    path: String,
+    /// As the stock knows it.
+    id: String,
+    quantity: u64,
+}
+
+impl Action {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Buy => "buy",
+            Self::Reserve => "reserve",
+            Self::Confirm => "confirm",
+            Self::Cancel => "cancel",
+            Self::GiveBack => "give-back",
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Relaxed);
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        let tally = &self.tally;
+        let seconds = self.took.as_secs_f64();
+        let rate = of(&tally.requests) as f64 / seconds.max(0.001);
+        writeln!(f, "   sold      {} orders, {} units", of(&tally.sold), of(&tally.units))?;
+        writeln!(f, "   came back {} orders", of(&tally.given_back))?;
+        writeln!(f, "   refused   {} orders: sold out", of(&tally.refused))?;
+        writeln!(f, "   merged    {} orders, from several segments", of(&tally.merged))?;
+        writeln!(f, "   repeated  {} orders, sold once", of(&tally.repeated))?;
+        write!(f, "   reserved  and not bought: {} cancelled, ", of(&tally.cancelled))?;
+        writeln!(f, "{} expired", of(&tally.walked_away) + of(&tally.too_slow))?;
+        let again = match of(&tally.again) {
+            0 => String::new(),
+            again => format!(", {again} of them again because the outcome was not known"),
+        };
+        write!(f, "   {} requests in {seconds:.2} s, {rate:.0} requests/s{again}", of(&tally.requests))
+    }
+}
