@@ -4,7 +4,7 @@
 //! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
 //! locks share ([`kinds`]), a model of stocks ([`stock_model`]), where they are and who sells from
 //! them ([`stocks`]), what programs die of in the middle of an operation on one ([`stock_steps`]), a long way to a server
-//! ([`Distance`]), Redisson's own client ([`java`]), and waiting for
+//! ([`Distance`]), Redisson's own client ([`java`]), a browser (`browser`), and waiting for
 //! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
@@ -12,6 +12,8 @@
 //! Nothing here reads `LOCK_URL`.
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
+#[cfg(feature = "browser")]
+pub mod browser;
 #[cfg(feature = "helpers")]
 pub mod chaos;
 pub mod clock;

@@ -46,7 +46,8 @@ Parts, in this order:
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
             client from its registry the first time): on one server, on a cluster, on Sentinel.
             LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
-  examples  quickstart and fencing, in memory and on a Redis server, two processes at once (needs redis-server)
+  examples  all examples, in memory and on Redis servers, two processes at once (needs redis-server)
+  page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
 With CI=true in the environment, --install is implied and a part that is left out is a failure.
 LOCK_URL is not read: tests start their own servers.

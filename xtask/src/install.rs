@@ -14,10 +14,15 @@ pub(crate) enum Tool {
     /// A Java compiler that knows Java 17, for the Redisson client.
     Jdk,
     Maven,
+    /// A browser without a window, and the program that drives it.
+    Chromium,
 }
 
 /// The Java that `tests/interop` is written in.
 const JAVA: u32 = 17;
+
+/// Where `tests/src/browser.rs` looks for it too.
+const CHROMIUM: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 impl Tool {
     pub(crate) fn name(self) -> &'static str {
@@ -28,6 +33,7 @@ impl Tool {
             Self::OpenSsl => "pkg-config with OpenSSL's headers",
             Self::Jdk => "a JDK, 17 or newer",
             Self::Maven => "Maven (mvn)",
+            Self::Chromium => "Chromium with chromedriver",
         }
     }
 
@@ -51,6 +57,9 @@ impl Tool {
                 })
             }
             Self::Maven => runs(Command::new("mvn").arg("--version")),
+            Self::Chromium => {
+                CHROMIUM.into_iter().any(is_on_path) && runs(Command::new("chromedriver").arg("--version"))
+            }
         }
     }
 
@@ -59,7 +68,7 @@ impl Tool {
         let component = match self {
             Self::Rustfmt => Some("rustfmt"),
             Self::Clippy => Some("clippy"),
-            Self::RedisServer | Self::OpenSsl | Self::Jdk | Self::Maven => None,
+            Self::RedisServer | Self::OpenSsl | Self::Jdk | Self::Maven | Self::Chromium => None,
         };
         if let Some(component) = component {
             return Ok(vec![words(&["rustup", "component", "add", component])]);
@@ -115,6 +124,10 @@ impl Manager {
             (Tool::Jdk, Self::Pacman) => &["jdk-openjdk"],
             (Tool::Jdk, Self::Brew) => &["openjdk"],
             (Tool::Maven, _) => &["maven"],
+            (Tool::Chromium, Self::AptGet) => &["chromium", "chromium-driver"],
+            (Tool::Chromium, Self::Apk) => &["chromium", "chromium-chromedriver"],
+            (Tool::Chromium, Self::Pacman) => &["chromium"],
+            (Tool::Chromium, Self::Dnf | Self::Brew) => &["chromium", "chromedriver"],
         }
     }
 
@@ -255,9 +268,9 @@ mod tests {
     }
 
     #[test]
-    fn every_manager_has_a_jdk_and_maven() {
+    fn every_manager_has_a_jdk_maven_and_a_browser() {
         for manager in Manager::ALL {
-            for tool in [Tool::Jdk, Tool::Maven] {
+            for tool in [Tool::Jdk, Tool::Maven, Tool::Chromium] {
                 assert!(!manager.packages(tool).is_empty(), "{manager:?} {tool:?}");
             }
         }

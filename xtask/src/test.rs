@@ -22,10 +22,11 @@ pub(crate) enum Part {
     Tls,
     Interop,
     Examples,
+    Page,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Fmt,
         Self::Clippy,
         Self::Features,
@@ -36,6 +37,7 @@ impl Part {
         Self::Tls,
         Self::Interop,
         Self::Examples,
+        Self::Page,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -50,6 +52,7 @@ impl Part {
             Self::Tls => "tls",
             Self::Interop => "interop",
             Self::Examples => "examples",
+            Self::Page => "page",
         }
     }
 
@@ -67,6 +70,7 @@ impl Part {
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Examples => &[Tool::RedisServer],
+            Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
     }
 }
@@ -82,6 +86,9 @@ const INTEROP: &str = "interop_*";
 
 /// What they run on, one after the other.
 const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
+
+/// The test that needs a browser.
+const PAGE: &str = "flash_sale_page";
 
 /// What became of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,8 +191,8 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         Part::Fmt => table.step("fmt", || cargo(&["fmt", "--all", "--check"])),
         Part::Clippy => table.step("clippy", || {
             let start = ["clippy", "--workspace", "--all-features"];
-            // What needs a JDK is a target that must be named.
-            for targets in [&["--all-targets"][..], &["--test", INTEROP]] {
+            // What needs a JDK or a browser is a target that must be named.
+            for targets in [&["--all-targets"][..], &["--test", INTEROP, "--test", PAGE]] {
                 let outcome = cargo(&[&start, targets, &["--", "-D", "warnings"]].concat());
                 if outcome != Outcome::Ok {
                     return outcome;
@@ -226,6 +233,10 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         }
         Part::Interop => run_interop(table),
         Part::Examples => examples::run(table, server_missing),
+        Part::Page => table.step("page", || {
+            // All features, as in the part `test`: nothing is compiled twice.
+            cargo(&["test", "--workspace", "--all-features", "--no-fail-fast", "--test", PAGE])
+        }),
     }
 }
 
