@@ -16,8 +16,16 @@ use crate::servers::{Running as Servers, Topology};
 use crate::test::{Outcome, Table};
 
 /// Their names, and how they are asked to look after themselves and end.
-const EXAMPLES: [(&str, &[&str]); 4] =
-    [("quickstart", &[]), ("fencing", &[]), ("axum-orders", &["load"]), ("tonic-orders", &["client"])];
+const EXAMPLES: [(&str, &[&str]); 5] = [
+    ("quickstart", &[]),
+    ("fencing", &[]),
+    ("axum-orders", &["load"]),
+    ("tonic-orders", &["client"]),
+    (FLASH_SALE, &[]),
+];
+
+/// The one whose instances sell from one stock, and whose books are compared afterwards.
+const FLASH_SALE: &str = "flash-sale";
 
 /// Those that are servers, to which an instance is added while they run, and what they need for a client to look closely.
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
@@ -44,6 +52,10 @@ pub(crate) fn run(table: &mut Table, server_missing: bool) {
         if server_missing {
             let why = Outcome::Skipped("missing: redis-server".to_owned());
             table.step(&format!("examples: {name}, on Redis"), || why);
+            continue;
+        }
+        if name == FLASH_SALE {
+            flash_sales(table, &program);
             continue;
         }
         table.step(&format!("examples: {name}, on Redis"), || on_redis(&program, args, Topology::Single, 1));
@@ -113,6 +125,98 @@ fn try_second_instance(program: &Path, serve: &[&str], args: &[&str]) -> Result<
     Ok(nothing_is_left(&servers))
 }
 
+/// Where stocks can be, and how.
+const STOCKED: [(Topology, &str); 3] =
+    [(Topology::Single, "one-slot"), (Topology::Sentinel, "one-slot"), (Topology::Cluster, "spread")];
+
+/// What becomes of the instance that joins a sale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joins {
+    ToTheEnd,
+    /// It is killed when it has sold something, and not everything.
+    AndIsKilled,
+}
+
+fn flash_sales(table: &mut Table, program: &Path) {
+    let few = ["--requests", "4000", "--over", "1"];
+    table.step(&format!("examples: {FLASH_SALE}, on Redis"), || on_redis(program, &few, Topology::Single, 1));
+    for (topology, layout) in STOCKED {
+        for (joins, what) in
+            [(Joins::ToTheEnd, "a second instance"), (Joins::AndIsKilled, "one of two is killed")]
+        {
+            let step = format!("examples: {FLASH_SALE}, {what}, {}, {layout}", topology.name());
+            table
+                .step(&step, || joint_sale(program, topology, layout, joins).unwrap_or_else(Outcome::Failed));
+        }
+    }
+}
+
+/// Two instances sell from one stock; the second one joins when the first has sold something. At the end, what the stock
+/// has sold is what the buyers of both were told.
+fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) -> Result<Outcome, String> {
+    let servers = Servers::start(topology).map_err(|error| error.to_string())?;
+    let url = servers.url();
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let journals = ["first", "second"].map(|name| folder.path().join(name).display().to_string());
+    let sell = |journal: &str| {
+        let args =
+            ["--sale", "ci", "--layout", layout, "--requests", "600", "--over", "3", "--journal", journal];
+        start(program, &args, Some(&url))
+    };
+    let [first, second] = &journals;
+    let mut running = vec![sell(first)?];
+    sold_some(&mut running, first, 10)?;
+    running.push(sell(second)?);
+    if joins == Joins::AndIsKilled {
+        sold_some(&mut running, second, 50)?;
+        if let Some(mut second) = running.pop() {
+            if let Some(status) = second.ended() {
+                return Err(format!("the second instance was to be killed, and has ended with {status}"));
+            }
+            second.kill();
+        }
+    }
+    for instance in running {
+        match finish(Ok(instance)) {
+            Outcome::Ok => {}
+            failed => return Ok(failed),
+        }
+    }
+    let audit = |journals: &[&str]| {
+        let each = journals.iter().flat_map(|journal| ["--journal", journal]);
+        let args: Vec<&str> = ["audit", "--sale", "ci", "--layout", layout].into_iter().chain(each).collect();
+        finish(start(program, &args, Some(&url)))
+    };
+    match audit(&[first, second]) {
+        Outcome::Ok => {}
+        failed => return Ok(failed),
+    }
+    // The second one has sold something for certain: without its books the sums can't agree.
+    if joins == Joins::AndIsKilled && audit(&[first]) == Outcome::Ok {
+        return Err("the audit does not see that a journal is missing".to_owned());
+    }
+    // What the killed one had locked is free when its leases end.
+    Ok(if joins == Joins::AndIsKilled { Outcome::Ok } else { nothing_is_left(&servers) })
+}
+
+/// Waits until the buyers of the last of them have so many good answers.
+fn sold_some(running: &mut [Process], journal: &str, answers: usize) -> Result<(), String> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let text = std::fs::read_to_string(journal).unwrap_or_default();
+        if text.matches(r#""answer":"done""#).count() >= answers {
+            return Ok(());
+        }
+        if let Some(status) = running.last_mut().and_then(Process::ended) {
+            return Err(format!("it has ended with {status}, without {answers} good answers"));
+        }
+        if Instant::now() >= deadline {
+            return Err(format!("no {answers} good answers within {LIMIT:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// A server says in its first line where it listens.
 fn start_server(program: &Path, args: &[&str], url: &str) -> Result<(Process, String), String> {
     let mut command = command(program, args, Some(url));
@@ -126,11 +230,12 @@ fn start_server(program: &Path, args: &[&str], url: &str) -> Result<(Process, St
     Ok((process, listens.ok_or_else(|| format!("{} does not say where it listens", program.display()))?))
 }
 
-/// Locks are hashes; what stays for a while on purpose are the counters of fencing tokens.
+/// Locks are hashes; what stays on purpose are the counters of fencing tokens, for a while, and stocks.
 fn nothing_is_left(servers: &Servers) -> Outcome {
     let locks = |server: &&RedisServer| {
         let keys = server.cli(&["KEYS", "*"]);
-        let locks = keys.lines().filter(|key| server.cli(&["TYPE", key]) == "hash").map(str::to_owned);
+        let keys = keys.lines().filter(|key| !key.starts_with("lock_stock"));
+        let locks = keys.filter(|key| server.cli(&["TYPE", key]) == "hash").map(str::to_owned);
         locks.collect::<Vec<_>>()
     };
     let left: Vec<String> = servers.primaries().iter().flat_map(locks).collect();
