@@ -25,6 +25,8 @@ Workloads:
   multi3      1 task locks and releases one key and three keys of one slot in turn, a PING between; ours
   layer       a service's calls with and without the tower layer (memory store), then an axum server over loopback, a
               bare request, a locked one and a PING in turn; half of --secs each; ours
+  stock       --tasks tasks (64) sell from one stock: of ten segments and of one with --hold-us (1000) under the segment's
+              lock, in one process and in --procs (4); by bare takes and by a DECRBY; and merges over ten segments; ours
   seed10k     10000 sequential pairs on one key; ours, raw, ping
   seed1000    1000 tasks at once, wait limit 10 ms, the winner holds to the end; ours, raw
   seed100     100 tasks at once, wait limit 10 s, hold 0; ours, raw
@@ -35,15 +37,15 @@ Flags:
   --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
   --url <url>          the same as a lock URL; memory: is the memory store (ours only)
   --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20); not for seed…
-  --tasks <n>          for throughput, hot and rw… (64), and for each process of multi and fair-hot (16)
+  --tasks <n>          for throughput, hot, rw… and stock (64), and for each process of multi and fair-hot (16)
   --keys <n>           for latency, throughput, multi3 and layer (1000), and for held (10000)
-  --hold-us <µs>       for hot, multi, fair-hot and rw… (0); a tokio sleep, so the real hold is longer, see real_hold_p50_us
+  --hold-us <µs>       for hot, multi, fair-hot and rw… (0), stock (1000); a tokio sleep, so the real hold is longer, see real_hold_p50_us
   --lease-ms <ms>      lease (30000, held 6000), renewed by ours
-  --procs <n>          processes of multi and fair-hot (4)
+  --procs <n>          processes of multi, fair-hot and stock (4)
   --workers <n>        worker threads of the tokio runtime (one for each core)
   --rounds <n>         pingpong, and that part of fair-hot, ends after this many counted rounds instead of after --secs
   --delay-ms <ms>      adds this to every round trip (0), by a proxy that limits nothing else
-  --id <n>             for the processes that multi and fair-hot start themselves
+  --id <n>             for the processes that multi, fair-hot and stock start themselves
 
 Exit status: 0 with the line, 1 without, 2 for a command line that is not understood.";
 
@@ -95,6 +97,7 @@ words! {
     RwMix = "rw-mix",
     Multi3 = "multi3",
     Layer = "layer",
+    Stock = "stock",
     Seed10k = "seed10k",
     Seed1000 = "seed1000",
     Seed100 = "seed100",
@@ -112,7 +115,7 @@ words! {
 impl Workload {
     /// Whether it starts processes of its own.
     pub(crate) fn has_processes(self) -> bool {
-        matches!(self, Self::Multi | Self::FairHot)
+        matches!(self, Self::Multi | Self::FairHot | Self::Stock)
     }
 
     /// What its locks are; those of readers and writers are both.
@@ -123,9 +126,6 @@ impl Workload {
         }
     }
 }
-
-/// Workloads of the contract that come with the kinds of locks and features they measure.
-const LATER: [&str; 1] = ["stock"];
 
 /// Where the locks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub(crate) struct Options {
     pub(crate) rounds: Option<u64>,
     /// Added to every round trip.
     pub(crate) delay: Duration,
-    /// Which process of `multi` or `fair-hot` this is; nothing in the one that the user has started.
+    /// Which process of `multi`, `fair-hot` or `stock` this is; nothing in the one that the user has started.
     pub(crate) id: Option<usize>,
 }
 
@@ -166,9 +166,9 @@ impl Options {
             lib: Lib::Ours,
             store: Store::Own,
             secs: Duration::from_secs(if held { 20 } else { 10 }),
-            tasks: if workload.has_processes() { 16 } else { 64 },
+            tasks: if matches!(workload, Workload::Multi | Workload::FairHot) { 16 } else { 64 },
             keys: if held { 10_000 } else { 1000 },
-            hold: Duration::ZERO,
+            hold: Duration::from_millis(if workload == Workload::Stock { 1 } else { 0 }),
             lease: Duration::from_secs(if held { 6 } else { 30 }),
             procs: 4,
             workers: None,
@@ -226,19 +226,12 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
     }
     let workload = given.iter().rev().find(|(flag, _)| *flag == "--workload").map(|(_, value)| value);
     let workload = workload.ok_or_else(|| format!("which --workload? There are: {}", Workload::NAMES))?;
-    let mut options = Options::defaults(parse_workload(workload)?);
+    let mut options = Options::defaults(workload.parse()?);
     for (flag, value) in given {
         options.set(flag, value)?;
     }
     make_sense(&options)?;
     Ok(Task::Run(options))
-}
-
-fn parse_workload(text: &str) -> Result<Workload, String> {
-    if LATER.contains(&text) {
-        return Err(format!("workload {text:?} is not there yet; there are: {}", Workload::NAMES));
-    }
-    text.parse()
 }
 
 fn parse_url(url: &str) -> Store {
@@ -309,7 +302,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
     }
     if options.id.is_some() && !workload.has_processes() {
         return Err(format!(
-            "--id is for the processes of multi and fair-hot; leave it out with workload {workload}"
+            "--id is for the processes of multi, fair-hot and stock; leave it out with workload {workload}"
         ));
     }
     Ok(())
@@ -359,6 +352,8 @@ mod tests {
         assert_eq!(options("--workload hot"), expected);
         let multi = options("--workload multi");
         assert_eq!((multi.procs, multi.tasks, multi.secs), (4, 16, Duration::from_secs(10)));
+        let stock = options("--workload stock");
+        assert_eq!((stock.procs, stock.tasks, stock.hold), (4, 64, Duration::from_millis(1)));
         let held = options("--workload held");
         assert_eq!(
             (held.keys, held.lease, held.secs),
@@ -398,15 +393,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_yet_is_named_with_what_is() {
-        for workload in LATER {
-            let error = parsed(&format!("--workload {workload}")).unwrap_err();
-            assert!(error.contains(workload) && error.contains("not there yet"), "{error}");
-            assert!(error.contains("latency, throughput, hot, multi, pingpong, held, fair-hot"), "{error}");
-        }
-    }
-
-    #[test]
     fn what_is_not_understood_is_named() {
         refused(&[
             ("", "which --workload"),
@@ -436,6 +422,7 @@ mod tests {
             ("--workload multi --lib tokio", "it runs: hot"),
             ("--workload multi --url memory:", "share no memory"),
             ("--workload fair-hot --url memory:", "share no memory"),
+            ("--workload stock --url memory:", "share no memory"),
             ("--workload fair-hot --lib raw", "it runs: latency"),
             ("--workload multi3 --lib tokio", "rw-hot, rw-mix"),
             ("--workload hot --lib tokio --delay-ms 1", "no round trip"),

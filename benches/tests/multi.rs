@@ -1,4 +1,4 @@
-//! The processes of `lock-bench --workload multi` and `fair-hot`, on a server that it starts itself.
+//! The processes of `lock-bench --workload multi`, `fair-hot` and `stock`, on a server that it starts itself.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -52,6 +52,26 @@ fn a_fair_lock_goes_from_process_to_process_in_the_order_of_the_queue() {
     assert!(line["queued"].as_u64().unwrap() > 0, "{line}");
     for field in ["ping_p50_us", "handoff_p50_us", "handoff_p99_us", "handoff_max_us", "grants_per_s"] {
         assert!(line[field].as_f64().unwrap() > 0.0, "{field} in {line}");
+    }
+}
+
+#[test]
+fn a_stock_is_sold_with_locks_and_without_and_its_books_are_right() {
+    // It fails by itself when a stock has sold something else than the tasks were told.
+    let line = line(&["--workload", "stock", "--tasks", "8", "--secs", "2"]);
+    assert_eq!((&line["lib"], &line["workload"]), (&"ours".into(), &"stock".into()));
+    assert_eq!(
+        (&line["tasks"], &line["hold_us"], &line["errors"]),
+        (&8.into(), &1000.into(), &0.into()),
+        "{line}"
+    );
+    assert_eq!(line["merge_round_trips"], 1.0, "{line}");
+    assert!(line["grants"].as_u64().unwrap() > 0, "{line}");
+    // What may be nothing when a busy machine leaves no time to one side is not asked for its value.
+    for field in
+        ["ratio", "ratio_multi", "script_ratio", "grouped_ratio", "script_segments_ratio", "decrby_per_s"]
+    {
+        assert!(line.get(field).is_some(), "{field} in {line}");
     }
 }
 

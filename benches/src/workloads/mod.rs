@@ -11,6 +11,7 @@ mod multi3;
 mod pingpong;
 mod rw;
 mod seed;
+mod stock;
 mod throughput;
 
 pub(crate) use fair_hot::journal::{Journal, Watched};
@@ -43,6 +44,7 @@ pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             Workload::RwMix => Box::pin(rw::mix(&options, &urls)).await,
             Workload::Multi3 => Box::pin(multi3::run(&options, &urls)).await,
             Workload::Layer => Box::pin(layer::run(&options, &urls)).await,
+            Workload::Stock => Box::pin(stock::run(&options, &urls)).await,
             Workload::Seed10k => Box::pin(seed::sequential(&options, &urls)).await,
             Workload::Seed1000 => Box::pin(seed::winner(&options, &urls)).await,
             Workload::Seed100 => Box::pin(seed::everybody(&options, &urls)).await,

@@ -9,8 +9,8 @@ use crate::store::stock::{InvalidOperationId, OperationId};
 
 /// Why an operation on a [`SegmentedStock`](super::SegmentedStock) was not done.
 ///
-/// None of them has changed the stock, but [`Unavailable`](Self::Unavailable) may have: send the same operation under the same
-/// id again, and the answer tells.
+/// None of them has changed the stock, but [`Unavailable`](Self::Unavailable) may have, and
+/// [`NotReplicated`](Self::NotReplicated) has: send the same operation under the same id again, and the answer tells.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StockError {
@@ -23,6 +23,19 @@ pub enum StockError {
         /// What was wanted.
         wanted: u64,
         /// What there was.
+        available: u64,
+    },
+    /// The segment that the caller has locked has fewer than wanted. Others may have enough: mark this one as
+    /// [empty](super::SegmentedLock::mark_empty) and take another, or [take](super::SegmentedStock::take) from all of them.
+    #[error("stock {stock}: {wanted} were wanted of segment {segment}, {available} are left there")]
+    SegmentShort {
+        /// The stock.
+        stock: LockKey,
+        /// The segment.
+        segment: u32,
+        /// What was wanted.
+        wanted: u64,
+        /// What the segment had; 0 too when the stock has no such segment, or not any more.
         available: u64,
     },
     /// There may be enough, but others came in between whenever it was counted or put together. Try again.
@@ -117,6 +130,15 @@ pub enum StockError {
         /// The store's last error.
         cause: Arc<StoreError>,
     },
+    /// Done at the primary, but too few replicas have confirmed it in time: a failover may undo it. Send the same again: that
+    /// waits for the replicas once more, and does nothing else.
+    #[error("stock {stock}: done, but not confirmed by replicas: {cause}")]
+    NotReplicated {
+        /// The stock.
+        stock: LockKey,
+        /// How many have confirmed it.
+        cause: Arc<StoreError>,
+    },
     /// The lock of a segment, where the store needs one.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -138,12 +160,15 @@ impl StockError {
         matches!(self, Self::SoldOut { .. })
     }
 
-    /// Whether the same operation, sent again, may be done. After [`Unavailable`](Self::Unavailable) it may have been done
-    /// already, and is not done twice.
+    /// Whether the same operation, sent again, may be done. After [`Unavailable`](Self::Unavailable) and
+    /// [`NotReplicated`](Self::NotReplicated) it may have been done already, and is not done twice.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Contended { .. } | Self::Unavailable { .. } | Self::Stale { .. } => true,
+            Self::Contended { .. }
+            | Self::Unavailable { .. }
+            | Self::NotReplicated { .. }
+            | Self::Stale { .. } => true,
             Self::Lock(error) => error.is_retryable(),
             _ => false,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::StockError;
-use super::lock::MAX_SEGMENTS;
+use super::lock::{MAX_SEGMENTS, SegmentGuard};
 use crate::backoff::jitter;
 use crate::error::{AcquireError, LockError};
 use crate::key::{IntoLockKey, LockKey};
@@ -15,6 +15,7 @@ use crate::store::stock::{
     SettleAnswer, SettleRequest, Snapshot, State, StockCall, StockStore, Swept, TakeAnswer, TakeRequest,
 };
 use crate::store::{Few, StoreError};
+use crate::token::FencingToken;
 
 /// For how long the records of operations are kept unless told otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -107,6 +108,8 @@ pub struct SegmentedStock {
     retention: Duration,
     replication: Replication,
     layout: Layout,
+    /// Each take travels by itself.
+    alone: bool,
 }
 
 impl SegmentedStock {
@@ -124,6 +127,7 @@ impl SegmentedStock {
             retention: RETENTION,
             replication: Replication::NONE,
             layout: Layout::OneSlot,
+            alone: false,
         }
     }
 
@@ -140,7 +144,11 @@ impl SegmentedStock {
         Self { timeout, ..self }
     }
 
-    /// How many replicas have to confirm an operation before it counts as done.
+    /// How many replicas have to confirm an operation before it counts as done: [`StockError::NotReplicated`] when too few do
+    /// so within the policy's time, or within [`timeout`](Self::timeout) if that is less. An operation that is repeated is
+    /// waited for like a new one. Each call has a connection of its own meanwhile, of eight, and travels by itself.
+    ///
+    /// A store without replicas refuses, as `memory:` does.
     #[must_use]
     pub fn replication(self, replication: Replication) -> Self {
         Self { replication, ..self }
@@ -150,6 +158,13 @@ impl SegmentedStock {
     #[must_use]
     pub fn layout(self, layout: Layout) -> Self {
         Self { layout, ..self }
+    }
+
+    /// Each take is a call of its own, also where several that are ready could share one: to measure what that brings.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn one_by_one(self) -> Self {
+        Self { alone: true, ..self }
     }
 
     fn place(&self) -> Result<At<'_>, StockError> {
@@ -180,7 +195,27 @@ impl SegmentedStock {
     /// - [`StockError::Different`], [`StockError::Cancelled`], [`StockError::GivenBack`]: see the table above.
     /// - [`StockError::Unavailable`]: send the same again.
     pub async fn take(&self, operation: impl IntoOperationId, quantity: u64) -> Result<Taken, StockError> {
-        Ok(self.place()?.taken(operation.into_operation_id()?, quantity, None).await?.taken)
+        let whence = Whence::Any(None);
+        Ok(self.place()?.taken(operation.into_operation_id()?, quantity, whence).await?.taken)
+    }
+
+    /// Sells `quantity` units of the segment that the caller has locked, and of no other: for who has to do something else
+    /// under that lock, such as a sale at another system. Always use the same [`SegmentedLock`](super::SegmentedLock) for a
+    /// stock: the token of the lock is shown to the store, which remembers the largest for each segment.
+    ///
+    /// # Errors
+    ///
+    /// - [`StockError::SegmentShort`]: mark the segment as empty, and go on with another.
+    /// - [`StockError::Stale`]: the lock was lost, and somebody else has sold under it since. Nothing was taken.
+    /// - As [`take`](Self::take), but for `SoldOut` and `Contended`.
+    pub async fn take_at(
+        &self,
+        segment: &SegmentGuard,
+        operation: impl IntoOperationId,
+        quantity: u64,
+    ) -> Result<Taken, StockError> {
+        let whence = Whence::Locked(segment.index(), segment.fencing_token());
+        Ok(self.place()?.taken(operation.into_operation_id()?, quantity, whence).await?.taken)
     }
 
     /// Puts `quantity` units aside for `hold`, to be [confirmed](Self::confirm) or [cancelled](Self::cancel).
@@ -201,7 +236,7 @@ impl SegmentedStock {
                 self.retention
             )));
         }
-        at.taken(operation.into_operation_id()?, quantity, Some(hold)).await
+        at.taken(operation.into_operation_id()?, quantity, Whence::Any(Some(hold))).await
     }
 
     /// Turns a reservation into a sale.
@@ -315,6 +350,14 @@ impl SegmentedStock {
     }
 }
 
+/// What is taken from where.
+enum Whence {
+    /// Any segment, reserved for so long or sold.
+    Any(Option<Duration>),
+    /// This segment, whose lock the caller has: sold.
+    Locked(u32, FencingToken),
+}
+
 /// A stock whose place is known.
 struct At<'a> {
     store: &'a Arc<dyn StockStore>,
@@ -325,13 +368,15 @@ struct At<'a> {
 impl At<'_> {
     fn call(&self) -> StockCall {
         let SegmentedStock { timeout, retention, replication, layout, .. } = self.stock;
-        StockCall::new(self.name.clone(), *timeout, *retention).replicated(*replication).laid_out(*layout)
+        let call = StockCall::new(self.name.clone(), *timeout, *retention);
+        let call = call.replicated(*replication).laid_out(*layout);
+        if self.stock.alone { call.by_itself() } else { call }
     }
 
     fn failed(&self, cause: StoreError) -> StockError {
         match AcquireError::from_store(self.name.clone(), Arc::new(cause)) {
-            AcquireError::Unavailable { key: stock, cause }
-            | AcquireError::NotReplicated { key: stock, cause } => StockError::Unavailable { stock, cause },
+            AcquireError::Unavailable { key: stock, cause } => StockError::Unavailable { stock, cause },
+            AcquireError::NotReplicated { key: stock, cause } => StockError::NotReplicated { stock, cause },
             AcquireError::Misconfigured { reason } => StockError::Misconfigured { reason },
             error => StockError::Lock(LockError::from(error)),
         }
@@ -363,11 +408,14 @@ impl At<'_> {
         &self,
         operation: OperationId,
         quantity: u64,
-        hold: Option<Duration>,
+        whence: Whence,
     ) -> Result<Reservation, StockError> {
         self.check(quantity)?;
-        let first = (jitter() * f64::from(u32::MAX)) as u32;
-        let (call, only) = (self.call(), None);
+        let (first, hold, only) = match whence {
+            Whence::Any(hold) => ((jitter() * f64::from(u32::MAX)) as u32, hold, None),
+            Whence::Locked(segment, token) => (segment, None, Some((segment, Some(token)))),
+        };
+        let call = self.call();
         let request = TakeRequest { call, operation, quantity, hold, first, only };
         let request = Arc::new(request);
         let answer = self.store.take(Arc::clone(&request)).await.map_err(|error| self.failed(error))?;
@@ -383,7 +431,12 @@ impl At<'_> {
                 let how = if reserved { "a reservation of" } else { "used for" };
                 StockError::Different { stock, operation, was: format!("{how} {quantity} units") }
             }
-            TakeAnswer::Short { available } => StockError::SoldOut { stock, wanted: quantity, available },
+            TakeAnswer::Short { available } => match request.only {
+                None => StockError::SoldOut { stock, wanted: quantity, available },
+                Some((segment, _)) => {
+                    StockError::SegmentShort { stock, segment, wanted: quantity, available }
+                }
+            },
             TakeAnswer::Contended => StockError::Contended { stock },
             TakeAnswer::Stale => StockError::Stale { stock },
             TakeAnswer::Missing => self.missing(),

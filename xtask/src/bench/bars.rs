@@ -39,7 +39,7 @@ pub(crate) struct Bar {
 }
 
 /// As `--only` knows them.
-pub(crate) const WORKLOADS: [&str; 15] = [
+pub(crate) const WORKLOADS: [&str; 16] = [
     "latency",
     "throughput",
     "hot",
@@ -51,6 +51,7 @@ pub(crate) const WORKLOADS: [&str; 15] = [
     "rw-mix",
     "multi3",
     "layer",
+    "stock",
     "seed10k",
     "seed1000",
     "seed100",
@@ -80,6 +81,7 @@ const RW_HOT_TOKIO: Run = Run("rw-hot --lib tokio --secs 3");
 const RW_MIX: Run = Run("rw-mix --secs 3");
 const MULTI3: Run = Run("multi3 --secs 3");
 const LAYER: Run = Run("layer --secs 6");
+const STOCK: Run = Run("stock");
 const SEED10K: Run = Run("seed10k");
 const SEED10K_RAW: Run = Run("seed10k --lib raw");
 const SEED1000: Run = Run("seed1000");
@@ -135,7 +137,7 @@ macro_rules! ratio {
 
 use Wanted::{AtLeast, AtMost, Exactly};
 
-const BARS: [Bar; 54] = [
+const BARS: [Bar; 60] = [
     ratio!("latency", "acquire p50 / ping p50", AtMost(1.4), LATENCY "p50_us" / LATENCY "ping_p50_us"),
     field!("latency", "allocations a pair", AtMost(40.0), LATENCY, "allocs_per_pair"),
     field!("latency", "errors", Exactly(0.0), LATENCY, "errors"),
@@ -185,6 +187,12 @@ const BARS: [Bar; 54] = [
     field!("layer", "skipped: allocations added", Exactly(0.0), LAYER, "skip_allocs_added"),
     ratio!("layer", "added over HTTP, p50 / ping p50", AtMost(2.6), LAYER "http_added_p50_us" / LAYER "ping_p50_us"),
     field!("layer", "errors", Exactly(0.0), LAYER, "errors"),
+    field!("stock", "hold 1 ms: ten segments / one", AtLeast(9.0), STOCK, "ratio"),
+    field!("stock", "hold 1 ms, four processes: ten segments / one", AtLeast(8.0), STOCK, "ratio_multi"),
+    field!("stock", "one take a call / DECRBY", AtLeast(0.25), STOCK, "script_ratio"),
+    field!("stock", "takes / DECRBY", AtLeast(0.7), STOCK, "grouped_ratio"),
+    field!("stock", "merge over ten segments: round trips", Exactly(1.0), STOCK, "merge_round_trips"),
+    field!("stock", "errors", Exactly(0.0), STOCK, "errors"),
     ratio!("seed10k", "time / raw", AtMost(1.2), SEED10K "total_ms" / SEED10K_RAW "total_ms"),
     field!("seed1000", "acquired", Exactly(1.0), SEED1000, "acquired"),
     field!("seed100", "time, ms", AtMost(20.0), SEED100, "total_ms"),

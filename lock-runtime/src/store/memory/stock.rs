@@ -52,6 +52,7 @@ impl Handle {
         call: &StockCall,
         work: impl FnOnce(&mut Books, Tick) -> T,
     ) -> Result<Option<T>, StoreError> {
+        call.refuse_replication()?;
         let latest = call.stamp(self.server_time());
         let mut stocks = lock(&self.shared.stocks);
         let now = self.shared.clock.now();
@@ -63,6 +64,7 @@ impl Handle {
 impl StockStore for MemoryStocks {
     fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
         self.call(move |handle| {
+            call.refuse_replication()?;
             let latest = call.stamp(handle.server_time());
             let mut stocks = lock(&handle.shared.stocks);
             in_time(handle.shared.server_time(handle.shared.clock.now()), latest)?;

@@ -34,6 +34,11 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
 
     fn timeout(request: &Self::Request) -> Duration;
 
+    /// Whether one call can be for both; else each is in one of its own, with those that are like it.
+    fn alike(_: &Self::Request, _: &Self::Request) -> bool {
+        true
+    }
+
     /// Sends the requests as one call, and reports the answer to each. An error is about all of them.
     fn send(
         node: &Node,
@@ -136,6 +141,13 @@ impl<S: Step> State<S> {
         self.under_way += 1;
         members
     }
+
+    /// Leaves those that are like the first one.
+    fn split(members: &mut Vec<Member<S>>) -> Option<Vec<Member<S>>> {
+        let first = members.first()?.request.clone();
+        let others: Vec<_> = members.extract_if(.., |member| !S::alike(&first, &member.request)).collect();
+        (!others.is_empty()).then_some(others)
+    }
 }
 
 /// Sends `request`, alone or with others.
@@ -226,6 +238,10 @@ fn send_group<S: Step>(node: &Arc<Node>, mut members: Vec<Member<S>>) -> impl Fu
             let error =
                 node.address.error(StoreErrorKind::Unreachable, "no time was left to send the request");
             let _ = overdue.answer.send(Err(error));
+        }
+        if let Some(others) = State::split(&mut members) {
+            lock(&S::group(node).0).under_way += 1;
+            begin(node, others);
         }
         let Some(deadline) = members.iter().map(|member| member.deadline).min() else { return };
         let (requests, answers): (Vec<_>, Vec<_>) =

@@ -4,7 +4,8 @@
 //!   `scripts/*.lua`. [`reply`]: what they answer.
 //! - [`steps`], [`release`], [`admin`]: the methods of the trait. [`singles`]: the steps for single mutexes, which travel in
 //!   groups, see [`group`]. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what a fair lock's waiter hears.
-//! - [`semaphore`], [`latch`], [`stock`]: the steps of those; [`spread`]: stocks that are not in one place. [`cluster`]: all steps where there are several servers.
+//! - [`semaphore`], [`latch`]: the steps of those. [`stock`], [`stock_take`]: stocks in one slot; [`spread`]: stocks that are
+//!   not in one place. [`cluster`]: all steps where there are several servers.
 //! - [`node`]: one server. [`connection`]: one connection for commands. [`subscriber`] and [`registry`]: one for release messages.
 //!   [`synced`]: one for each grant that replicas confirm. [`dialer`]: how they are made. [`sentinel`]: finds the primary.
 //! - [`server_clock`]: the estimate of the server's time behind [`AcquireRequest::stamp`].
@@ -55,6 +56,7 @@ mod singles;
 mod spread;
 mod steps;
 mod stock;
+mod stock_take;
 mod subscriber;
 mod synced;
 pub(crate) mod url;

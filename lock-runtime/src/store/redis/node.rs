@@ -1,7 +1,7 @@
 //! [`Node`]: one server, with what is known of it and what is connected to it. The steps are its methods.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use super::RedisOptions;
@@ -12,6 +12,7 @@ use super::group::Group;
 use super::script::{Dialect, Invocation, Script};
 use super::server_clock::ServerClock;
 use super::singles::{AcquireOne, ReleaseOne};
+use super::stock_take::TakeOne;
 use super::subscriber::{Subscriber, Timing};
 use super::synced::Pool;
 use crate::sync::Apart;
@@ -30,7 +31,10 @@ pub(super) struct Node {
     pub(super) synced: Arc<Pool>,
     pub(super) acquires: Apart<Group<AcquireOne>>,
     pub(super) releases: Apart<Group<ReleaseOne>>,
+    pub(super) takes: Apart<Group<TakeOne>>,
     pub(super) warned_untold: AtomicBool,
+    /// Of the stock that was taken from last; 0 before.
+    pub(super) segments: AtomicU32,
 }
 
 impl Node {
@@ -75,7 +79,9 @@ impl Node {
             server_clock,
             acquires: Apart::default(),
             releases: Apart::default(),
+            takes: Apart::default(),
             warned_untold: AtomicBool::new(false),
+            segments: AtomicU32::new(0),
         })
     }
 

@@ -2,6 +2,7 @@
 //! script. Never SCRIPT LOAD: it costs a round trip more, and in a cluster it waits for every node.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::{LazyLock, OnceLock};
 
 use redis::{Cmd, RedisWrite, ToRedisArgs};
@@ -111,7 +112,7 @@ scripts! {
     LATCH_COUNT = "latch_count": "latch_count";
     LATCH_DELETE = "latch_delete": "latch_delete";
     MARK = "mark": "mark";
-    STOCK_TAKE = "stock_take": "stock" "stock_take";
+    STOCK_TAKE = "stock_take": "stock_take" "stock" "stock_take_rest";
     STOCK_SETTLE = "stock_settle": "stock" "stock_settle";
     STOCK_CHANGE = "stock_change": "stock" "stock_fill" "stock_change";
     STOCK_LOOK = "stock_look": "stock" "stock_look";
@@ -143,6 +144,12 @@ impl Invocation {
     /// A key, or a channel.
     pub(super) fn name(&mut self, name: Name<'_>) -> &mut Self {
         self.command.write_arg_fmt(name);
+        self
+    }
+
+    /// A key or an argument that is written in pieces.
+    pub(super) fn text(&mut self, text: impl fmt::Display) -> &mut Self {
+        self.command.write_arg_fmt(text);
         self
     }
 

@@ -203,7 +203,7 @@ impl Node {
     }
 
     /// The same over a connection of this connector.
-    async fn in_time_over<T>(
+    pub(super) async fn in_time_over<T>(
         &self,
         connector: &Connector,
         mut ready: Ready,

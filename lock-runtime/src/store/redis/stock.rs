@@ -6,25 +6,27 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Ready;
+use super::connection::{Connector, Ready};
 use super::fault::Fault;
+use super::group;
 use super::names::Names;
 use super::node::{At, Node};
 use super::reply::{self, int, text};
 use super::script::{self, Invocation};
 use super::steps::{about_key, millis};
+use super::stock_take::TakeOne;
 use super::{RedisStore, Topology, call, step};
 use crate::key::LockKey;
 use crate::store::stock::{
-    MAX_QUANTITY, OperationId, Part, RestockAnswer, RestockRequest, SegmentCounts, Settle, SettleAnswer,
+    MAX_QUANTITY, OperationId, RestockAnswer, RestockRequest, SegmentCounts, Settle, SettleAnswer,
     SettleRequest, Snapshot, State, StockCall, StockStore, Swept, TakeAnswer, TakeRequest,
 };
-use crate::store::{BoxFuture, Few, ServerTime, StoreError, StoreErrorKind};
+use crate::store::{BoxFuture, ServerTime, StoreError, StoreErrorKind};
 
 /// What a stock is called at the server.
 pub(super) struct StockNames {
     pub(super) stock: String,
-    holds: String,
+    pub(super) holds: String,
     operation: String,
 }
 
@@ -39,20 +41,30 @@ impl StockNames {
         })
     }
 
-    fn record(&self, operation: &OperationId) -> String {
-        format!("{}{operation}", self.operation)
+    pub(super) fn record<'a>(&'a self, operation: &'a OperationId) -> Record<'a> {
+        Record(&self.operation, operation)
     }
 }
 
-fn number(value: &Value) -> Option<u64> {
+/// What the record of an operation is called, in pieces: it is written into a command and never needed in one.
+pub(super) struct Record<'a>(&'a str, &'a OperationId);
+
+impl fmt::Display for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)?;
+        f.write_str(self.1.as_str())
+    }
+}
+
+pub(super) fn number(value: &Value) -> Option<u64> {
     int(value).and_then(|number| u64::try_from(number).ok())
 }
 
-fn segment(value: &Value) -> Option<u32> {
+pub(super) fn segment(value: &Value) -> Option<u32> {
     int(value).and_then(|number| u32::try_from(number).ok())
 }
 
-fn state(value: &Value) -> Option<State> {
+pub(super) fn state(value: &Value) -> Option<State> {
     Some(match text(value)? {
         "H" => State::Held,
         "S" => State::Sold,
@@ -63,46 +75,24 @@ fn state(value: &Value) -> Option<State> {
     })
 }
 
-/// What a script says of one take.
-fn taken(value: &Value) -> Option<Option<TakeAnswer>> {
-    let [kind, rest @ ..] = reply::array(value)? else { return None };
-    Some(Some(match (text(kind)?, rest) {
-        ("D", [repeated, state_now, remaining, parts @ ..]) => {
-            let each = parts.chunks_exact(2).map(|part| match part {
-                [at, units] => Some(Part { segment: segment(at)?, quantity: number(units)? }),
-                _ => None,
-            });
-            TakeAnswer::Done {
-                parts: each.collect::<Option<Few<_>>>()?,
-                state: state(state_now)?,
-                remaining: number(remaining).map(Duration::from_millis),
-                repeated: int(repeated)? == 1,
-            }
-        }
-        ("O", [over]) => TakeAnswer::Over(state(over)?),
-        ("X", [quantity, reserved]) => {
-            TakeAnswer::Different { quantity: number(quantity)?, reserved: int(reserved)? == 1 }
-        }
-        ("L", [available]) => TakeAnswer::Short { available: number(available)? },
-        ("F", []) => TakeAnswer::Stale,
-        ("M", []) => TakeAnswer::Missing,
-        ("?", []) => return Some(None),
-        _ => return None,
-    }))
+/// Whether a script writes again what was done before, so that replicas can be waited for: WAIT is about what its connection
+/// has written.
+pub(super) fn synced(call: &StockCall) -> u8 {
+    u8::from(!call.replication.is_none())
 }
 
 /// Code, server time, and the script's own values.
-fn read(value: &Value) -> Option<(i64, ServerTime, &[Value])> {
+pub(super) fn read(value: &Value) -> Option<(i64, ServerTime, &[Value])> {
     let [code, now, rest @ ..] = reply::array(value)? else { return None };
     Some((int(code)?, reply::now(now)?, rest))
 }
 
 impl Node {
-    fn stock_names(&self, key: &LockKey) -> Result<StockNames, StoreError> {
+    pub(super) fn stock_names(&self, key: &LockKey) -> Result<StockNames, StoreError> {
         StockNames::new(&self.options.prefix, key)
     }
 
-    fn foreign_stock(&self, names: &StockNames) -> Fault {
+    pub(super) fn foreign_stock(&self, names: &StockNames) -> Fault {
         self.foreign_to(
             "stock",
             &names.stock,
@@ -111,7 +101,8 @@ impl Node {
         .into()
     }
 
-    /// Makes a step that is refused when it comes too late. `mean` says what its code and its own values mean.
+    /// Makes a step that is refused when it comes too late. `mean` says what its code and its own values mean, and `done`
+    /// whether replicas have something to confirm then.
     async fn stock_step<T>(
         &self,
         call: &StockCall,
@@ -119,6 +110,7 @@ impl Node {
         at: At,
         ask: impl Fn(ServerTime) -> Invocation,
         mean: impl Fn(i64, &[Value]) -> Option<T>,
+        done: impl Fn(&T) -> bool,
     ) -> Result<T, Fault> {
         let read = |ready: &Ready, answer: Result<Value, Fault>| {
             let value = answer.map_err(|fault| fault.map(|error| about_key(error, &names.stock)))?;
@@ -137,31 +129,11 @@ impl Node {
                 code => mean(code, rest).map(Ok).ok_or_else(|| self.senseless(&value).into()),
             }
         };
-        self.in_time(at, |now| ask(call.stamp(now)), read).await
-    }
-
-    pub(super) async fn take_stock(&self, request: &TakeRequest, at: At) -> Result<TakeAnswer, Fault> {
-        let names = self.stock_names(&request.call.stock)?;
-        let ask = |latest: ServerTime| {
-            let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 8);
-            invocation.arg(&names.stock).arg(&names.holds).arg(names.record(&request.operation));
-            invocation.arg(latest.as_micros()).arg(millis(request.call.retention));
-            let hold = request.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
-            let (first, only, token) = match request.only {
-                None => (request.first, 0, 0),
-                Some((index, token)) => (index, 1, token.map_or(0, crate::token::FencingToken::get)),
-            };
-            invocation.arg(request.operation.as_str()).arg(request.quantity).arg(hold);
-            invocation.arg(first).arg(only).arg(token);
-            invocation
+        let ask = |now| ask(call.stamp(now));
+        let step = |connector: Arc<Connector>, ready| async move {
+            self.in_time_over(&connector, ready, ask, read).await
         };
-        let answer = self
-            .stock_step(&request.call, &names, at, ask, |code, rest| match (code, rest) {
-                (1, [answer]) => taken(answer),
-                _ => None,
-            })
-            .await?;
-        answer.ok_or_else(|| self.foreign_stock(&names))
+        self.confirmed(call.replication, at, step, done).await
     }
 
     pub(super) async fn settle_stock(&self, request: &SettleRequest, at: At) -> Result<SettleAnswer, Fault> {
@@ -182,10 +154,10 @@ impl Node {
     ) -> Result<SettleAnswer, Fault> {
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {
-            let mut invocation = self.invocation(&script::STOCK_SETTLE, 3, 4);
-            invocation.arg(&names.stock).arg(&names.holds).arg(names.record(operation));
+            let mut invocation = self.invocation(&script::STOCK_SETTLE, 3, 5);
+            invocation.arg(&names.stock).arg(&names.holds).text(names.record(operation));
             invocation.arg(latest.as_micros()).arg(millis(call.retention));
-            invocation.arg(operation.as_str()).arg(how);
+            invocation.arg(operation.as_str()).arg(how).arg(synced(call));
             invocation
         };
         let mean = |code, rest: &[Value]| match (code, rest) {
@@ -199,16 +171,17 @@ impl Node {
             }),
             _ => None,
         };
-        self.stock_step(call, &names, at, ask, mean).await
+        let known = |answer: &SettleAnswer| matches!(answer, SettleAnswer::Known { .. });
+        self.stock_step(call, &names, at, ask, mean, known).await
     }
 
     pub(super) async fn restock(&self, request: &RestockRequest, at: At) -> Result<RestockAnswer, Fault> {
         let names = self.stock_names(&request.call.stock)?;
         let ask = |latest: ServerTime| {
-            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 5);
-            invocation.arg(&names.stock).arg(names.record(&request.operation));
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 6);
+            invocation.arg(&names.stock).text(names.record(&request.operation));
             invocation.arg(latest.as_micros()).arg("restock").arg(millis(request.call.retention));
-            invocation.arg(request.quantity).arg(MAX_QUANTITY);
+            invocation.arg(request.quantity).arg(MAX_QUANTITY).arg(synced(&request.call));
             invocation
         };
         let mean = |code, rest: &[Value]| match (code, rest) {
@@ -218,7 +191,8 @@ impl Node {
             (6, []) => Some(RestockAnswer::TooMany),
             _ => None,
         };
-        self.stock_step(&request.call, &names, at, ask, mean).await
+        let done = |answer: &RestockAnswer| matches!(answer, RestockAnswer::Done { .. });
+        self.stock_step(&request.call, &names, at, ask, mean, done).await
     }
 
     /// `Some(true)`: done; `Some(false)`: it was so before; `None`: there is no such stock.
@@ -243,7 +217,7 @@ impl Node {
             (4, []) => Some(None),
             _ => None,
         };
-        self.stock_step(call, &names, at, ask, mean).await
+        self.stock_step(call, &names, at, ask, mean, |changed| *changed == Some(true)).await
     }
 
     /// What there is, and at most so many operations whose reservations are over.
@@ -281,7 +255,7 @@ impl Node {
             }
             _ => None,
         };
-        self.stock_step(call, &names, at, ask, mean).await
+        self.stock_step(call, &names, at, ask, mean, |_| false).await
     }
 
     pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32, at: At) -> Result<Swept, Fault> {
@@ -356,6 +330,17 @@ impl StockStore for RedisStocks {
     }
 
     fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
+        if let Topology::One(node) = &self.0.topology
+            && !request.call.is_by_itself()
+            && request.call.replication.is_none()
+        {
+            let node = Arc::clone(node);
+            return call(&node.options.runtime.clone(), async move {
+                // Before it joins others: what is wrong with its name is no matter of theirs.
+                node.stock_names(&request.call.stock)?;
+                group::call::<TakeOne>(&node, request).await
+            });
+        }
         let (stock, timeout) = (request.call.stock.clone(), request.call.timeout);
         self.at(stock, timeout, move |node, at| {
             let request = Arc::clone(&request);

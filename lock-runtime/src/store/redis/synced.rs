@@ -1,4 +1,5 @@
-//! [`Pool`]: grants that replicas have to confirm, each on a connection of its own while that takes.
+//! [`Pool`]: grants, and operations on stocks, that replicas have to confirm, each on a connection of its own while that
+//! takes.
 //!
 //! WAIT is about what its connection wrote last, and holds up everything behind it. So a grant and its WAIT go, one
 //! after the other, over a connection that nobody else uses. What is not granted is not waited for.
@@ -73,7 +74,7 @@ impl Pool {
         let permits = Arc::clone(&self.permits);
         let Ok(Ok(permit)) = tokio::time::timeout(timeout, permits.acquire_owned()).await else {
             let what = format!(
-                "all {MOST} connections for grants that replicas confirm were in use, nothing was sent; if this \
+                "all {MOST} connections for what replicas confirm were in use, nothing was sent; if this \
                  lasts, fewer replicas are up than the policy asks for"
             );
             return Err(self.dialer.address.error(StoreErrorKind::Unreachable, what));
@@ -134,6 +135,20 @@ impl Node {
     where
         F: Future<Output = Result<Acquired, Fault>>,
     {
+        self.confirmed(replication, at, step, |acquired| matches!(acquired, Acquired::Granted(_))).await
+    }
+
+    /// Runs a step; with a policy, what is `done` by it is so when the replicas have confirmed it.
+    pub(super) async fn confirmed<T, F>(
+        &self,
+        replication: Replication,
+        at: At,
+        step: impl FnOnce(Arc<Connector>, Ready) -> F,
+        done: impl Fn(&T) -> bool,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
         if replication.is_none() {
             let ready = self.connector.ready(at).await?;
             return step(Arc::clone(&self.connector), ready).await;
@@ -145,11 +160,11 @@ impl Node {
             let result: Result<_, Fault> = async {
                 let ready = connector.ready_by(|_| deadline, at.asking).await?;
                 let wanted = self.wanted(connector, &ready, replication).await?;
-                let acquired = step(Arc::clone(connector), connector.later(&ready)).await?;
-                if matches!(acquired, Acquired::Granted(_)) {
+                let answer = step(Arc::clone(connector), connector.later(&ready)).await?;
+                if done(&answer) {
                     self.confirm(connector, &connector.later(&ready), wanted, replication.timeout()).await?;
                 }
-                Ok(acquired)
+                Ok(answer)
             }
             .await;
             if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
@@ -232,7 +247,7 @@ impl Node {
             Err(CallError::Other(fault)) if fault.error.kind() == StoreErrorKind::Unanswered => {
                 return Err(fault.error);
             }
-            // It is granted, and has to be withdrawn: whatever else may be wrong.
+            // It is done, and a grant has to be withdrawn: whatever else may be wrong.
             Err(error) => {
                 let why = Fault::from(error).error;
                 let what = format!("the replicas could not be waited for: {why}");
@@ -240,13 +255,13 @@ impl Node {
             }
         };
         if ready.is_over() {
-            let what = "the connection was lost or another server became the primary just after the grant";
+            let what = "the connection was lost or another server became the primary just after it was done";
             return Err(self.address.error(StoreErrorKind::Unanswered, what));
         }
         if confirmed >= wanted {
             return Ok(());
         }
-        let what = format!("{confirmed} of {wanted} replicas confirmed the grant within {timeout:?}");
+        let what = format!("{confirmed} of {wanted} replicas confirmed it within {timeout:?}");
         Err(self.address.error(StoreErrorKind::NotReplicated, what))
     }
 }

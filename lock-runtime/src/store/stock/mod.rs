@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::latest::Latest;
-use super::{BoxFuture, Few, ServerTime, StoreError};
+use super::{BoxFuture, Few, ServerTime, StoreError, StoreErrorKind};
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::token::FencingToken;
@@ -53,6 +53,7 @@ pub struct StockCall {
     pub replication: Replication,
     /// Where the stock is kept.
     pub layout: Layout,
+    alone: bool,
     latest: Latest,
 }
 
@@ -60,8 +61,8 @@ impl StockCall {
     /// A call that no replica has to confirm.
     #[must_use]
     pub fn new(stock: LockKey, timeout: Duration, retention: Duration) -> Self {
-        let (replication, layout) = (Replication::NONE, Layout::OneSlot);
-        Self { stock, timeout, retention, replication, layout, latest: Latest::default() }
+        let (replication, layout, latest) = (Replication::NONE, Layout::OneSlot, Latest::default());
+        Self { stock, timeout, retention, replication, layout, alone: false, latest }
     }
 
     /// So many replicas have to confirm it.
@@ -74,6 +75,27 @@ impl StockCall {
     #[must_use]
     pub fn laid_out(self, layout: Layout) -> Self {
         Self { layout, ..self }
+    }
+
+    /// Sent by itself, not together with others that are ready.
+    #[must_use]
+    pub fn by_itself(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
+    /// Whether it is to be sent [by itself](Self::by_itself).
+    #[must_use]
+    pub fn is_by_itself(&self) -> bool {
+        self.alone
+    }
+
+    /// For stores without replicas: an error when some are to confirm what is done.
+    pub(crate) fn refuse_replication(&self) -> Result<(), StoreError> {
+        if self.replication.is_none() {
+            return Ok(());
+        }
+        let message = "no replica can confirm anything here: this store has none; leave out `replication`";
+        Err(StoreError::new(StoreErrorKind::Unsupported, message))
     }
 
     /// As [`AcquireRequest::stamp`](super::AcquireRequest::stamp).

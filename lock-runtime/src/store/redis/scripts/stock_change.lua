@@ -2,7 +2,8 @@
 --
 -- KEYS     the stock's hash; for restock also the operation's record
 -- ARGV     latest server time (us), how, …
---            init: units of each segment                restock: retention (ms), quantity, the largest total
+--            init: units of each segment                restock: retention (ms), quantity, the largest total, synced (1:
+--                                                       what was done before is written again, so that WAIT waits for it)
 --            rebalance                                  resize: segments
 -- Returns  {1, now}: done. {0, now}: was done before (init: is there). {2, now}: too late. {3, now}: somebody's data.
 --          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many.
@@ -37,7 +38,10 @@ if how == 'restock' then
   if bad then return {3, now} end
   local quantity = tonumber(ARGV[4])
   if record then
-    if record.state == 'R' and record.quantity == quantity then return {0, now} end
+    if record.state == 'R' and record.quantity == quantity then
+      local done = ARGV[6] == '1' and try('SET', KEYS[2], text, 'KEEPTTL') or {}
+      return done.err and done or {0, now}
+    end
     return {5, now, record.quantity}
   end
   if number(stock, 'i') + number(stock, 'r') + quantity > tonumber(ARGV[5]) then return {6, now} end

@@ -1,7 +1,8 @@
 -- Confirms, cancels or gives back an operation. Stands behind stock.lua.
 --
 -- KEYS     the stock's hash, its holds, the operation's record
--- ARGV     latest server time (us), retention (ms), operation, how (confirm, cancel, give_back, or expire: only what is over)
+-- ARGV     latest server time (us), retention (ms), operation, how (confirm, cancel, give_back, or expire: only what is over),
+--          synced (1: what was done before is written again, so that WAIT waits for it)
 -- Returns  {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock. {0, now}: no such operation.
 --          {1, now, state before ('' when it had no record), state now, quantity, reserved}
 local now = server_time()
@@ -46,6 +47,9 @@ if after ~= before then
     return done
   end
   if before == 'H' then call('ZREM', holds, operation) end
+elseif ARGV[5] == '1' then
+  local done = try('SET', key, text, 'KEEPTTL')
+  if done.err then return done end
 end
 local shown = {N = 'C'}
 return {1, now, shown[before] or before, shown[after] or after, record.quantity, tonumber(record.reserved)}

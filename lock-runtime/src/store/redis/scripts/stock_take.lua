@@ -1,122 +1,92 @@
--- Takes units for operations. Stands behind stock.lua.
+-- Takes units of one stock for operations that travel together, each on its own.
 --
--- KEYS     for each operation: the stock's hash, its holds, the operation's record
--- ARGV     latest server time (us), retention (ms), then for each operation: operation, quantity, hold (ms; -1: sold),
---          first segment, only (1: that segment and no other), token (0: none)
--- Returns  {2, now}: too late, nothing was done. Or {1, now, answer, …}:
---          {'D', repeated, state, remaining ms, k, units, …}, {'O', state}, {'X', quantity, reserved}, {'L', available},
---          {'F'} an older token than was seen, {'M'} no such stock, {'?'} somebody's data
-local now = server_time()
-if now > tonumber(ARGV[1]) then return {2, now} end
-local ms, retention = math.floor(now / 1000), ARGV[2]
+-- KEYS     the stock's hash, its holds, the record of each operation
+-- ARGV     latest server time (us), retention (ms), hold (ms; -1: sold), first segment (any number), token ('': any segment; else that
+--          segment and no other, shown this token, 0: none), synced (1: what was done before is written again, so that
+--          WAIT waits for it), then the quantity of each operation
+-- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock. Or {1, now, segments, answer, …}:
+--          k: all taken now, of segment k. {'D', repeated, state, remaining ms, k, units, …}, {'O', state},
+--          {'X', quantity, reserved}, {'L', available}, {'F'}: an older token than was seen, {'?'}: somebody's data,
+--          or the error
+--
+-- This part knows the usual case only: the first segment has enough, and the operation has no record. It has no functions,
+-- since making one costs as much as a command. stock.lua and stock_take_rest.lua stand behind it for everything else.
+--
+-- Whatever can fail comes first: who may write the counts, once, may do so again. So they are written for all operations that
+-- there is enough for, before the records are, and put right at the end if some of those were there or could not be written.
+local try, keys, args = redis.pcall, KEYS, ARGV
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if now > tonumber(args[1]) then return {2, now} end
+local stock, holds, count = keys[1], keys[2], #keys - 2
+local retention, hold, k, only, token = args[2], tonumber(args[3]), tonumber(args[4]), args[5] ~= '', tonumber(args[5])
+local fence, column = only and token > 0, hold < 0 and 's' or 'h'
+-- As text as long as it will do: to make one of a number takes longer than most of this.
+local place = args[4]
+local a, to, f = 'a' .. place, column .. place, fence and 'f' .. place
+local at = fence and try('HMGET', stock, 'n', a, to, f) or not fence and try('HMGET', stock, 'n', a, to)
+if at.err then return at end
+if not at[1] then return {4, now} end
+local n = tonumber(at[1])
+if not n then return {3, now} end
+if k >= n and not only then
+  k = k % n
+  place = string.format('%d', k)
+  a, to = 'a' .. place, column .. place
+  at = redis.call('HMGET', stock, 'n', a, to)
+end
+local has, moved = tonumber(at[2] or 0), tonumber(at[3] or 0)
+local stale = k >= n or fence and token < tonumber(at[4] or 0)
 
-local function take(stock, holds, key, at)
-  local operation, quantity, hold, first = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local text = try('GET', key)
-  if type(text) == 'table' then return {'?'} end
-  local record, bad = read(text)
-  if bad then return {'?'} end
-  local n = try('HGET', stock, 'n')
-  if type(n) == 'table' then return {'?'} end
-  if not n then return {'M'} end
-  n = tonumber(n)
-  if record then
-    if record.state == 'H' and record.ends <= ms then
-      record.state = 'E'
-      local may = try('ZREM', holds, '')
-      if type(may) == 'table' then return may end
-      move(stock, record, 'h', 'a', n)
-      local done = try('SET', key, write(record), 'PX', retention)
-      if done.err then
-        move(stock, record, 'a', 'h', n)
-        return done
-      end
-      call('ZREM', holds, operation)
-    end
-    if record.state == 'N' then return {'O', 'C'} end
-    local reserved = hold >= 0 and '1' or '0'
-    if record.state == 'R' or record.quantity ~= quantity or record.reserved ~= reserved then
-      return {'X', record.quantity, tonumber(record.reserved)}
-    end
-    if record.state ~= 'S' and record.state ~= 'H' then return {'O', record.state} end
-    local answer = {'D', 1, record.state, record.state == 'H' and record.ends - math.ceil(now / 1000) or -1}
-    for k, units in gmatch(record.parts, ' (%d+):(%d+)') do
-      answer[#answer + 1] = tonumber(k)
-      answer[#answer + 1] = tonumber(units)
-    end
-    return answer
+-- So many operations are done in the usual way; the others are not.
+local usual, units = 0, 0
+while usual < count and not stale do
+  local quantity = tonumber(args[usual + 7])
+  if units + quantity > has then break end
+  usual, units = usual + 1, units + quantity
+end
+local ends, held, failed = nil, nil, nil
+if usual > 0 then
+  if hold >= 0 then
+    -- Its last millisecond too.
+    ends, held = string.format('%d', math.ceil(now / 1000) + hold), {}
+    failed = try('ZADD', holds, 'XX', 0, '')
   end
-
-  local parts = {}
-  local only, token = ARGV[at + 4] == '1', tonumber(ARGV[at + 5])
-  if only then
-    if first >= n then return {'L', 0} end
-    if token > 0 then
-      if token < number(stock, 'f' .. first) then return {'F'} end
-      call('HSET', stock, 'f' .. first, ARGV[at + 5])
-    end
-  else
-    first = first % n
+  if type(failed) ~= 'table' then
+    local left, there = string.format('%d', has - units), string.format('%d', moved + units)
+    failed = fence and try('HSET', stock, a, left, to, there, f, args[5]) or not fence and try('HSET', stock, a, left, to, there)
   end
-  local available = number(stock, 'a' .. first)
-  if available >= quantity then
-    parts[1] = {first, quantity}
-  elseif only then
-    return {'L', available}
-  else
-    -- The first of the others that has enough, else as few as possible.
-    local fields = {}
-    for k = 0, n - 1 do fields[k + 1] = 'a' .. (first + k) % n end
-    local units, order, total = call('HMGET', stock, unpack(fields)), {}, 0
-    for k = 0, n - 1 do
-      local has = tonumber(units[k + 1] or 0)
-      order[k + 1], total = {(first + k) % n, has}, total + has
-      if has >= quantity then
-        parts[1] = {(first + k) % n, quantity}
-        break
-      end
-    end
-    if not parts[1] then
-      if total < quantity then return {'L', total} end
-      table.sort(order, function(a, b) return a[2] > b[2] or a[2] == b[2] and a[1] < b[1] end)
-      local missing = quantity
-      for _, one in ipairs(order) do
-        if missing == 0 then break end
-        local taken = math.min(one[2], missing)
-        parts[#parts + 1] = {one[1], taken}
-        missing = missing - taken
-      end
-    end
-  end
-
-  local to, list = hold >= 0 and 'h' or 's', {}
-  local answer = {'D', 0, hold >= 0 and 'H' or 'S', hold}
-  for _, part in ipairs(parts) do
-    local units = string.format('%.0f', part[2])
-    list[#list + 1] = ' ' .. part[1] .. ':' .. units
-    answer[#answer + 1], answer[#answer + 2] = part[1], part[2]
-  end
-  local new = {state = answer[3], reserved = hold >= 0 and '1' or '0', quantity = quantity, ends = 0, parts = table.concat(list)}
-  -- Whatever can fail comes first: no memory, no right. Then the units, and the record second: who may move them may move
-  -- them back.
-  local may = hold >= 0 and try('ZADD', holds, 'XX', 0, '')
-  if type(may) == 'table' then return may end
-  -- Not before its time: the fraction of this millisecond is over already.
-  if hold >= 0 then new.ends = math.ceil(now / 1000) + hold end
-  move(stock, new, 'a', to, n)
-  local done
-  if hold >= 0 then done = try('SET', key, write(new)) else done = try('SET', key, write(new), 'PX', retention) end
-  if done.err then
-    move(stock, new, to, 'a', n)
-    return done
-  end
-  if hold >= 0 then call('ZADD', holds, string.format('%.0f', new.ends), operation) end
-  return answer
+  if type(failed) ~= 'table' then failed = nil end
 end
 
-local answers = {1, now}
-for i = 1, #KEYS / 3 do
-  answers[i + 2] = take(KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i], 6 * i - 3)
-  if answers[i + 2].err then return answers[i + 2] end
+local answers, rest, undone, last, text = {1, now, n}, nil, 0, nil, nil
+for i = 1, count do
+  local wanted, done = args[i + 6], nil
+  if i <= usual then
+    if failed then
+      done = failed
+    elseif ends then
+      done = try('SET', keys[i + 2], 'H 1 ' .. wanted .. ' ' .. ends .. ' ' .. place .. ':' .. wanted, 'NX')
+    else
+      if wanted ~= last then text, last = 'S 0 ' .. wanted .. ' 0 ' .. place .. ':' .. wanted, wanted end
+      done = try('SET', keys[i + 2], text, 'NX', 'PX', retention)
+    end
+    if done and done.ok then
+      done = k
+      if ends then held[#held + 1], held[#held + 2] = ends, string.sub(keys[i + 2], #stock + 5) end
+    else
+      undone = undone + wanted
+    end
+  end
+  if not done then
+    rest = rest or {}
+    rest[#rest + 1] = i
+  end
+  answers[i + 3] = done
 end
-return answers
+if not failed and undone > 0 then
+  redis.call('HSET', stock, a, string.format('%d', has - units + undone), to, string.format('%d', moved + units - undone))
+end
+if held and held[1] then redis.call('ZADD', holds, unpack(held)) end
+if not rest then return answers end
+

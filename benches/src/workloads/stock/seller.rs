@@ -1,0 +1,96 @@
+//! [`Seller`]: one task that sells, and the ways to do so.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+use lock_runtime::segmented::{SegmentedLock, SegmentedStock};
+use redis::aio::MultiplexedConnection;
+
+/// More than any run sells.
+const UNITS: u64 = 1 << 40;
+/// Ids of one seller, at most.
+const IDS: u32 = 24;
+
+/// Sells unit after unit.
+pub(super) struct Seller {
+    way: Way,
+    next: u64,
+}
+
+/// How a unit is sold.
+#[derive(Clone)]
+pub(super) enum Way {
+    /// A bare DECRBY of one key.
+    Plain { connection: MultiplexedConnection, key: String },
+    /// A take without any lock.
+    Take(SegmentedStock),
+    /// A take of the segment whose lock is held for a while before it.
+    Locked { locks: SegmentedLock, stock: SegmentedStock, hold: Duration },
+}
+
+impl Way {
+    /// Under the locks of a stock of so many segments, which is made if it is not there.
+    pub(super) async fn locked(
+        manager: &LockManager,
+        name: &str,
+        segments: u32,
+        hold: Duration,
+    ) -> Result<Self, String> {
+        let stock = stock(manager, name, segments).await?;
+        Ok(Self::Locked { locks: manager.segmented(name, segments).wait_forever(), stock, hold })
+    }
+
+    /// So many tasks that sell in this way.
+    pub(super) fn sellers(&self, count: usize) -> Vec<Seller> {
+        (0..count).map(|_| Seller::new(self.clone())).collect()
+    }
+}
+
+/// A stock that does not run out, made if it is not there.
+pub(super) async fn stock(
+    manager: &LockManager,
+    name: &str,
+    segments: u32,
+) -> Result<SegmentedStock, String> {
+    let stock = manager.stock(name);
+    stock.initialize(UNITS, segments).await.map_err(|error| error.to_string())?;
+    Ok(stock)
+}
+
+impl Seller {
+    fn new(way: Way) -> Self {
+        static SELLERS: AtomicU64 = AtomicU64::new(0);
+        let seller = SELLERS.fetch_add(1, Ordering::Relaxed);
+        // No other seller of this machine has its ids.
+        Self { way, next: u64::from(std::process::id()) << 40 | seller << IDS }
+    }
+
+    /// One unit. What was waited for is not sold when it `is_over` by then.
+    pub(super) async fn sell(&mut self, is_over: impl Fn() -> bool) -> Result<(), String> {
+        self.next += 1;
+        let id = self.next;
+        match &mut self.way {
+            Way::Plain { connection, key } => {
+                let mut command = redis::cmd("DECRBY");
+                command.arg(&**key).arg(1);
+                let left: Result<i64, _> = command.query_async(connection).await;
+                left.map(|_| ()).map_err(|error| error.to_string())
+            }
+            Way::Take(stock) => {
+                stock.take(id, 1).await.map_err(|error| error.to_string())?;
+                Ok(())
+            }
+            Way::Locked { locks, stock, hold } => {
+                let segment = locks.acquire_any().await.map_err(|error| error.to_string())?;
+                let segment = segment.ok_or("a segment was marked as empty")?;
+                if !is_over() {
+                    tokio::time::sleep(*hold).await;
+                }
+                let taken = stock.take_at(&segment, id, 1).await;
+                segment.release().await.map_err(|error| error.to_string())?;
+                taken.map(drop).map_err(|error| error.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! [`TakeOne`]: takes, which travel in groups; see `scripts/stock_take.lua`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::connection::{Connector, Ready};
+use super::fault::Fault;
+use super::group::{Group, Step};
+use super::node::{At, Node};
+use super::reply::{self, int, text};
+use super::script;
+use super::steps::{about_key, millis};
+use super::stock::{StockNames, number, read, segment, state, synced};
+use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
+use crate::store::{Few, StoreError};
+
+/// One of the takes that can travel together.
+pub(super) struct TakeOne;
+
+impl Step for TakeOne {
+    type Request = Arc<TakeRequest>;
+    type Answer = TakeAnswer;
+
+    fn group(node: &Node) -> &Group<Self> {
+        &node.takes
+    }
+
+    fn timeout(request: &Self::Request) -> Duration {
+        request.call.timeout
+    }
+
+    /// They are of one stock, and differ in their operations and quantities only. None is done later than its own time
+    /// allows.
+    fn alike(one: &Self::Request, other: &Self::Request) -> bool {
+        let of = |request: &TakeRequest| {
+            (request.call.timeout, request.call.retention, request.hold, request.only)
+        };
+        of(one) == of(other) && one.call.stock == other.call.stock
+    }
+
+    async fn send(
+        node: &Node,
+        requests: &[Self::Request],
+        ready: Ready,
+        mut answer: impl FnMut(usize, Result<TakeAnswer, StoreError>) + Send,
+    ) -> Result<(), Fault> {
+        let answers = node.take_alike(&node.connector, ready, requests).await?;
+        answers.into_iter().enumerate().for_each(|(index, one)| answer(index, one));
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Not together with others.
+    pub(super) async fn take_stock(&self, request: &Arc<TakeRequest>, at: At) -> Result<TakeAnswer, Fault> {
+        let take = |connector: Arc<Connector>, ready| async move {
+            let answers = self.take_alike(&connector, ready, std::slice::from_ref(request)).await?;
+            Ok(answers.into_iter().next().unwrap_or(Ok(TakeAnswer::Contended))?)
+        };
+        let done = |answer: &TakeAnswer| matches!(answer, TakeAnswer::Done { .. });
+        self.confirmed(request.call.replication, at, take, done).await
+    }
+
+    /// By one script. An error is about all of them.
+    async fn take_alike(
+        &self,
+        connector: &Connector,
+        mut ready: Ready,
+        requests: &[Arc<TakeRequest>],
+    ) -> Result<Vec<Result<TakeAnswer, StoreError>>, Fault> {
+        let Some(one) = requests.first() else { return Ok(Vec::new()) };
+        let names = self.stock_names(&one.call.stock)?;
+        let mut refused = None;
+        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        for _ in 0..2 {
+            let estimate = self.server_time(ready.now)?;
+            // None of them is done later than its own time allows.
+            let latest =
+                requests.iter().map(|request| request.call.stamp(estimate)).min().unwrap_or(estimate);
+            let mut invocation = self.invocation(&script::STOCK_TAKE, 2 + requests.len(), 6 + requests.len());
+            invocation.arg(&names.stock).arg(&names.holds);
+            for request in requests {
+                invocation.text(names.record(&request.operation));
+            }
+            let hold = one.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
+            invocation.arg(latest.as_micros()).arg(millis(one.call.retention)).arg(hold);
+            match one.only {
+                None => {
+                    // The script need not look for the number of segments first when this is one of them.
+                    let segments = self.segments.load(Ordering::Relaxed);
+                    invocation.arg(one.first.checked_rem(segments).unwrap_or(one.first)).arg("")
+                }
+                Some((index, token)) => {
+                    invocation.arg(index).arg(token.map_or(0, crate::token::FencingToken::get))
+                }
+            };
+            invocation.arg(synced(&one.call));
+            for request in requests {
+                invocation.arg(request.quantity);
+            }
+            let value = connector.run(&ready, &invocation).await;
+            let value = value.map_err(|fault| fault.map(|error| about_key(error, &names.stock)))?;
+            let Some((code, now, rest)) = read(&value) else { return Err(self.senseless(&value).into()) };
+            self.server_clock.observe(now, ready.now);
+            match (code, rest) {
+                (1, [segments, rest @ ..]) if rest.len() == requests.len() => {
+                    let segments = segment(segments).ok_or_else(|| self.senseless(&value))?;
+                    self.segments.store(segments, Ordering::Relaxed);
+                    let read = |(value, request): (&Value, &Arc<TakeRequest>)| {
+                        self.read_taken(connector, &ready, value, request, &names)
+                    };
+                    return Ok(rest.iter().zip(requests).map(read).collect());
+                }
+                (2, []) => refused = Some(now),
+                (3, []) => return Err(self.foreign_stock(&names)),
+                (4, []) => return Ok(requests.iter().map(|_| Ok(TakeAnswer::Missing)).collect()),
+                _ => return Err(self.senseless(&value).into()),
+            }
+            ready = connector.later(&ready);
+        }
+        Err(self.too_late(refused).into())
+    }
+
+    fn read_taken(
+        &self,
+        connector: &Connector,
+        ready: &Ready,
+        value: &Value,
+        request: &TakeRequest,
+        names: &StockNames,
+    ) -> Result<TakeAnswer, StoreError> {
+        if let Value::ServerError(error) = value {
+            return Err(about_key(connector.refused(ready, error), &names.stock));
+        }
+        match taken(value, request) {
+            Some(Some(answer)) => Ok(answer),
+            Some(None) => Err(self.foreign_stock(names).into()),
+            None => Err(self.senseless(value)),
+        }
+    }
+}
+
+/// What a script says of one take; the inner `None`: somebody's data.
+fn taken(value: &Value, request: &TakeRequest) -> Option<Option<TakeAnswer>> {
+    if let Value::Int(_) = value {
+        let part = Part { segment: segment(value)?, quantity: request.quantity };
+        let state = if request.hold.is_some() { State::Held } else { State::Sold };
+        let parts = Few::one(part);
+        return Some(Some(TakeAnswer::Done { parts, state, remaining: request.hold, repeated: false }));
+    }
+    let [kind, rest @ ..] = reply::array(value)? else { return None };
+    Some(Some(match (text(kind)?, rest) {
+        ("D", [repeated, state_now, remaining, parts @ ..]) => {
+            let each = parts.chunks_exact(2).map(|part| match part {
+                [at, units] => Some(Part { segment: segment(at)?, quantity: number(units)? }),
+                _ => None,
+            });
+            TakeAnswer::Done {
+                parts: each.collect::<Option<Few<_>>>()?,
+                state: state(state_now)?,
+                remaining: number(remaining).map(Duration::from_millis),
+                repeated: int(repeated)? == 1,
+            }
+        }
+        ("O", [over]) => TakeAnswer::Over(state(over)?),
+        ("X", [quantity, reserved]) => {
+            TakeAnswer::Different { quantity: number(quantity)?, reserved: int(reserved)? == 1 }
+        }
+        ("L", [available]) => TakeAnswer::Short { available: number(available)? },
+        ("F", []) => TakeAnswer::Stale,
+        ("?", []) => return Some(None),
+        _ => return None,
+    }))
+}

@@ -1,0 +1,279 @@
+//! Takes that are ready together share a call to the server, and nothing else.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_runtime::segmented::{SegmentedStock, StockError, Taken};
+use lock_runtime::store::stock::{OperationId, StockCall, StockStore, TakeAnswer, TakeRequest};
+use lock_runtime::testing::store_of;
+use lock_runtime::{LockKey, LockManager};
+use lock_tests::RedisServer;
+use tokio::task::JoinSet;
+
+const NAME: &str = "stock:1001";
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn a_stock(redis: &RedisServer, units: u64) -> (LockManager, SegmentedStock) {
+    let locks = LockManager::connect(redis.url()).await.unwrap();
+    let stock = locks.stock(NAME).timeout(LONG);
+    assert!(stock.initialize(units, 10).await.unwrap());
+    // The server knows the script from now on.
+    stock.take("first", 1).await.unwrap();
+    (locks, stock)
+}
+
+/// All at once, in the order of their answers.
+async fn together<T: Send + 'static>(
+    calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    calls.into_iter().collect::<JoinSet<_>>().join_all().await
+}
+
+fn take(
+    stock: &SegmentedStock,
+    operation: u64,
+    quantity: u64,
+) -> impl Future<Output = Result<Taken, StockError>> + use<> {
+    let stock = stock.clone();
+    async move { stock.take(operation, quantity).await }
+}
+
+async fn sold(stock: &SegmentedStock) -> u64 {
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances(), "{snapshot:?}");
+    snapshot.sold()
+}
+
+fn scripts(redis: &RedisServer) -> u64 {
+    let info = redis.cli(&["INFO", "commandstats"]);
+    let calls = info.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[tokio::test]
+async fn takes_that_are_ready_together_share_a_call() {
+    let redis = RedisServer::start();
+    let (_locks, stock) = a_stock(&redis, 1000).await;
+    let before = scripts(&redis);
+    for taken in together((0..64).map(|id| take(&stock, id, 1))).await {
+        assert!(!taken.unwrap().is_repeated());
+    }
+    let calls = scripts(&redis) - before;
+    assert!(calls <= 16, "{calls} calls for 64 takes");
+    assert_eq!(sold(&stock).await, 65);
+
+    let before = scripts(&redis);
+    let alone = stock.clone().one_by_one();
+    together((100..164).map(|id| take(&alone, id, 1))).await;
+    assert_eq!(scripts(&redis) - before, 64);
+}
+
+#[tokio::test]
+async fn an_operation_that_is_twice_in_a_call_is_done_once() {
+    let redis = RedisServer::start();
+    let (_locks, stock) = a_stock(&redis, 1000).await;
+    let taken = together((0..60).map(|call| take(&stock, call % 20, 1 + call % 20))).await;
+    let repeated = taken.iter().filter(|taken| taken.as_ref().unwrap().is_repeated()).count();
+    assert_eq!(repeated, 40);
+    assert_eq!(sold(&stock).await, 1 + (1..=20).sum::<u64>());
+
+    // Of two quantities under one id, one is done, and told to its own caller.
+    for (done, other) in [(1, 2), (2, 1)] {
+        let calls =
+            (0..30).map(|_| take(&stock, 1000 + done, done)).chain([take(&stock, 1000 + done, other)]);
+        let taken = together(calls).await;
+        let different =
+            taken.iter().filter(|taken| matches!(taken, Err(StockError::Different { .. }))).count();
+        assert!(different == 1 || different == 30, "{taken:?}");
+        assert_eq!(
+            taken.iter().filter(|taken| matches!(taken, Ok(taken) if !taken.is_repeated())).count(),
+            1
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_one_operation_is_no_matter_of_the_others() {
+    let redis = RedisServer::start();
+    let (_locks, stock) = a_stock(&redis, 1000).await;
+    redis.cli(&["SET", "lock_stock_op:{lock:stock:1001}:7", "no record"]);
+    redis.cli(&["RPUSH", "lock_stock_op:{lock:stock:1001}:9", "no record"]);
+    let failed: HashSet<_> = together((0..64).map(|id| {
+        let taking = take(&stock, id, 1);
+        async move { (id, taking.await) }
+    }))
+    .await
+    .into_iter()
+    .filter_map(|(id, taken)| taken.err().map(|error| (id, error.to_string().contains("somebody's data"))))
+    .collect();
+    assert_eq!(failed, HashSet::from([(7, true), (9, true)]));
+    assert_eq!(sold(&stock).await, 63);
+    assert_eq!(redis.cli(&["GET", "lock_stock_op:{lock:stock:1001}:7"]).trim(), "no record");
+}
+
+#[tokio::test]
+async fn no_more_is_sold_than_there_is() {
+    let redis = RedisServer::start();
+    for (units, quantity) in [(41, 1), (100, 3), (100, 7), (100, 33)] {
+        let locks = LockManager::connect(redis.url()).await.unwrap();
+        let stock = locks.stock(format!("stock:{units}:{quantity}")).timeout(LONG);
+        assert!(stock.initialize(units, 10).await.unwrap());
+        let mut done = 0;
+        for round in 0..4 {
+            for taken in together((0..64).map(|id| take(&stock, 64 * round + id, quantity))).await {
+                match taken {
+                    Ok(taken) => done += taken.parts().iter().map(|part| part.quantity).sum::<u64>(),
+                    Err(StockError::SoldOut { available, .. }) => {
+                        assert!(available < quantity, "{available}")
+                    }
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+        assert_eq!(done, units / quantity * quantity);
+        assert_eq!(sold(&stock).await, done);
+    }
+}
+
+#[tokio::test]
+async fn takes_of_all_sorts_are_ready_together() {
+    let redis = RedisServer::start();
+    let (locks, stock) = a_stock(&redis, 10_000).await;
+    let other = locks.stock("stock:other").timeout(LONG);
+    assert!(other.initialize(10_000, 3).await.unwrap());
+    let missing = locks.stock("stock:missing").timeout(LONG);
+    let calls = (0..120_u64).map(|id| {
+        let (stock, other, missing) = (stock.clone(), other.clone(), missing.clone());
+        async move {
+            match id % 6 {
+                0 => drop(stock.take(id, 1).await.unwrap()),
+                1 => drop(other.take(id, 2).await.unwrap()),
+                2 => drop(stock.reserve(id, 3, Duration::from_secs(600)).await.unwrap()),
+                3 => drop(stock.reserve(id, 4, Duration::from_secs(700)).await.unwrap()),
+                4 => drop(stock.retention(LONG).take(id, 5).await.unwrap()),
+                _ => assert!(matches!(missing.take(id, 1).await, Err(StockError::Missing { .. }))),
+            }
+        }
+    });
+    together(calls).await;
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances(), "{snapshot:?}");
+    assert_eq!((snapshot.sold(), snapshot.held()), (1 + 20 + 100, 60 + 80));
+    assert_eq!(sold(&other).await, 40);
+    assert_eq!(redis.cli(&["ZCARD", "lock_stock_holds:{lock:stock:1001}"]).trim(), "40");
+    // Each of them ends as if it had come alone.
+    for id in (0..120).filter(|id| [2, 3].contains(&(id % 6))) {
+        stock.confirm(id).await.unwrap();
+    }
+    assert_eq!(sold(&stock).await, 121 + 140);
+}
+
+fn request(operation: &str, timeout: Duration) -> Arc<TakeRequest> {
+    let call = StockCall::new(LockKey::new(NAME).unwrap(), timeout, LONG);
+    let operation = OperationId::new(operation).unwrap();
+    Arc::new(TakeRequest { call, operation, quantity: 1, hold: None, first: 0, only: None })
+}
+
+#[tokio::test]
+async fn each_take_has_its_own_time() {
+    let mut redis = RedisServer::start();
+    let (locks, stock) = a_stock(&redis, 1000).await;
+    let store = store_of(&locks).stocks().unwrap();
+    redis.stop();
+    // The first one is under way by itself, so that the others are ready together.
+    let mut calls = JoinSet::new();
+    for (operation, timeout) in
+        [("alone", LONG), ("long", LONG), ("short", Duration::from_millis(100)), ("longer", 2 * LONG)]
+    {
+        let store: Arc<dyn StockStore> = Arc::clone(&store);
+        calls.spawn(async move { (operation, store.take(request(operation, timeout)).await) });
+    }
+    let (first, answer) = calls.join_next().await.unwrap().unwrap();
+    assert_eq!(first, "short");
+    assert!(answer.unwrap_err().outcome_unknown());
+    // The server's clock is past its time when it goes on.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    redis.cont();
+    for (operation, answer) in calls.join_all().await {
+        assert!(matches!(answer, Ok(TakeAnswer::Done { repeated: false, .. })), "{operation}: {answer:?}");
+    }
+    assert_eq!(sold(&stock).await, 4);
+    // It was not done, and never will be.
+    stock.cancel("short").await.unwrap();
+    assert!(matches!(stock.take("short", 1).await, Err(StockError::Cancelled { .. })));
+}
+
+#[tokio::test]
+async fn takes_whose_outcome_is_unknown_are_sent_again() {
+    let mut redis = RedisServer::start();
+    let (_locks, stock) = a_stock(&redis, 1000).await;
+    let hasty = stock.clone().timeout(Duration::from_millis(100));
+    redis.stop();
+    for taken in together((0..40).map(|id| take(&hasty, id, 1))).await {
+        assert!(matches!(taken, Err(StockError::Unavailable { .. })), "{taken:?}");
+    }
+    redis.cont();
+    for taken in together((0..40).map(|id| take(&stock, id, 1))).await {
+        taken.unwrap();
+    }
+    assert_eq!(sold(&stock).await, 41);
+}
+
+/// While the server refuses a command, nothing is done, in part or in full; afterwards the same operations are done once.
+async fn all_or_nothing(
+    redis: &RedisServer,
+    locks: &LockManager,
+    from: u64,
+    refuse: &[&str],
+    allow: &[&str],
+) {
+    let stock = locks.stock(NAME).timeout(LONG);
+    let before = stock.snapshot().await.unwrap();
+    redis.cli(refuse);
+    let reserved = |id: u64| {
+        let stock = stock.clone();
+        async move { stock.reserve(id, 1, LONG).await }
+    };
+    let refused = together((from..from + 20).map(|id| take(&stock, id, 1))).await;
+    assert!(refused.iter().all(Result::is_err), "{refused:?}");
+    let refused = together((from + 20..from + 40).map(reserved)).await;
+    assert!(refused.iter().all(Result::is_err), "{refused:?}");
+    // More than a segment has.
+    stock.take(from + 40, 300).await.unwrap_err();
+    redis.cli(allow);
+    assert_eq!(stock.snapshot().await.unwrap(), before);
+    for taken in together((from..from + 20).map(|id| take(&stock, id, 1))).await {
+        assert!(!taken.unwrap().is_repeated());
+    }
+    for reserved in together((from + 20..from + 40).map(reserved)).await {
+        assert!(!reserved.unwrap().taken().is_repeated());
+    }
+    assert!(!stock.take(from + 40, 300).await.unwrap().is_repeated());
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_not_done_in_part() {
+    let redis = RedisServer::start();
+    let (locks, stock) = a_stock(&redis, 2000).await;
+    all_or_nothing(
+        &redis,
+        &locks,
+        100,
+        &["CONFIG", "SET", "maxmemory", "1"],
+        &["CONFIG", "SET", "maxmemory", "0"],
+    )
+    .await;
+    for (round, command) in [(1, "set"), (2, "hset"), (3, "hmget")] {
+        let (deny, allow) = (format!("-{command}"), format!("+{command}"));
+        let user = |rule: &str| ["ACL", "SETUSER", "default", rule].map(str::to_owned);
+        let (deny, allow) = (user(&deny), user(&allow));
+        let (deny, allow) = (deny.each_ref().map(String::as_str), allow.each_ref().map(String::as_str));
+        all_or_nothing(&redis, &locks, 100 + 100 * round, &deny, &allow).await;
+    }
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances(), "{snapshot:?}");
+    assert_eq!((snapshot.sold(), snapshot.held()), (1 + 4 * 320, 80));
+}

@@ -1,0 +1,102 @@
+//! Takes from the one segment whose lock the caller has.
+
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+use lock_runtime::segmented::{SegmentedStock, StockError};
+use lock_runtime::testing::memory_manager;
+use lock_tests::RedisServer;
+
+const NAME: &str = "stock:1001";
+
+async fn a_stock(locks: &LockManager) -> SegmentedStock {
+    let stock = locks.stock(NAME).timeout(Duration::from_secs(60));
+    assert!(stock.initialize(20, 4).await.unwrap());
+    stock
+}
+
+async fn only_the_locked_segment_is_sold_from(locks: &LockManager) {
+    let (stock, segments) = (a_stock(locks).await, locks.segmented(NAME, 4));
+    let third = segments.acquire(2).await.unwrap();
+    let taken = stock.take_at(&third, "a", 3).await.unwrap();
+    assert_eq!(taken.parts().iter().map(|part| (part.segment, part.quantity)).collect::<Vec<_>>(), [(2, 3)]);
+    // Others have enough, and are not asked.
+    let short = stock.take_at(&third, "b", 3).await;
+    let Err(StockError::SegmentShort { segment: 2, wanted: 3, available: 2, .. }) = short else {
+        panic!("{short:?}")
+    };
+    assert!(!short.unwrap_err().is_sold_out());
+    assert!(stock.take_at(&third, "a", 3).await.unwrap().is_repeated());
+    assert!(matches!(stock.take_at(&third, "a", 2).await, Err(StockError::Different { .. })));
+    third.release().await.unwrap();
+
+    // The id is free still: nothing was taken.
+    segments.mark_empty(2);
+    let other = segments.acquire_any().await.unwrap().unwrap();
+    assert!(!stock.take_at(&other, "b", 3).await.unwrap().is_repeated());
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances(), "{snapshot:?}");
+    assert_eq!(snapshot.segments[2].available, 2);
+    assert_eq!(snapshot.sold(), 6);
+
+    // What a resize has retired has nothing.
+    stock.resize(other.index().max(1)).await.unwrap();
+    if other.index() > 0 {
+        let short = stock.take_at(&other, "c", 1).await;
+        assert!(matches!(short, Err(StockError::SegmentShort { available: 0, .. })), "{short:?}");
+    }
+}
+
+async fn who_has_lost_the_lock_sells_nothing_after_somebody_else(locks: &LockManager) {
+    let (stock, segments) = (a_stock(locks).await, locks.segmented(NAME, 4));
+    let lost = segments.acquire(1).await.unwrap();
+    stock.take_at(&lost, "a", 1).await.unwrap();
+    locks.force_release(format!("{NAME}:1")).await.unwrap();
+    let newer = segments.acquire(1).await.unwrap();
+    assert!(newer.fencing_token() > lost.fencing_token());
+    stock.take_at(&newer, "b", 1).await.unwrap();
+
+    let stale = stock.take_at(&lost, "c", 1).await;
+    assert!(matches!(stale, Err(StockError::Stale { .. })), "{stale:?}");
+    // What was done is told to whoever asks.
+    assert!(stock.take_at(&lost, "a", 1).await.unwrap().is_repeated());
+    // Its own next sale, and those without any lock, are as before.
+    stock.take_at(&newer, "c", 1).await.unwrap();
+    stock.take("d", 1).await.unwrap();
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances(), "{snapshot:?}");
+    assert_eq!(snapshot.sold(), 4);
+}
+
+async fn a_token_is_remembered_for_its_segment_alone(locks: &LockManager) {
+    let (stock, segments) = (a_stock(locks).await, locks.segmented(NAME, 4));
+    let (older, newer) = (segments.acquire(0).await.unwrap(), segments.acquire(3).await.unwrap());
+    stock.take_at(&newer, "a", 1).await.unwrap();
+    stock.take_at(&older, "b", 1).await.unwrap();
+    stock.take_at(&newer, "c", 1).await.unwrap();
+    assert_eq!(stock.snapshot().await.unwrap().sold(), 3);
+}
+
+macro_rules! on_each_store {
+    ($($name:ident),+ $(,)?) => {
+        mod memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(&super::memory_manager()).await;
+            })+
+        }
+        mod redis {
+            $(#[tokio::test]
+            async fn $name() {
+                let redis = super::RedisServer::start();
+                super::$name(&super::LockManager::connect(redis.url()).await.unwrap()).await;
+            })+
+        }
+    };
+}
+
+on_each_store!(
+    only_the_locked_segment_is_sold_from,
+    who_has_lost_the_lock_sells_nothing_after_somebody_else,
+    a_token_is_remembered_for_its_segment_alone,
+);
