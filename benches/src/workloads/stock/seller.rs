@@ -26,7 +26,14 @@ pub(super) enum Way {
     /// A take without any lock.
     Take(SegmentedStock),
     /// A take of the segment whose lock is held for a while before it.
-    Locked { locks: SegmentedLock, stock: SegmentedStock, hold: Duration },
+    Locked(Box<Locked>),
+}
+
+#[derive(Clone)]
+pub(super) struct Locked {
+    locks: SegmentedLock,
+    stock: SegmentedStock,
+    hold: Duration,
 }
 
 impl Way {
@@ -38,7 +45,8 @@ impl Way {
         hold: Duration,
     ) -> Result<Self, String> {
         let stock = stock(manager, name, segments).await?;
-        Ok(Self::Locked { locks: manager.segmented(name, segments).wait_forever(), stock, hold })
+        let locks = manager.segmented(name, segments).wait_forever();
+        Ok(Self::Locked(Box::new(Locked { locks, stock, hold })))
     }
 
     /// So many tasks that sell in this way.
@@ -81,7 +89,8 @@ impl Seller {
                 stock.take(id, 1).await.map_err(|error| error.to_string())?;
                 Ok(())
             }
-            Way::Locked { locks, stock, hold } => {
+            Way::Locked(locked) => {
+                let Locked { locks, stock, hold } = &**locked;
                 let segment = locks.acquire_any().await.map_err(|error| error.to_string())?;
                 let segment = segment.ok_or("a segment was marked as empty")?;
                 if !is_over() {
