@@ -127,7 +127,7 @@ async fn no_more_is_sold_than_there_is() {
                 match taken {
                     Ok(taken) => done += taken.parts().iter().map(|part| part.quantity).sum::<u64>(),
                     Err(StockError::SoldOut { available, .. }) => {
-                        assert!(available < quantity, "{available}")
+                        assert!(available < quantity, "{available}");
                     }
                     Err(error) => panic!("{error:?}"),
                 }
