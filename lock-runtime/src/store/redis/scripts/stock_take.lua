@@ -56,16 +56,15 @@ if usual > 0 then
     local left, there = string.format('%d', has - units), string.format('%d', moved + units)
     failed = fence and try('HSET', stock, a, left, to, there, f, args[5]) or not fence and try('HSET', stock, a, left, to, there)
   end
-  if type(failed) ~= 'table' then failed = nil end
+  -- Nothing is written then. Each is looked at by itself: one that was done before is told so.
+  if type(failed) == 'table' then usual, units, held = 0, 0, nil end
 end
 
 local answers, rest, undone, last, text = {1, now, n}, nil, 0, nil, nil
 for i = 1, count do
   local wanted, done = args[i + 6], nil
   if i <= usual then
-    if failed then
-      done = failed
-    elseif ends then
+    if ends then
       done = try('SET', keys[i + 2], 'H 1 ' .. wanted .. ' ' .. ends .. ' ' .. place .. ':' .. wanted, 'NX')
     else
       if wanted ~= last then text, last = 'S 0 ' .. wanted .. ' 0 ' .. place .. ':' .. wanted, wanted end
@@ -84,7 +83,7 @@ for i = 1, count do
   end
   answers[i + 3] = done
 end
-if not failed and undone > 0 then
+if undone > 0 then
   redis.call('HSET', stock, a, string.format('%d', has - units + undone), to, string.format('%d', moved + units - undone))
 end
 if held and held[1] then redis.call('ZADD', holds, unpack(held)) end
