@@ -7,7 +7,7 @@ use std::time::Instant;
 use lock_runtime::segmented::{SegmentedStock, StockError};
 use lock_tests::proxy::{Fault, Line, Proxy, Way};
 use lock_tests::stocks::{Chance, Habits, Journal, Kept, Ledger, Seller, counts};
-use lock_tests::{RedisServer, eventually, poll_once_and_drop};
+use lock_tests::{RedisServer, eventually};
 
 use super::{LONG, SLACK, all_keys, ms, new_stock, stock_at};
 
@@ -145,8 +145,12 @@ async fn a_copy_that_is_late_can_be_refused_by_a_cancel() {
         let stock = stock_at(Kept::OneSlot, &proxy.url()).await.timeout(SLACK);
         stock.take("all", 10).await.unwrap();
         let late = proxy.next(1, Line::Commands, Way::ToServer, Fault::Delay(ms(700)));
-        poll_once_and_drop(stock.take("order", 5)).await;
+        let first = tokio::spawn({
+            let stock = stock.clone();
+            async move { stock.take("order", 5).await }
+        });
         eventually(async || late.hits() == 1, SLACK).await;
+        first.abort();
         let error = other.take("order", 5).await.unwrap_err();
         assert!(error.is_sold_out(), "{error}");
         if cancelled {
