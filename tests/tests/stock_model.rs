@@ -92,11 +92,11 @@ fn a_stock_that_is_spread_does_what_the_model_does() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_stock_in_one_slot_does_what_the_model_does_when_time_passes() {
-    check_with_time(200, |locks, name| locks.stock(name));
+    check_with_time(150, |locks, name| locks.stock(name));
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn a_stock_that_is_spread_does_what_the_model_does_when_time_passes() {
-    check_with_time(100, |locks, name| locks.stock(name).layout(Layout::Spread));
+    check_with_time(50, |locks, name| locks.stock(name).layout(Layout::Spread));
 }
