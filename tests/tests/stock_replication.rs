@@ -26,9 +26,10 @@ async fn replicated() -> (RedisServer, RedisServer) {
 /// A stock whose operations the replica has to confirm, with so much time for that.
 async fn a_stock(primary: &RedisServer, time: Duration) -> SegmentedStock {
     let locks = LockManager::connect(primary.url()).await.unwrap();
-    let stock = locks.stock("stock:1001").timeout(LONG).replication(Replication::at_least(1, time));
-    stock.initialize(1000, 10).await.unwrap();
-    stock
+    let stock = locks.stock("stock:1001").timeout(LONG);
+    // The replica may take its time for what it is needed for.
+    stock.clone().replication(Replication::at_least(1, LONG)).initialize(1000, 10).await.unwrap();
+    stock.replication(Replication::at_least(1, time))
 }
 
 fn record(server: &RedisServer, operation: &str) -> String {
