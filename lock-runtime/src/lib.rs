@@ -98,6 +98,7 @@
 //! | `axum` | | path parameters and extractors as keys, answers made of errors |
 //! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
+//! | `sqlite`, `postgres` | | stocks in a database: `segmented::SqlStocks` on a pool of `sqlx` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a look for leftovers |
 #![forbid(unsafe_code)]

@@ -1,10 +1,10 @@
 //! Support for the integration tests: real servers ([`RedisServer`]; several that belong together: [`Sentinels`],
 //! [`Cluster`], [`Quorum`]), also with clocks that are wrong ([`ServerClock`]), a network that breaks ([`Proxy`]), rival
-//! processes ([`Helper`]), [`chaos`], the checkers for what happens in a run ([`history`]), a checker for what several
+//! processes ([`Helper`]), a [`PostgresServer`], [`chaos`], the checkers for what happens in a run ([`history`]), a checker for what several
 //! processes did under one lock ([`overlap`]), a store that counts its calls ([`probe`]), what tests of all kinds of
 //! locks share ([`kinds`]), a model of stocks ([`stock_model`]), where they are and who sells from
-//! them ([`stocks`]), what programs die of in the middle of an operation on one ([`stock_steps`]), a long way to a server
-//! ([`Distance`]), Redisson's own client ([`java`]), a browser (`browser`), and waiting for
+//! them ([`stocks`]), those in SQL ([`stock_sql`]), what programs die of in the middle of an operation on one ([`stock_steps`]),
+//! a long way to a server ([`Distance`]), Redisson's own client ([`java`]), a browser (`browser`), and waiting for
 //! conditions ([`eventually`]).
 //!
 //! Everything that is started here listens on a free port of the loopback interface, works in a folder of its own
@@ -28,6 +28,7 @@ pub mod java;
 pub mod kinds;
 pub mod memory;
 pub mod overlap;
+pub mod postgres;
 #[cfg(feature = "helpers")]
 pub mod probe;
 pub mod process;
@@ -45,6 +46,8 @@ pub mod soak;
 #[cfg(feature = "helpers")]
 pub mod stock_model;
 #[cfg(feature = "helpers")]
+pub mod stock_sql;
+#[cfg(feature = "helpers")]
 pub mod stock_steps;
 #[cfg(feature = "helpers")]
 pub mod stocks;
@@ -58,6 +61,7 @@ pub use cluster::Cluster;
 pub use distance::Distance;
 #[cfg(feature = "interop")]
 pub use java::Java;
+pub use postgres::PostgresServer;
 pub use process::Helper;
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;

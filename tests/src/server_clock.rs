@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -50,7 +50,7 @@ struct Shared {
     offset: File,
     path: PathBuf,
     // Dropped last: the file is in it.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// The built library, in a folder of its own.
@@ -70,7 +70,7 @@ impl ServerClock {
         let dir = tempfile::Builder::new().prefix("lock-clock-").tempdir()?;
         let path = dir.path().join("offset");
         let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path)?;
-        let clock = Self { shared: Arc::new(Shared { library, offset: file, path, _dir: dir }) };
+        let clock = Self { shared: Arc::new(Shared { library, offset: file, path, dir }) };
         clock.set(offset)?;
         Ok(clock)
     }
@@ -83,6 +83,14 @@ impl ServerClock {
     pub fn set(&self, offset: Offset) -> io::Result<()> {
         // Eight bytes at once into the page that the servers have mapped.
         self.shared.offset.write_all_at(&offset.micros().to_ne_bytes(), 0)
+    }
+
+    /// Lets a server read it that runs as another user.
+    pub(crate) fn share(&self) -> io::Result<()> {
+        let folders = [self.shared.library.dir.path(), self.shared.dir.path()];
+        folders
+            .into_iter()
+            .try_for_each(|folder| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)))
     }
 
     /// What the server's process needs.

@@ -1,10 +1,12 @@
 //! Random operations on a stock, beside a model that knows nothing of segments.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
 use lock_runtime::segmented::{SegmentedStock, StockError};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 /// That of the stocks that [`play`] plays on.
 pub const RETENTION: Duration = Duration::from_secs(100);
@@ -340,4 +342,36 @@ pub async fn play_at(
             "nobody would find it: {snapshot:?}"
         );
     }
+}
+
+/// Runs `case` for so many random lists of operations.
+///
+/// # Panics
+///
+/// When one fails; the text has the smallest that does.
+pub fn check(cases: u32, time: bool, mut case: impl FnMut(Ops)) {
+    let config = ProptestConfig { failure_persistence: None, cases, ..ProptestConfig::default() };
+    let case = RefCell::new(&mut case);
+    let played = TestRunner::new(config).run(&ops(time), |ops| {
+        (case.borrow_mut())(ops);
+        Ok(())
+    });
+    if let Err(error) = played {
+        panic!("{error}");
+    }
+}
+
+/// Plays so many cases on a server: each has a stock of its own, and time cannot be moved.
+///
+/// # Panics
+///
+/// As [`check`].
+pub fn check_on(runtime: &tokio::runtime::Runtime, cases: u32, stock: impl Fn(&str) -> SegmentedStock) {
+    let count = Cell::new(0);
+    check(cases, false, |ops| {
+        count.set(count.get() + 1);
+        let stock =
+            stock(&format!("stock:{}", count.get())).retention(RETENTION).timeout(Duration::from_secs(20));
+        runtime.block_on(play(&stock, &ops, async |_| unreachable!("no operation needs time to pass")));
+    });
 }

@@ -9,34 +9,11 @@ use lock_runtime::testing::memory_manager;
 use lock_tests::RedisServer;
 #[cfg(target_os = "linux")]
 use lock_tests::stock_model::play_at;
-use lock_tests::stock_model::{Ops, RETENTION, ops, play};
+use lock_tests::stock_model::{RETENTION, check, check_on, play};
+use lock_tests::stock_sql::{self, sqlite_in};
 #[cfg(target_os = "linux")]
 use lock_tests::{Offset, ServerClock};
-use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Runtime};
-
-fn check(cases: u32, time: bool, mut case: impl FnMut(Ops)) {
-    let config = Config { failure_persistence: None, cases, ..Config::default() };
-    let case = std::cell::RefCell::new(&mut case);
-    let played = TestRunner::new(config).run(&ops(time), |ops| {
-        (case.borrow_mut())(ops);
-        Ok(())
-    });
-    if let Err(error) = played {
-        panic!("{error}");
-    }
-}
-
-/// On a server: each case has a stock of its own, and time cannot be moved.
-fn check_on(runtime: &Runtime, cases: u32, stock: impl Fn(&str) -> SegmentedStock) {
-    let count = Cell::new(0);
-    check(cases, false, |ops| {
-        count.set(count.get() + 1);
-        let stock =
-            stock(&format!("stock:{}", count.get())).retention(RETENTION).timeout(Duration::from_secs(20));
-        runtime.block_on(play(&stock, &ops, async |_| unreachable!("no operation needs time to pass")));
-    });
-}
 
 /// On a server whose clock is stepped forward, by so much at a time that it does not matter how long the rest takes.
 #[cfg(target_os = "linux")]
@@ -99,4 +76,15 @@ fn a_stock_in_one_slot_does_what_the_model_does_when_time_passes() {
 #[cfg(target_os = "linux")]
 fn a_stock_that_is_spread_does_what_the_model_does_when_time_passes() {
     check_with_time(50, |locks, name| locks.stock(name).layout(Layout::Spread));
+}
+
+#[test]
+fn a_stock_in_sqlite_does_what_the_model_does() {
+    let (folder, runtime) = (tempfile::tempdir().unwrap(), runtime());
+    let stocks = runtime.block_on(async {
+        let stocks = stock_sql::open(&sqlite_in(folder.path()), &memory_manager(), 2).await;
+        stocks.create_tables().await.unwrap();
+        stocks
+    });
+    check_on(&runtime, 100, |name| stock_sql::stock(&stocks, name));
 }

@@ -46,6 +46,7 @@ Parts, in this order:
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
             client from its registry the first time): on one server, on a cluster, on Sentinel.
             LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
+  postgres  stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, and redis-server)
   examples  all examples, in memory and on Redis servers, two processes at once (needs redis-server)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 

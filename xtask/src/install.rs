@@ -16,6 +16,8 @@ pub(crate) enum Tool {
     Maven,
     /// A browser without a window, and the program that drives it.
     Chromium,
+    /// Its own programs, `initdb` and `postgres`.
+    PostgreSql,
 }
 
 /// The Java that `tests/interop` is written in.
@@ -34,6 +36,7 @@ impl Tool {
             Self::Jdk => "a JDK, 17 or newer",
             Self::Maven => "Maven (mvn)",
             Self::Chromium => "Chromium with chromedriver",
+            Self::PostgreSql => "PostgreSQL (initdb, postgres)",
         }
     }
 
@@ -60,6 +63,7 @@ impl Tool {
             Self::Chromium => {
                 CHROMIUM.into_iter().any(is_on_path) && runs(Command::new("chromedriver").arg("--version"))
             }
+            Self::PostgreSql => lock_tests::postgres::programs().is_some(),
         }
     }
 
@@ -68,7 +72,12 @@ impl Tool {
         let component = match self {
             Self::Rustfmt => Some("rustfmt"),
             Self::Clippy => Some("clippy"),
-            Self::RedisServer | Self::OpenSsl | Self::Jdk | Self::Maven | Self::Chromium => None,
+            Self::RedisServer
+            | Self::OpenSsl
+            | Self::Jdk
+            | Self::Maven
+            | Self::Chromium
+            | Self::PostgreSql => None,
         };
         if let Some(component) = component {
             return Ok(vec![words(&["rustup", "component", "add", component])]);
@@ -128,6 +137,9 @@ impl Manager {
             (Tool::Chromium, Self::Apk) => &["chromium", "chromium-chromedriver"],
             (Tool::Chromium, Self::Pacman) => &["chromium"],
             (Tool::Chromium, Self::Dnf | Self::Brew) => &["chromium", "chromedriver"],
+            (Tool::PostgreSql, Self::Dnf) => &["postgresql-server"],
+            (Tool::PostgreSql, Self::Brew) => &["postgresql@17"],
+            (Tool::PostgreSql, _) => &["postgresql"],
         }
     }
 
@@ -268,9 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn every_manager_has_a_jdk_maven_and_a_browser() {
+    fn every_manager_has_its_packages() {
         for manager in Manager::ALL {
-            for tool in [Tool::Jdk, Tool::Maven, Tool::Chromium] {
+            for tool in [Tool::Jdk, Tool::Maven, Tool::PostgreSql, Tool::Chromium] {
                 assert!(!manager.packages(tool).is_empty(), "{manager:?} {tool:?}");
             }
         }

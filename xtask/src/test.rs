@@ -21,12 +21,13 @@ pub(crate) enum Part {
     Loom,
     Tls,
     Interop,
+    Postgres,
     Examples,
     Page,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Fmt,
         Self::Clippy,
         Self::Features,
@@ -36,6 +37,7 @@ impl Part {
         Self::Loom,
         Self::Tls,
         Self::Interop,
+        Self::Postgres,
         Self::Examples,
         Self::Page,
     ];
@@ -51,6 +53,7 @@ impl Part {
             Self::Loom => "loom",
             Self::Tls => "tls",
             Self::Interop => "interop",
+            Self::Postgres => "postgres",
             Self::Examples => "examples",
             Self::Page => "page",
         }
@@ -69,6 +72,7 @@ impl Part {
             Self::Docs => &[Tool::OpenSsl],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
+            Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql],
             Self::Examples => &[Tool::RedisServer],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
@@ -76,7 +80,8 @@ impl Part {
 }
 
 /// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [&str; 8] = ["macros", "redis", "layer", "axum", "tonic", "metrics", "testing", "tls-rustls"];
+const FEATURES: [&str; 10] =
+    ["macros", "redis", "layer", "axum", "tonic", "metrics", "testing", "tls-rustls", "sqlite", "postgres"];
 
 /// Tests mostly wait, so there are more of them at once than two cores.
 const TEST_THREADS: &str = "4";
@@ -89,6 +94,8 @@ const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
 
 /// The test that needs a browser.
 const PAGE: &str = "flash_sale_page";
+/// The tests that need PostgreSQL.
+const POSTGRES: &str = "stock_postgres";
 
 /// What became of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,8 +198,9 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
         Part::Fmt => table.step("fmt", || cargo(&["fmt", "--all", "--check"])),
         Part::Clippy => table.step("clippy", || {
             let start = ["clippy", "--workspace", "--all-features"];
-            // What needs a JDK or a browser is a target that must be named.
-            for targets in [&["--all-targets"][..], &["--test", INTEROP, "--test", PAGE]] {
+            // What needs a JDK, PostgreSQL or a browser is a target that must be named.
+            for targets in [&["--all-targets"][..], &["--test", INTEROP, "--test", POSTGRES, "--test", PAGE]]
+            {
                 let outcome = cargo(&[&start, targets, &["--", "-D", "warnings"]].concat());
                 if outcome != Outcome::Ok {
                     return outcome;
@@ -232,6 +240,14 @@ fn run_part(part: Part, found: &Found, table: &mut Table) {
             table.step("interop", || Outcome::Skipped("missing: redis-server".to_owned()));
         }
         Part::Interop => run_interop(table),
+        Part::Postgres if server_missing => {
+            table.step("postgres", || Outcome::Skipped("missing: redis-server".to_owned()));
+        }
+        Part::Postgres => table.step("postgres", || {
+            // All features, as in the part `test`: nothing is compiled twice.
+            let start = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", POSTGRES];
+            cargo(&[&start[..], &["--", "--test-threads", TEST_THREADS]].concat())
+        }),
         Part::Examples => examples::run(table, server_missing),
         Part::Page => table.step("page", || {
             // All features, as in the part `test`: nothing is compiled twice.

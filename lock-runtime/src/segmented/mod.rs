@@ -11,6 +11,8 @@ pub use lock::{AllSegments, MAX_SEGMENTS, SegmentGuard, SegmentedLock};
 pub use stock::{Reservation, SegmentedStock, Taken};
 pub use sweeper::Sweeper;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use crate::store::sql::SqlStocks;
 pub use crate::store::stock::{
     IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts, Snapshot, StockStore,
     Swept,

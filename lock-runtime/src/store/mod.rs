@@ -46,6 +46,10 @@ pub(crate) mod quorum;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod semaphore;
+#[cfg(any(feature = "redis", feature = "sqlite", feature = "postgres"))]
+mod server_clock;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod sql;
 mod status;
 pub mod stock;
 mod watch;

@@ -22,8 +22,8 @@ use super::fault::{Fault, Redirect};
 use super::node::At;
 use super::reply;
 use super::script::Invocation;
-use super::server_clock::ServerClock;
 use crate::clock::Tick;
+use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::{Apart, lock};
 

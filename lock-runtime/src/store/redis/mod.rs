@@ -51,7 +51,6 @@ mod runtime;
 mod script;
 mod semaphore;
 mod sentinel;
-mod server_clock;
 mod singles;
 mod spread;
 mod steps;

@@ -10,11 +10,11 @@ use super::connection::Connector;
 use super::dialer::Dialer;
 use super::group::Group;
 use super::script::{Dialect, Invocation, Script};
-use super::server_clock::ServerClock;
 use super::singles::{AcquireOne, ReleaseOne};
 use super::stock_take::TakeOne;
 use super::subscriber::{Subscriber, Timing};
 use super::synced::Pool;
+use crate::store::server_clock::ServerClock;
 use crate::sync::Apart;
 
 /// Aligned, so that its count is not beside what all threads read.

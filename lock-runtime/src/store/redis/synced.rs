@@ -15,9 +15,9 @@ use super::dialer::Dialer;
 use super::fault::Fault;
 use super::node::{At, Node};
 use super::reply;
-use super::server_clock::ServerClock;
 use crate::clock::Tick;
 use crate::replication::{OF_HOW_MANY, Replication};
+use crate::store::server_clock::ServerClock;
 use crate::store::{Acquired, StoreError, StoreErrorKind};
 use crate::sync::lock;
 

@@ -14,10 +14,11 @@ use super::super::fault::Fault;
 use super::super::node::At;
 use super::super::reply;
 use super::super::script::Dialect;
-use super::super::server_clock::ServerClock;
+
 use super::Cluster;
 use super::slots::{Place, SlotMap};
 use crate::clock::Tick;
+use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::lock;
 

@@ -9,7 +9,7 @@ use crate::sync::lock;
 /// An upper bound of the server's time: its last known time, plus our time since the request of that answer was sent.
 /// It is ahead of the truth by at most that request's round trip.
 #[derive(Debug, Default)]
-pub(super) struct ServerClock(Mutex<Option<Sample>>);
+pub(crate) struct ServerClock(Mutex<Option<Sample>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -19,7 +19,7 @@ struct Sample {
 
 impl ServerClock {
     /// The answer to a request sent at `sent` has the server time `server`. Answers to older requests are ignored.
-    pub(super) fn observe(&self, server: ServerTime, sent: Tick) {
+    pub(crate) fn observe(&self, server: ServerTime, sent: Tick) {
         let mut sample = lock(&self.0);
         if sample.is_none_or(|known| known.sent <= sent) {
             *sample = Some(Sample { server, sent });
@@ -27,13 +27,13 @@ impl ServerClock {
     }
 
     /// Believes `server` at `sent`, whatever was known.
-    #[cfg(test)]
-    pub(super) fn pretend(&self, server: ServerTime, sent: Tick) {
+    #[cfg(all(test, feature = "redis"))]
+    pub(crate) fn pretend(&self, server: ServerTime, sent: Tick) {
         *lock(&self.0) = Some(Sample { server, sent });
     }
 
     /// The server's time at `now`; `None` before the first answer.
-    pub(super) fn estimate(&self, now: Tick) -> Option<ServerTime> {
+    pub(crate) fn estimate(&self, now: Tick) -> Option<ServerTime> {
         let sample = *lock(&self.0);
         sample.map(|Sample { server, sent }| {
             let passed = u64::try_from(now.since(sent).as_micros()).unwrap_or(u64::MAX);

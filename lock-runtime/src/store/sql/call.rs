@@ -1,0 +1,253 @@
+//! [`Call`]: one call, with the time it has; [`Open`]: its transaction.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::classify::{During, fault};
+use super::database::{Arg, Row, Work};
+use super::records::unsigned;
+use super::{Inner, SqlStocks};
+use crate::backoff::Backoff;
+use crate::clock::{Clock, Tick};
+use crate::store::stock::StockCall;
+use crate::store::{ServerTime, StoreError, StoreErrorKind};
+
+/// Why something was not done.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// Nothing was done, because of what others do; the same may be done now. What the database said.
+    Again(String),
+    Failed(StoreError),
+}
+
+impl Fault {
+    /// The same operation is under way elsewhere.
+    pub(super) fn crossed() -> Self {
+        Self::Again("the same operation is under way elsewhere".to_owned())
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The step that only an answer tells the outcome of.
+const COMMIT: &str = "commit";
+
+/// A time that no call has more of than.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+}
+
+/// One call.
+pub(super) struct Call<'a> {
+    pub(super) at: &'a Inner,
+    /// The stock's name.
+    pub(super) stock: &'a str,
+    timeout: Duration,
+    deadline: Instant,
+    /// The same by the database's clock.
+    latest: ServerTime,
+    pub(super) retention: i64,
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("stock", &self.stock).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Call<'a> {
+    /// A call that begins now.
+    pub(super) async fn new(stocks: &'a SqlStocks, call: &'a StockCall) -> Result<Self, StoreError> {
+        let at = &*stocks.inner;
+        if !call.replication.is_none() {
+            return Err(StoreError::new(
+                StoreErrorKind::Unsupported,
+                "a stock in SQL cannot ask for replicas: what a commit waits for is the database's own setting \
+                 (`synchronous_commit` and `synchronous_standby_names` of PostgreSQL); leave `replication` away",
+            ));
+        }
+        let mut new = Self {
+            at,
+            stock: call.stock.as_str(),
+            timeout: call.timeout,
+            deadline: Instant::now() + call.timeout.min(LONGEST),
+            latest: ServerTime::from_micros(0),
+            retention: micros(call.retention),
+        };
+        let estimate = match at.clock.estimate(Clock::Boot.now()) {
+            Some(estimate) => estimate,
+            None => {
+                let sent = Clock::Boot.now();
+                let rows = new.again(|| new.rows(&at.sql.clock, &[])).await?;
+                let now = new.first(&rows)?.int(0).map_err(|error| new.unreadable(&error))?;
+                new.observe(now, sent)?
+            }
+        };
+        new.latest = call.stamp(estimate);
+        Ok(new)
+    }
+
+    /// The database said at `sent` or later that it is `now`.
+    pub(super) fn observe(&self, now: i64, sent: Tick) -> Result<ServerTime, StoreError> {
+        let now = ServerTime::from_micros(unsigned(now)?);
+        self.at.clock.observe(now, sent);
+        Ok(now)
+    }
+
+    pub(super) fn too_late(&self) -> StoreError {
+        let text =
+            format!("{}: not done within {:?}; nothing was changed", self.at.database.name(), self.timeout);
+        StoreError::new(StoreErrorKind::TooLate, text)
+    }
+
+    /// An error if `now`, by the database's clock, is later than this call may be executed.
+    pub(super) fn in_time(&self, now: i64) -> Result<(), StoreError> {
+        if unsigned(now)? <= self.latest.as_micros() { Ok(()) } else { Err(self.too_late()) }
+    }
+
+    pub(super) fn latest(&self) -> i64 {
+        i64::try_from(self.latest.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn first<'r>(&self, rows: &'r [Row]) -> Result<&'r Row, StoreError> {
+        rows.first().ok_or_else(|| self.broken("a statement answered nothing"))
+    }
+
+    /// The tables are not as they should be.
+    pub(super) fn broken(&self, what: impl fmt::Display) -> StoreError {
+        let (database, stock) = (self.at.database.name(), self.stock);
+        StoreError::new(StoreErrorKind::ForeignData, format!("{database}: stock {stock}: {what}"))
+    }
+
+    pub(super) fn unreadable(&self, error: &sqlx::Error) -> StoreError {
+        match fault(self.at.database.name(), error, During::Work) {
+            Fault::Failed(error) => error,
+            Fault::Again(text) => StoreError::new(StoreErrorKind::NotReady, text),
+        }
+    }
+
+    /// Does it until nobody else undoes it, or the time is over.
+    pub(super) async fn again<T, F>(&self, work: impl Fn() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let mut backoff = Backoff::new();
+        loop {
+            match work().await {
+                Ok(done) => return Ok(done),
+                Err(Fault::Failed(error)) => return Err(error),
+                Err(Fault::Again(said)) => self.pause(&mut backoff, said).await?,
+            }
+        }
+    }
+
+    /// Waits before the next attempt, if there is time for one.
+    pub(super) async fn pause(&self, backoff: &mut Backoff, said: String) -> Result<(), StoreError> {
+        let pause = backoff.next().mul_f64(crate::backoff::jitter());
+        if pause >= self.left() {
+            return Err(StoreError::new(
+                StoreErrorKind::NotReady,
+                format!("not done within {:?}; nothing was changed: {said}", self.timeout),
+            ));
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// A step of it, if there is time.
+    async fn step<T>(
+        &self,
+        what: &str,
+        step: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Fault> {
+        pass("before", what).await;
+        if self.left().is_zero() {
+            return Err(self.too_late().into());
+        }
+        let database = self.at.database.name();
+        let during = if what == COMMIT { During::Commit } else { During::Work };
+        let answer = match timeout_at(self.deadline, step).await {
+            Ok(answer) => answer.map_err(|error| fault(database, &error, during)),
+            Err(_) => {
+                let (kind, outcome) = match during {
+                    During::Work => (StoreErrorKind::NotReady, "nothing was changed"),
+                    During::Commit => {
+                        (StoreErrorKind::Unanswered, "whether it is committed will be told to the next")
+                    }
+                };
+                let text = format!("{database}: no answer within {:?}; {outcome}", self.timeout);
+                Err(StoreError::new(kind, text).into())
+            }
+        }?;
+        pass("after", what).await;
+        Ok(answer)
+    }
+
+    /// One statement that reads, by itself: it holds a connection for as long as that takes.
+    pub(super) async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+        self.step("look", self.at.database.rows(text, args)).await
+    }
+
+    pub(super) async fn begin(&self) -> Result<Open<'_>, Fault> {
+        let work = self.step("begin", self.at.database.begin(self.left())).await?;
+        Ok(Open { call: self, work })
+    }
+}
+
+/// A transaction of a call. Dropped, it is rolled back.
+pub(super) struct Open<'a> {
+    pub(super) call: &'a Call<'a>,
+    work: Work,
+}
+
+impl Open<'_> {
+    /// How many rows were changed.
+    pub(super) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, Fault> {
+        self.call.step("change", self.work.execute(text, args)).await
+    }
+
+    /// A statement that must change this many rows.
+    pub(super) async fn change(&mut self, text: &str, args: &[Arg<'_>], rows: usize) -> Result<(), Fault> {
+        let changed = self.execute(text, args).await?;
+        if changed == rows as u64 {
+            return Ok(());
+        }
+        let what = format_args!("{changed} rows were changed instead of {rows}: its books do not add up");
+        Err(self.call.broken(what).into())
+    }
+
+    pub(super) async fn rows(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+        self.call.step("read", self.work.rows(text, args)).await
+    }
+
+    pub(super) async fn run(&mut self, text: &str) -> Result<(), Fault> {
+        self.call.step("tables", self.work.run(text)).await
+    }
+
+    pub(super) async fn commit(self) -> Result<(), Fault> {
+        self.call.step(COMMIT, self.work.commit()).await
+    }
+}
+
+/// Where a test stops a program, or drops a future.
+#[cfg(feature = "testing")]
+async fn pass(when: &str, what: &str) {
+    crate::testing::stock_step(&format!("{when} {what}"));
+    tokio::task::yield_now().await;
+}
+
+#[cfg(not(feature = "testing"))]
+#[expect(clippy::unused_async, reason = "with the feature `testing` it waits")]
+async fn pass(_when: &str, _what: &str) {}

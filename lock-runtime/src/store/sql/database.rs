@@ -1,0 +1,204 @@
+//! [`Database`] and [`Work`]: the two databases behind one face. What differs between them is here, in [`super::statements`]
+//! and in [`super::classify`].
+
+#[cfg(feature = "sqlite")]
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Row as _;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::{PgPool, PgRow, Postgres};
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
+
+use super::statements::Dialect;
+
+/// Does the same with whichever database it is.
+macro_rules! with {
+    ($of:ident, $value:expr, $inner:pat => $body:expr) => {
+        match $value {
+            #[cfg(feature = "sqlite")]
+            $of::Sqlite($inner) => $body,
+            #[cfg(feature = "postgres")]
+            $of::Postgres($inner) => $body,
+        }
+    };
+}
+
+/// What is bound to a statement.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arg<'a> {
+    Int(i64),
+    Maybe(Option<i64>),
+    Text(&'a str),
+}
+
+impl From<i64> for Arg<'_> {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<Option<i64>> for Arg<'_> {
+    fn from(number: Option<i64>) -> Self {
+        Self::Maybe(number)
+    }
+}
+
+impl<'a> From<&'a str> for Arg<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// A query with its arguments; of which database, the context says.
+macro_rules! query {
+    ($text:expr, $args:expr) => {
+        $args.iter().fold(sqlx::query($text), |query, arg| match *arg {
+            Arg::Int(number) => query.bind(number),
+            Arg::Maybe(number) => query.bind(number),
+            Arg::Text(text) => query.bind(text.to_owned()),
+        })
+    };
+}
+
+/// What a statement answers.
+pub(super) enum Row {
+    #[cfg(feature = "sqlite")]
+    Sqlite(Box<SqliteRow>),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<PgRow>),
+}
+
+impl Row {
+    pub(super) fn int(&self, at: usize) -> Result<i64, sqlx::Error> {
+        with!(Row, self, row => row.try_get(at))
+    }
+
+    pub(super) fn maybe_int(&self, at: usize) -> Result<Option<i64>, sqlx::Error> {
+        with!(Row, self, row => row.try_get(at))
+    }
+
+    pub(super) fn maybe_text(&self, at: usize) -> Result<Option<String>, sqlx::Error> {
+        with!(Row, self, row => row.try_get(at))
+    }
+}
+
+/// A pool of the user's.
+#[derive(Clone)]
+pub(super) enum Database {
+    /// Besides the pool: only one transaction can write, so those of this process take turns here, where they are woken, and
+    /// not at SQLite's busy handler, which sleeps and looks again.
+    #[cfg(feature = "sqlite")]
+    Sqlite((SqlitePool, Arc<tokio::sync::Mutex<()>>)),
+    #[cfg(feature = "postgres")]
+    Postgres(PgPool),
+}
+
+impl Database {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => "SQLite",
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => "PostgreSQL",
+        }
+    }
+
+    pub(super) fn dialect(&self) -> Dialect {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => Dialect::SQLITE,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => Dialect::POSTGRES,
+        }
+    }
+
+    /// One statement that reads, by itself.
+    pub(super) async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
+        Ok(match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite((pool, _)) => {
+                let rows = query!(text, args).fetch_all(pool).await?;
+                rows.into_iter().map(|row| Row::Sqlite(Box::new(row))).collect()
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(pool) => {
+                let rows = query!(text, args).fetch_all(pool).await?;
+                rows.into_iter().map(|row| Row::Postgres(Box::new(row))).collect()
+            }
+        })
+    }
+
+    /// Begins a transaction that writes, and that the database ends by itself when nothing comes for `limit`.
+    pub(super) async fn begin(&self, limit: Duration) -> Result<Work, sqlx::Error> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite((pool, turn)) => {
+                let turn = Arc::clone(turn).lock_owned().await;
+                let pool = pool.clone();
+                // A task, since sqlx 0.8 would leave the transaction open if this future were dropped when SQLite has
+                // begun and sqlx looks whether it has. A `Work` that nobody wants is rolled back.
+                let begun = tokio::spawn(async move { pool.begin_with("BEGIN IMMEDIATE").await });
+                let transaction = begun.await.map_err(|_| sqlx::Error::WorkerCrashed)??;
+                let _ = limit;
+                Ok(Work::Sqlite((transaction, turn)))
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(pool) => {
+                // Who stands still, or cannot be reached, must not keep rows locked, and its COMMIT must not arrive later
+                // than it may. Not `statement_timeout`: that would end a COMMIT's wait for a standby, as a success.
+                let limit = limit.as_millis().clamp(1, i32::MAX as u128);
+                let begin = format!(
+                    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {limit}; \
+                     SET LOCAL idle_in_transaction_session_timeout = {limit}"
+                );
+                Ok(Work::Postgres((pool.begin_with(begin).await?, ())))
+            }
+        }
+    }
+}
+
+/// A transaction that writes. Dropped, it is rolled back, by the time its connection is used again.
+pub(super) enum Work {
+    #[cfg(feature = "sqlite")]
+    Sqlite((sqlx::Transaction<'static, Sqlite>, tokio::sync::OwnedMutexGuard<()>)),
+    #[cfg(feature = "postgres")]
+    Postgres((sqlx::Transaction<'static, Postgres>, ())),
+}
+
+impl Work {
+    /// How many rows were changed.
+    pub(super) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, sqlx::Error> {
+        with!(Work, self, (transaction, _) => {
+            Ok(query!(text, args).execute(&mut **transaction).await?.rows_affected())
+        })
+    }
+
+    /// Whatever statements, without arguments.
+    pub(super) async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
+        with!(Work, self, (transaction, _) => {
+            sqlx::raw_sql(text).execute(&mut **transaction).await?;
+            Ok(())
+        })
+    }
+
+    pub(super) async fn rows(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
+        Ok(match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite((transaction, _)) => {
+                let rows = query!(text, args).fetch_all(&mut **transaction).await?;
+                rows.into_iter().map(|row| Row::Sqlite(Box::new(row))).collect()
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres((transaction, ())) => {
+                let rows = query!(text, args).fetch_all(&mut **transaction).await?;
+                rows.into_iter().map(|row| Row::Postgres(Box::new(row))).collect()
+            }
+        })
+    }
+
+    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
+        with!(Work, self, (transaction, _turn) => transaction.commit().await)
+    }
+}

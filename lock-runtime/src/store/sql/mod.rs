@@ -1,0 +1,130 @@
+//! [`SqlStocks`]: stocks in a database, whose rows are changed under the locks of a manager.
+
+use std::fmt;
+use std::sync::Arc;
+
+mod call;
+mod change;
+mod classify;
+mod database;
+mod records;
+mod settle;
+mod statements;
+mod take;
+
+use call::Call;
+use database::Database;
+use statements::Statements;
+
+use super::server_clock::ServerClock;
+use super::stock::{
+    RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore, Swept,
+    TakeAnswer, TakeRequest,
+};
+use super::{BoxFuture, StoreError};
+use crate::manager::LockManager;
+
+#[doc = include_str!("sql.md")]
+#[derive(Clone)]
+pub struct SqlStocks {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    locks: LockManager,
+    database: Database,
+    sql: Statements,
+    /// What the database's clock says.
+    clock: ServerClock,
+}
+
+impl SqlStocks {
+    /// Stocks in SQLite. Every connection of the pool must reach the same database: `sqlite::memory:` is one for each, so such a
+    /// pool has one connection, which is never closed.
+    #[cfg(feature = "sqlite")]
+    #[must_use]
+    pub fn sqlite(locks: LockManager, pool: sqlx::SqlitePool) -> Self {
+        Self::new(locks, Database::Sqlite((pool, Arc::default())))
+    }
+
+    /// Stocks in PostgreSQL, 9.6 or newer, at the primary.
+    #[cfg(feature = "postgres")]
+    #[must_use]
+    pub fn postgres(locks: LockManager, pool: sqlx::PgPool) -> Self {
+        Self::new(locks, Database::Postgres(pool))
+    }
+
+    fn new(locks: LockManager, database: Database) -> Self {
+        let inner = Inner {
+            locks,
+            sql: Statements::new(database.dialect()),
+            database,
+            clock: ServerClock::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Creates the tables and indexes that are not there. Several processes may do so at the same time.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Denied`](super::StoreErrorKind::Denied) when the user may not; whatever the database says.
+    ///
+    /// # Cancel safety
+    ///
+    /// All of them are created or none.
+    pub async fn create_tables(&self) -> Result<(), StoreError> {
+        self.make_tables().await
+    }
+}
+
+impl fmt::Debug for SqlStocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlStocks").field("database", &self.inner.database.name()).finish_non_exhaustive()
+    }
+}
+
+impl StockStore for SqlStocks {
+    fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move { stocks.make(&call, &segments).await })
+    }
+
+    fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move { stocks.take_units(&request).await })
+    }
+
+    fn settle(&self, request: Arc<SettleRequest>) -> BoxFuture<Result<SettleAnswer, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move { stocks.settle_operation(&request).await })
+    }
+
+    fn restock(&self, request: Arc<RestockRequest>) -> BoxFuture<Result<RestockAnswer, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move { stocks.put_in(&request).await })
+    }
+
+    fn snapshot(&self, call: StockCall) -> BoxFuture<Result<Option<Snapshot>, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move {
+            let call = Call::new(&stocks, &call).await?;
+            call.again(|| call.snapshot()).await
+        })
+    }
+
+    fn rebalance(&self, call: StockCall) -> BoxFuture<Result<Option<()>, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move { stocks.even_out(&call).await })
+    }
+
+    fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move { stocks.change_size(&call, segments).await })
+    }
+
+    fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move { stocks.sweep_stock(&call, limit).await })
+    }
+}

@@ -1,0 +1,162 @@
+//! What the tables say, read: [`Record`], [`Look`].
+
+use super::call::{Call, Fault};
+use super::database::Row;
+use crate::clock::Clock;
+use crate::store::stock::{OperationId, Part, SegmentCounts, Snapshot, State};
+use crate::store::{Few, StoreError, StoreErrorKind};
+
+pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
+    u64::try_from(number).map_err(|_| {
+        StoreError::new(StoreErrorKind::ForeignData, format!("a stock in SQL has the number {number}"))
+    })
+}
+
+/// Of tokens and quantities, which are far below.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The record of an operation.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    /// `None`: it is a restock.
+    pub(super) state: Option<State>,
+    /// It was cancelled before it came.
+    pub(super) never_came: bool,
+    pub(super) reserved: bool,
+    pub(super) quantity: u64,
+    pub(super) parts: Few<Part>,
+    pub(super) deadline: i64,
+    kept_until: Option<i64>,
+}
+
+pub(super) fn letter(state: State) -> &'static str {
+    match state {
+        State::Held => "H",
+        State::Sold => "S",
+        State::Cancelled => "C",
+        State::Expired => "E",
+        State::GivenBack => "B",
+    }
+}
+
+fn write_part(text: &mut String, part: Part) {
+    if !text.is_empty() {
+        text.push(' ');
+    }
+    text.push_str(&format!("{}:{}", part.segment, part.quantity));
+}
+
+pub(super) fn write_parts(parts: &[Part]) -> String {
+    parts.iter().fold(String::new(), |mut text, &part| {
+        write_part(&mut text, part);
+        text
+    })
+}
+
+pub(super) fn read_parts(text: &str) -> Option<Few<Part>> {
+    let part = |word: &str| {
+        let (segment, quantity) = word.split_once(':')?;
+        Some(Part { segment: segment.parse().ok()?, quantity: quantity.parse().ok()? })
+    };
+    text.split_ascii_whitespace().map(part).collect()
+}
+
+impl Record {
+    /// Of the six columns from `at` on; `None` if there is none, or its time is over at `now`.
+    fn read(call: &Call<'_>, row: &Row, at: usize, now: i64) -> Result<Option<Self>, StoreError> {
+        let unreadable = |error| call.unreadable(&error);
+        let Some(state) = row.maybe_text(at).map_err(unreadable)? else { return Ok(None) };
+        let (never_came, state) = match state.as_str() {
+            "H" => (false, Some(State::Held)),
+            "S" => (false, Some(State::Sold)),
+            "C" => (false, Some(State::Cancelled)),
+            "E" => (false, Some(State::Expired)),
+            "B" => (false, Some(State::GivenBack)),
+            "N" => (true, Some(State::Cancelled)),
+            "R" => (false, None),
+            other => return Err(call.broken(format_args!("an operation in the state {other:?}"))),
+        };
+        let parts = row.maybe_text(at + 3).map_err(unreadable)?.unwrap_or_default();
+        let record = Self {
+            state,
+            never_came,
+            reserved: row.int(at + 1).map_err(unreadable)? == 1,
+            quantity: unsigned(row.int(at + 2).map_err(unreadable)?)?,
+            parts: read_parts(&parts)
+                .ok_or_else(|| call.broken(format_args!("an operation with the parts {parts:?}")))?,
+            deadline: row.maybe_int(at + 4).map_err(unreadable)?.unwrap_or_default(),
+            kept_until: row.maybe_int(at + 5).map_err(unreadable)?,
+        };
+        Ok(Some(record).filter(|record| record.kept_until.is_none_or(|until| now < until)))
+    }
+
+    /// That of a statement of its own.
+    pub(super) fn of(call: &Call<'_>, rows: &[Row], now: i64) -> Result<Option<Self>, StoreError> {
+        rows.first().map_or(Ok(None), |row| Self::read(call, row, 0, now))
+    }
+
+    /// SQLite's clock has milliseconds: the last one belongs to the reservation.
+    pub(super) fn is_overdue(&self, now: i64) -> bool {
+        self.state == Some(State::Held) && self.deadline < now
+    }
+}
+
+/// A stock at one moment, and one operation of it.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) now: i64,
+    pub(super) segments: u32,
+    /// What can be taken of each active segment.
+    pub(super) available: Vec<Part>,
+    pub(super) record: Option<Record>,
+}
+
+impl Look {
+    pub(super) fn total(&self) -> u64 {
+        self.available.iter().map(|part| part.quantity).sum()
+    }
+}
+
+impl Call<'_> {
+    /// One statement, and so one moment; `None`: there is no such stock.
+    pub(super) async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {
+        let sent = Clock::Boot.now();
+        let rows = self.rows(&self.at.sql.look, &[self.stock.into(), operation.as_str().into()]).await?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let unreadable = |error| self.unreadable(&error);
+        let now = first.int(0).map_err(unreadable)?;
+        self.observe(now, sent)?;
+        let each = rows.iter().map(|row| {
+            let segment = self.segment(row.int(2).map_err(unreadable)?)?;
+            Ok(Part { segment, quantity: unsigned(row.int(3).map_err(unreadable)?)? })
+        });
+        let available = each.collect::<Result<_, StoreError>>()?;
+        let segments = self.segment(first.int(1).map_err(unreadable)?)?;
+        Ok(Some(Look { now, segments, available, record: Record::read(self, first, 4, now)? }))
+    }
+
+    pub(super) fn segment(&self, number: i64) -> Result<u32, StoreError> {
+        u32::try_from(number).map_err(|_| self.broken(format_args!("a segment {number}")))
+    }
+
+    /// One statement, and so one moment; `None`: there is no such stock.
+    pub(super) async fn snapshot(&self) -> Result<Option<Snapshot>, Fault> {
+        let rows = self.rows(self.at.sql.snapshot, &[self.stock.into()]).await?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let number = |row: &Row, at| unsigned(row.int(at).map_err(|error| self.unreadable(&error))?);
+        let each = rows.iter().map(|row| {
+            let active = number(row, 5)? == 1;
+            let (available, held, sold) = (number(row, 6)?, number(row, 7)?, number(row, 8)?);
+            Ok(SegmentCounts { available, held, sold, active })
+        });
+        Ok(Some(Snapshot {
+            segments: each.collect::<Result<_, StoreError>>()?,
+            in_transit: 0,
+            epoch: number(first, 1)?,
+            initial: number(first, 2)?,
+            restocked: number(first, 3)?,
+        }))
+    }
+}

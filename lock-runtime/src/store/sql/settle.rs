@@ -1,0 +1,246 @@
+//! The ends of operations: confirmed, cancelled, given back, expired. Each is one transaction, and needs no lock of a segment:
+//! the record, locked, says what there is to move, and counts change by differences.
+
+use std::collections::BTreeMap;
+
+use super::SqlStocks;
+use super::call::{Call, Fault, Open};
+use super::database::Arg;
+use super::records::{Record, letter, read_parts, signed, unsigned, write_parts};
+use super::statements::Statements;
+use crate::clock::Clock;
+use crate::store::StoreError;
+use crate::store::stock::{
+    OperationId, Part, Settle, SettleAnswer, SettleRequest, State, StockCall, Swept, next,
+};
+
+/// So many reservations are ended by one transaction.
+const BATCH: u32 = 100;
+
+/// How an operation is to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Asked(Settle),
+    /// Only if it is over.
+    Expire,
+}
+
+impl End {
+    fn next(self, now: Option<State>, overdue: bool) -> Option<State> {
+        match self {
+            Self::Asked(settle) => next(settle, now, overdue),
+            Self::Expire if overdue => Some(State::Expired),
+            Self::Expire => now,
+        }
+    }
+}
+
+/// What of each segment changes, and by how much.
+#[derive(Debug, Default)]
+struct Moves(BTreeMap<u32, [i64; 3]>);
+
+impl Moves {
+    /// The units of a record go from one state to another, in a stock of so many segments.
+    fn add(&mut self, parts: &[Part], from: State, to: State, segments: u32) {
+        for part in parts {
+            let units = signed(part.quantity);
+            let [_, held, sold] = self.0.entry(part.segment).or_default();
+            *(if from == State::Held { held } else { &mut *sold }) -= units;
+            if to == State::Sold {
+                *sold += units;
+                continue;
+            }
+            // Of a retired segment nobody would take them.
+            let home = if part.segment < segments { part.segment } else { part.segment % segments.max(1) };
+            let [available, ..] = self.0.entry(home).or_default();
+            *available += units;
+        }
+    }
+}
+
+/// What a transaction knows of its stock.
+pub(super) struct Stock {
+    pub(super) now: i64,
+    pub(super) segments: u32,
+    /// Ever.
+    pub(super) put_in: u64,
+}
+
+impl SqlStocks {
+    pub(super) async fn settle_operation(&self, request: &SettleRequest) -> Result<SettleAnswer, StoreError> {
+        let call = Call::new(self, &request.call).await?;
+        call.again(|| call.try_to_settle(&request.operation, End::Asked(request.settle))).await
+    }
+
+    /// Ends reservations that are over, and throws away what nobody asks for any more.
+    pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32) -> Result<Swept, StoreError> {
+        let call = Call::new(self, call).await?;
+        let mut swept = Swept::default();
+        while swept.expired < u64::from(limit) {
+            let batch = (u64::from(limit) - swept.expired).min(BATCH.into()) as u32;
+            let (expired, more) = call.again(|| call.expire_some(batch)).await?;
+            swept.expired += expired;
+            swept.more = more;
+            if !more || expired == 0 {
+                break;
+            }
+        }
+        let purged = call.again(|| call.purge(limit)).await?;
+        swept.more |= purged > 0 && purged == u64::from(limit);
+        Ok(swept)
+    }
+}
+
+impl Call<'_> {
+    pub(super) async fn try_to_settle(
+        &self,
+        operation: &OperationId,
+        end: End,
+    ) -> Result<SettleAnswer, Fault> {
+        let mut open = self.begin().await?;
+        let rows = open.rows(&self.at.sql.record, &[self.stock.into(), operation.as_str().into()]).await?;
+        // The time is asked for when the record cannot change any more: what was waited for may have taken long.
+        let Some(mut stock) = open.stock(&self.at.sql.stock).await? else {
+            return Ok(SettleAnswer::Missing);
+        };
+        self.in_time(stock.now)?;
+        let Some(record) = Record::of(self, &rows, stock.now)? else {
+            let Some(now) = end.next(None, false) else { return Ok(SettleAnswer::Unknown) };
+            if !open.note(operation, "N", 0, &[], None, Some(self.retention)).await? {
+                return Err(Fault::crossed());
+            }
+            open.commit().await?;
+            return Ok(SettleAnswer::Known { before: None, now, quantity: 0, reserved: false });
+        };
+        // A restock is nothing that can be sold or cancelled.
+        let Some(before) = record.state else { return Ok(SettleAnswer::Unknown) };
+        let (quantity, reserved) = (record.quantity, record.reserved);
+        let now = end.next(Some(before), record.is_overdue(stock.now)).unwrap_or(before);
+        let answer = SettleAnswer::Known { before: Some(before), now, quantity, reserved };
+        if now == before {
+            return Ok(answer);
+        }
+        if now != State::Sold {
+            // Units go to segments that are active when this is committed.
+            stock = open.stock(&self.at.sql.stock_shared).await?.unwrap_or(stock);
+        }
+        if !open.end(operation, before, now).await? {
+            // The row is locked and as it was read: it is the time that is over.
+            return Err(self.too_late().into());
+        }
+        let mut moves = Moves::default();
+        moves.add(&record.parts, before, now, stock.segments);
+        open.make(&moves).await?;
+        open.commit().await?;
+        Ok(answer)
+    }
+
+    async fn purge(&self, limit: u32) -> Result<u64, Fault> {
+        let mut open = self.begin().await?;
+        let purged = open.execute(&self.at.sql.purge, &[self.stock.into(), i64::from(limit).into()]).await?;
+        open.commit().await?;
+        Ok(purged)
+    }
+
+    /// How many there were, and whether there are more.
+    async fn expire_some(&self, limit: u32) -> Result<(u64, bool), Fault> {
+        let mut open = self.begin().await?;
+        let args = [self.stock.into(), (i64::from(limit) + 1).into()];
+        let rows = open.rows(&self.at.sql.overdue, &args).await?;
+        let more = rows.len() > limit as usize;
+        let mut over = Vec::with_capacity(rows.len());
+        for row in rows.iter().take(limit as usize) {
+            let text = |at| row.maybe_text(at).map_err(|error| self.unreadable(&error));
+            let (operation, parts) = (text(0)?.unwrap_or_default(), text(1)?.unwrap_or_default());
+            let parts = read_parts(&parts).ok_or_else(|| self.broken(format_args!("parts {parts:?}")))?;
+            over.push((operation, parts));
+        }
+        if over.is_empty() {
+            return Ok((0, false));
+        }
+        let Some(stock) = open.stock(&self.at.sql.stock_shared).await? else { return Ok((0, false)) };
+        self.in_time(stock.now)?;
+        let mut moves = Moves::default();
+        let mut args: Vec<Arg<'_>> = vec![self.stock.into(), self.retention.into()];
+        for (operation, parts) in &over {
+            args.push(operation.as_str().into());
+            moves.add(parts, State::Held, State::Expired, stock.segments);
+        }
+        open.change(&self.at.sql.expire(over.len()), &args, over.len()).await?;
+        open.make(&moves).await?;
+        open.commit().await?;
+        Ok((over.len() as u64, more))
+    }
+}
+
+impl Open<'_> {
+    /// The stock's own row; `statement` says how it is locked.
+    pub(super) async fn stock(&mut self, statement: &str) -> Result<Option<Stock>, Fault> {
+        let sent = Clock::Boot.now();
+        let rows = self.rows(statement, &[self.call.stock.into()]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let number = |at| row.int(at).map_err(|error| self.call.unreadable(&error));
+        let now = number(0)?;
+        self.call.observe(now, sent)?;
+        let segments = self.call.segment(number(1)?)?;
+        Ok(Some(Stock { now, segments, put_in: unsigned(number(2)?)? }))
+    }
+
+    /// Makes the record of an operation; `false` when there is one, or it is too late.
+    pub(super) async fn note(
+        &mut self,
+        operation: &OperationId,
+        state: &str,
+        quantity: u64,
+        parts: &[Part],
+        hold: Option<i64>,
+        kept: Option<i64>,
+    ) -> Result<bool, Fault> {
+        let parts = write_parts(parts);
+        let args = [
+            self.call.stock.into(),
+            operation.as_str().into(),
+            state.into(),
+            i64::from(hold.is_some()).into(),
+            signed(quantity).into(),
+            parts.as_str().into(),
+            hold.into(),
+            kept.into(),
+            self.call.latest().into(),
+        ];
+        Ok(self.execute(&self.call.at.sql.note, &args).await? == 1)
+    }
+
+    async fn end(&mut self, operation: &OperationId, before: State, now: State) -> Result<bool, Fault> {
+        let args = [
+            self.call.stock.into(),
+            operation.as_str().into(),
+            letter(before).into(),
+            letter(now).into(),
+            self.call.retention.into(),
+            self.call.latest().into(),
+        ];
+        Ok(self.execute(&self.call.at.sql.end, &args).await? == 1)
+    }
+
+    async fn make(&mut self, Moves(moves): &Moves) -> Result<(), Fault> {
+        let shifts: Vec<_> = moves
+            .iter()
+            .map(|(&segment, &[available, held, sold])| [segment.into(), available, held, sold])
+            .collect();
+        if shifts.len() > 1 {
+            // One statement locks rows in whatever order; this one locks them in theirs.
+            self.rows(&self.call.at.sql.segments, &[self.call.stock.into()]).await?;
+        }
+        self.shift(&shifts).await
+    }
+
+    pub(super) async fn shift(&mut self, shifts: &[[i64; 4]]) -> Result<(), Fault> {
+        if shifts.is_empty() {
+            return Ok(());
+        }
+        let mut args: Vec<Arg<'_>> = vec![self.call.stock.into()];
+        args.extend(shifts.iter().flatten().map(|&number| Arg::Int(number)));
+        self.change(&Statements::shift(shifts.len()), &args, shifts.len()).await
+    }
+}

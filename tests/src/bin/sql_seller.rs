@@ -1,0 +1,61 @@
+//! A process that sells from a stock in SQL, and may die in the middle of it.
+//!
+//! - `sql_seller <database> <locks> deed <stock> <deed> <step>`: does the [`Deed`] and says `done`, unless it comes to this step: there
+//!   it ends itself by SIGKILL.
+//! - `sql_seller <database> <locks> sell <stock> <name> <attempts>`: sells that often, one to three units each time, and says
+//!   `sold <units>`.
+//!
+//! `<database>` is `sqlite:<file>` or `postgres://…`, `<locks>` what a `LockManager` connects to.
+#![allow(clippy::print_stdout, reason = "answers go to stdout")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lock_runtime::LockManager;
+use lock_runtime::segmented::StockError;
+use lock_runtime::testing::on_stock_step;
+use lock_tests::stock_sql::{Deed, PATIENCE, open, stock};
+
+#[tokio::main]
+async fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [database, locks, what, name, rest @ ..] = &args[..] else { panic!("see the head of this file") };
+    let locks = LockManager::connect(locks).await.unwrap();
+    let stocks = open(database, &locks, 4).await;
+    let stock = stock(&stocks, name);
+    match (what.as_str(), rest) {
+        ("deed", [deed, last]) => {
+            let (deed, last): (Deed, u64) = (deed.parse().unwrap(), last.parse().unwrap());
+            let steps = AtomicU64::new(0);
+            on_stock_step(move |_| {
+                if steps.fetch_add(1, Ordering::Relaxed) == last {
+                    let own = rustix::process::getpid();
+                    rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
+                    // The signal may come a moment later, and nothing is to be done meanwhile.
+                    loop {
+                        std::thread::park();
+                    }
+                }
+            });
+            deed.act(&stock).await.unwrap();
+            println!("done");
+        }
+        ("sell", [own, attempts]) => {
+            let mut sold = 0;
+            for attempt in 0..attempts.parse::<u64>().unwrap() {
+                let quantity = attempt % 3 + 1;
+                loop {
+                    match stock.take(format!("{own}:{attempt}"), quantity).await {
+                        Ok(_) => sold += quantity,
+                        Err(StockError::SoldOut { .. }) => {}
+                        Err(StockError::Contended { .. }) => continue,
+                        Err(error) => panic!("{error}"),
+                    }
+                    break;
+                }
+            }
+            println!("sold {sold}");
+        }
+        _ => panic!("see the head of this file"),
+    }
+    locks.shutdown(PATIENCE).await.unwrap();
+}

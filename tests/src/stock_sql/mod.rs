@@ -1,0 +1,268 @@
+//! Stocks in SQL: databases for tests, and what every database has to stand, to be run on each.
+
+pub mod scenarios;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::pin::pin;
+use std::str::FromStr;
+use std::sync::Once;
+use std::task::Poll;
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+use lock_runtime::segmented::{SegmentedStock, SqlStocks, StockError};
+use lock_runtime::testing::on_stock_step;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+
+use crate::eventually;
+
+/// Longer than any test takes, so that only what is broken ends by time.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `sqlite:<folder>/stock.db`.
+#[must_use]
+pub fn sqlite_in(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("stock.db").display())
+}
+
+/// Opens the stocks of a database, `sqlite:<file>` or `postgres://…`, with at most so many connections.
+///
+/// # Panics
+///
+/// When it cannot be opened.
+pub async fn open(url: &str, locks: &LockManager, connections: u32) -> SqlStocks {
+    if url.starts_with("postgres:") {
+        let pool = PgPoolOptions::new().max_connections(connections).connect_lazy(url).unwrap();
+        return SqlStocks::postgres(locks.clone(), pool);
+    }
+    let options = SqliteConnectOptions::from_str(url)
+        .unwrap()
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(Duration::from_secs(20));
+    let pool = SqlitePoolOptions::new().max_connections(connections).connect_with(options).await.unwrap();
+    SqlStocks::sqlite(locks.clone(), pool)
+}
+
+/// A stock on it that has all the time it needs.
+#[must_use]
+pub fn stock(stocks: &SqlStocks, name: &str) -> SegmentedStock {
+    SegmentedStock::on(std::sync::Arc::new(stocks.clone()), name).timeout(PATIENCE)
+}
+
+/// One operation of each kind, on a stock of 30 units in 3 segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// A sale from one segment.
+    Take,
+    /// One from all segments.
+    Merge,
+    /// A reservation from all segments.
+    ReserveMerged,
+    /// Of such a reservation.
+    Confirm,
+    /// Of such a reservation.
+    Cancel,
+    /// Of something that has not come yet.
+    CancelEarly,
+    /// Of a sale from all segments.
+    GiveBack,
+    /// Of 10 units.
+    Restock,
+    /// Of what is not even.
+    Rebalance,
+    /// To 2 segments.
+    Shrink,
+    /// To 5 segments.
+    Grow,
+    /// Of a reservation that is over.
+    Sweep,
+}
+
+impl Deed {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Take,
+        Self::Merge,
+        Self::ReserveMerged,
+        Self::Confirm,
+        Self::Cancel,
+        Self::CancelEarly,
+        Self::GiveBack,
+        Self::Restock,
+        Self::Rebalance,
+        Self::Shrink,
+        Self::Grow,
+        Self::Sweep,
+    ];
+
+    /// As [`FromStr`] reads it.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// What was there before it.
+    ///
+    /// # Panics
+    ///
+    /// When the stock refuses.
+    pub async fn prepare(self, stock: &SegmentedStock) {
+        assert!(stock.initialize(30, 3).await.unwrap());
+        match self {
+            Self::Confirm | Self::Cancel => {
+                stock.reserve("op", 25, PATIENCE * 10).await.unwrap();
+            }
+            Self::GiveBack => {
+                stock.take("op", 25).await.unwrap();
+            }
+            Self::Rebalance | Self::Shrink | Self::Grow => {
+                stock.take("before", 9).await.unwrap();
+            }
+            Self::Sweep => {
+                stock.reserve("over", 25, Duration::from_millis(1)).await.unwrap();
+                // Until the database's clock has passed its end.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Self::Take | Self::Merge | Self::ReserveMerged | Self::CancelEarly | Self::Restock => {}
+        }
+        let snapshot = stock.snapshot().await.unwrap();
+        let [before, _] = self.counts();
+        assert_eq!([snapshot.available(), snapshot.held(), snapshot.sold()], before, "{self:?}");
+    }
+
+    /// Does it, once or again.
+    ///
+    /// # Errors
+    ///
+    /// Those of the stock.
+    pub async fn act(self, stock: &SegmentedStock) -> Result<(), StockError> {
+        match self {
+            Self::Take => stock.take("op", 7).await.map(drop),
+            Self::Merge => stock.take("op", 25).await.map(drop),
+            Self::ReserveMerged => stock.reserve("op", 25, PATIENCE * 10).await.map(drop),
+            Self::Confirm => stock.confirm("op").await,
+            Self::Cancel | Self::CancelEarly => stock.cancel("op").await,
+            Self::GiveBack => stock.give_back("op").await,
+            Self::Restock => stock.restock("op", 10).await,
+            Self::Rebalance => stock.rebalance().await,
+            Self::Shrink => stock.resize(2).await,
+            Self::Grow => stock.resize(5).await,
+            Self::Sweep => stock.sweep(10).await.map(drop),
+        }
+    }
+
+    /// Available, held and sold before and after it.
+    fn counts(self) -> [[u64; 3]; 2] {
+        match self {
+            Self::Take => [[30, 0, 0], [23, 0, 7]],
+            Self::Merge => [[30, 0, 0], [5, 0, 25]],
+            Self::ReserveMerged => [[30, 0, 0], [5, 25, 0]],
+            Self::Confirm => [[5, 25, 0], [5, 0, 25]],
+            Self::Cancel | Self::Sweep => [[5, 25, 0], [30, 0, 0]],
+            Self::CancelEarly => [[30, 0, 0]; 2],
+            Self::GiveBack => [[5, 0, 25], [30, 0, 0]],
+            Self::Restock => [[30, 0, 0], [40, 0, 0]],
+            Self::Rebalance | Self::Shrink | Self::Grow => [[21, 0, 9]; 2],
+        }
+    }
+
+    /// It was begun, and nobody knows whether it was done: it was or it was not; and is, once, after it is sent again.
+    ///
+    /// # Panics
+    ///
+    /// When it was done by half, or twice.
+    pub async fn is_settled_by_the_same_again(self, stock: &SegmentedStock, when: &str) {
+        let counts = async || {
+            let snapshot = stock.snapshot().await.unwrap();
+            assert!(snapshot.balances(), "{self:?} {when}: {snapshot:?}");
+            ([snapshot.available(), snapshot.held(), snapshot.sold()], snapshot)
+        };
+        let [before, after] = self.counts();
+        let (found, snapshot) = counts().await;
+        assert!(found == before || found == after, "{self:?} {when}: {snapshot:?}");
+        if self == Self::Sweep {
+            // What somebody else ends just now is left to him; a server may notice a little later that he is dead.
+            let swept = async || {
+                self.act(stock).await.unwrap();
+                counts().await.0 == after
+            };
+            eventually(swept, PATIENCE).await;
+        }
+        for _ in 0..2 {
+            if let Err(error) = self.act(stock).await {
+                panic!("{self:?} {when}: {error}");
+            }
+            let (found, snapshot) = counts().await;
+            assert_eq!(found, after, "{self:?} {when}: {snapshot:?}");
+            let active: Vec<_> = snapshot.segments.iter().filter(|segment| segment.active).collect();
+            match self {
+                Self::Shrink => assert_eq!(active.len(), 2, "{when}: {snapshot:?}"),
+                Self::Grow => assert_eq!(active.len(), 5, "{when}: {snapshot:?}"),
+                Self::Rebalance => assert!(active.iter().all(|it| it.available == 7), "{when}: {snapshot:?}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl FromStr for Deed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|deed| deed.name() == text).ok_or_else(|| format!("no deed {text}"))
+    }
+}
+
+type Step = Box<dyn FnMut(&str)>;
+
+thread_local! {
+    static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
+}
+
+/// While `work` is polled on this thread, `step` is told of the steps of operations on stocks.
+pub async fn with_steps<F: Future>(step: impl FnMut(&str) + 'static, work: F) -> F::Output {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        on_stock_step(|name| {
+            // Taken out: a step may take steps itself.
+            if let Some(mut step) = STEP.take() {
+                step(name);
+                STEP.set(Some(step));
+            }
+        });
+    });
+    let mut step: Option<Step> = Some(Box::new(step));
+    let mut work = pin!(work);
+    std::future::poll_fn(|cx| {
+        let outer = STEP.replace(step.take());
+        let polled = work.as_mut().poll(cx);
+        step = STEP.replace(outer);
+        polled
+    })
+    .await
+}
+
+/// Polls `work` until its step number `at`, counted from 0, and then so many times more, and drops it; `true` when it has ended
+/// before.
+pub async fn drop_at<F: Future>(at: u64, more: u32, work: F) -> bool {
+    let count = std::rc::Rc::new(std::cell::Cell::new(0));
+    let counter = std::rc::Rc::clone(&count);
+    let mut work = Box::pin(with_steps(move |_| counter.set(counter.get() + 1), work));
+    let mut left = more;
+    std::future::poll_fn(|cx| {
+        if count.get() > at {
+            if left == 0 {
+                return Poll::Ready(false);
+            }
+            left -= 1;
+        }
+        if work.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        if count.get() > at && left == 0 { Poll::Ready(false) } else { Poll::Pending }
+    })
+    .await
+}

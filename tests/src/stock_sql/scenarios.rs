@@ -1,0 +1,403 @@
+//! What every database has to stand. `url` is that of a new one, to which [`open`] connects.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_runtime::segmented::{OperationId, Part, SegmentedStock, SqlStocks, StockError, StockStore};
+use lock_runtime::store::stock::{MAX_QUANTITY, StockCall, TakeAnswer, TakeRequest};
+use lock_runtime::testing::{leftovers, lose, memory_manager};
+use lock_runtime::{FencingToken, LockKey, LockManager};
+
+use super::{Deed, PATIENCE, drop_at, open, stock, with_steps};
+use crate::dice::Dice;
+use crate::{Helper, RedisServer, eventually};
+
+async fn start(url: &str, connections: u32) -> (LockManager, SqlStocks) {
+    let locks = LockManager::connect("memory:").await.unwrap();
+    let stocks = open(url, &locks, connections).await;
+    stocks.create_tables().await.unwrap();
+    (locks, stocks)
+}
+
+/// A hundred units, and ten thousand who want one, through as many connections as are given.
+pub async fn a_hundred_units_are_sold_once(url: &str, connections: u32) {
+    let (locks, stocks) = start(url, connections).await;
+    let stock = stock(&stocks, "hot");
+    assert!(stock.initialize(100, 10).await.unwrap());
+    let sold = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..8)
+        .map(|task| {
+            let (stock, sold) = (stock.clone(), Arc::clone(&sold));
+            tokio::spawn(async move {
+                for attempt in 0..1250 {
+                    loop {
+                        match stock.take(format!("{task}:{attempt}"), 1).await {
+                            Ok(_) => {
+                                sold.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Err(StockError::SoldOut { available: 0, .. }) => {}
+                            Err(StockError::Contended { .. }) => continue,
+                            Err(error) => panic!("{error}"),
+                        }
+                        break;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let snapshot = stock.snapshot().await.unwrap();
+    assert_eq!(sold.load(Ordering::Relaxed), 100);
+    assert_eq!((snapshot.available(), snapshot.held(), snapshot.sold()), (0, 0, 100), "{snapshot:?}");
+    eventually(async || leftovers(&locks).keys == 0, PATIENCE).await;
+}
+
+/// Every kind of operation, dropped at each of its steps, and while what comes next is on its way.
+pub async fn a_dropped_future_has_done_all_or_nothing(url: &str) {
+    // One connection: a transaction that was left open would keep everybody out.
+    let (locks, stocks) = start(url, 1).await;
+    for deed in Deed::ALL {
+        for more in 0..3 {
+            for step in 0.. {
+                let stock = stock(&stocks, &format!("{}:{step}:{more}", deed.name()));
+                deed.prepare(&stock).await;
+                let has_ended = drop_at(step, more, deed.act(&stock)).await;
+                deed.is_settled_by_the_same_again(&stock, &format!("dropped at step {step} + {more}")).await;
+                if has_ended {
+                    assert!(step > 5, "{deed:?} has steps");
+                    break;
+                }
+            }
+        }
+    }
+    eventually(async || leftovers(&locks).keys == 0, PATIENCE).await;
+}
+
+/// A seller that is killed at each step of every kind of operation.
+pub async fn a_killed_seller_leaves_all_or_nothing(url: &str, seller: &str) {
+    let redis = RedisServer::start();
+    let locks = LockManager::connect(redis.url()).await.unwrap();
+    let stocks = open(url, &locks, 2).await;
+    stocks.create_tables().await.unwrap();
+    for deed in Deed::ALL {
+        for step in 0.. {
+            let name = format!("{}:{step}", deed.name());
+            let stock = stock(&stocks, &name);
+            deed.prepare(&stock).await;
+            let step_text = step.to_string();
+            let args = [url, &redis.url(), "deed", &name, &deed.name(), &step_text];
+            let mut helper = Helper::spawn(seller, args);
+            let status = helper.process().wait(PATIENCE);
+            // What it has locked is free when its leases are over; the test does not wait for that.
+            for segment in 0..5 {
+                locks.force_release(format!("{name}:{segment}")).await.unwrap();
+            }
+            deed.is_settled_by_the_same_again(&stock, &format!("killed at step {step}")).await;
+            if status.success() {
+                assert_eq!(helper.line(PATIENCE), "done");
+                assert!(step > 5, "{deed:?} has steps");
+                break;
+            }
+        }
+    }
+}
+
+/// Two processes sell what does not suffice for both.
+pub async fn two_processes_sell_each_unit_once(url: &str, seller: &str) {
+    let redis = RedisServer::start();
+    let locks = LockManager::connect(redis.url()).await.unwrap();
+    let stocks = open(url, &locks, 2).await;
+    stocks.create_tables().await.unwrap();
+    let stock = stock(&stocks, "rivals");
+    assert!(stock.initialize(100, 7).await.unwrap());
+    let mut rivals =
+        ["a", "b"].map(|name| Helper::spawn(seller, [url, &redis.url(), "sell", "rivals", name, "100"]));
+    // Segments come and go meanwhile.
+    for segments in [3, 9, 2, 7] {
+        stock.resize(segments).await.unwrap();
+        stock.rebalance().await.unwrap();
+    }
+    let sold = rivals.each_mut().map(|rival| {
+        let line = rival.line(PATIENCE);
+        line.strip_prefix("sold ").unwrap().parse::<u64>().unwrap()
+    });
+    rivals.into_iter().for_each(|rival| rival.finish(PATIENCE));
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances());
+    assert_eq!((snapshot.available(), snapshot.sold()), (0, 100), "{sold:?}, {snapshot:?}");
+    assert_eq!(sold.iter().sum::<u64>(), 100);
+}
+
+fn request(name: &str, operation: &str, quantity: u64, token: FencingToken) -> Arc<TakeRequest> {
+    let call = StockCall::new(LockKey::new(name).unwrap(), PATIENCE, PATIENCE);
+    let operation = OperationId::new(operation).unwrap();
+    Arc::new(TakeRequest { call, operation, quantity, hold: None, first: 0, only: Some((0, Some(token))) })
+}
+
+/// A holder that was away comes back with its token when others have sold.
+pub async fn an_older_token_is_refused(url: &str) {
+    let (locks, stocks) = start(url, 2).await;
+    let stock = stock(&stocks, "fenced");
+    stock.initialize(30, 1).await.unwrap();
+    let shelf = locks.segmented("fenced", 1);
+    let old = shelf.acquire(0).await.unwrap();
+    let (token, taken) = (old.fencing_token(), vec![Part { segment: 0, quantity: 2 }]);
+    let first = stocks.take(request("fenced", "first", 2, token)).await.unwrap();
+    assert!(matches!(first, TakeAnswer::Done { parts, repeated: false, .. } if parts == taken));
+    // Its lease is over, and somebody else sells.
+    locks.force_release("fenced:0").await.unwrap();
+    stock.take("other", 1).await.unwrap();
+    assert_eq!(stocks.take(request("fenced", "late", 2, token)).await.unwrap(), TakeAnswer::Stale);
+    let again = stocks.take(request("fenced", "first", 2, token)).await.unwrap();
+    assert!(matches!(again, TakeAnswer::Done { repeated: true, .. }), "{again:?}");
+    assert_eq!(stock.snapshot().await.unwrap().sold(), 3);
+    drop(old);
+    stock.take("late", 2).await.unwrap();
+}
+
+/// A sale whose lock is lost under it.
+pub async fn a_sale_without_its_lock_changes_nothing(url: &str) {
+    let (locks, stocks) = start(url, 2).await;
+    for (name, wanted, key) in [("one", 5, "one:0"), ("merge", 25, "merge:2")] {
+        let segments = if name == "one" { 1 } else { 3 };
+        let stock = stock(&stocks, name);
+        stock.initialize(30, segments).await.unwrap();
+        let (before, mut commits) = (stock.snapshot().await.unwrap(), 0);
+        let manager = locks.clone();
+        let step = move |step: &str| {
+            if step == "after begin" {
+                commits += 1;
+                assert_eq!(commits, 1);
+                assert!(lose(&manager, key));
+            }
+        };
+        let error = with_steps(step, stock.take("op", wanted)).await.unwrap_err();
+        assert!(matches!(error, StockError::Stale { .. }), "{error}");
+        assert!(error.is_retryable());
+        assert_eq!(stock.snapshot().await.unwrap(), before);
+        assert!(!stock.take("op", wanted).await.unwrap().is_repeated());
+    }
+}
+
+/// It takes several segments, and a lock that is held elsewhere keeps it waiting, all in the time of one call.
+pub async fn a_merge_waits_for_locks_within_its_time(url: &str) {
+    let (locks, stocks) = start(url, 1).await;
+    let stock = stock(&stocks, "merged");
+    stock.initialize(30, 3).await.unwrap();
+    let other = locks.segmented("merged", 3).acquire(1).await.unwrap();
+    let hasty = stock.clone().timeout(Duration::from_millis(200));
+    let error = hasty.take("op", 25).await.unwrap_err();
+    assert!(matches!(error, StockError::Contended { .. }), "{error}");
+    assert_eq!(stock.available().await.unwrap(), 30);
+    let (taken, ()) = tokio::join!(stock.take("op", 25), async {
+        eventually(async || locks.status("merged:0").await.unwrap().is_locked(), PATIENCE).await;
+        // The only connection is free meanwhile.
+        assert_eq!(stock.available().await.unwrap(), 30);
+        other.release().await.unwrap();
+    });
+    let taken = taken.unwrap();
+    assert!(taken.is_merged());
+    assert_eq!(taken.parts().iter().map(|part| part.quantity).sum::<u64>(), 25);
+    let error = stock.take("more", 6).await.unwrap_err();
+    assert!(matches!(error, StockError::SoldOut { available: 5, .. }), "{error}");
+    eventually(async || leftovers(&locks).keys == 0, PATIENCE).await;
+}
+
+/// The process stands still between two statements until it is too late.
+pub async fn what_comes_too_late_changes_nothing(url: &str) {
+    let (_locks, stocks) = start(url, 1).await;
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    for deed in Deed::ALL {
+        for (name, at) in [("begin", "after begin"), ("commit", "before commit")] {
+            let name = format!("{}:{name}", deed.name());
+            let patient = stock(&stocks, &name);
+            deed.prepare(&patient).await;
+            let before = patient.snapshot().await.unwrap();
+            let stopped = std::rc::Rc::new(std::cell::Cell::new(false));
+            let stop = std::rc::Rc::clone(&stopped);
+            let step = move |step: &str| {
+                if step == at && !stop.replace(true) {
+                    std::thread::sleep(TIMEOUT * 2);
+                }
+            };
+            let hasty = patient.clone().timeout(TIMEOUT);
+            let result = with_steps(step, deed.act(&hasty)).await;
+            if stopped.get() {
+                let error = result.unwrap_err();
+                assert!(
+                    matches!(&error, StockError::Unavailable { cause, .. } if !cause.outcome_unknown()),
+                    "{deed:?}: {error}"
+                );
+                assert_eq!(patient.snapshot().await.unwrap(), before, "{deed:?}");
+            }
+            deed.is_settled_by_the_same_again(&patient, "after it was too late").await;
+        }
+    }
+}
+
+/// The texts of mistakes say what to do.
+pub async fn mistakes_are_told(url: &str) {
+    let locks = memory_manager();
+    let stocks = open(url, &locks, 3).await;
+    let stock = stock(&stocks, "stock");
+    let error = stock.take("op", 1).await.unwrap_err();
+    assert!(error.to_string().contains("create_tables"), "{error}");
+    let made = tokio::join!(stocks.create_tables(), stocks.create_tables(), stocks.create_tables());
+    for made in [made.0, made.1, made.2] {
+        made.unwrap();
+    }
+    assert!(matches!(stock.take("op", 1).await, Err(StockError::Missing { .. })));
+    assert!(matches!(stock.confirm("op").await, Err(StockError::Missing { .. })));
+    assert!(matches!(stock.restock("op", 1).await, Err(StockError::Missing { .. })));
+    assert!(matches!(stock.resize(3).await, Err(StockError::Missing { .. })));
+    assert!(matches!(stock.rebalance().await, Err(StockError::Missing { .. })));
+    assert!(matches!(stock.snapshot().await, Err(StockError::Missing { .. })));
+    stock.sweep(10).await.unwrap();
+    assert!(stock.initialize(MAX_QUANTITY, 1024).await.unwrap());
+    assert!(!stock.initialize(5, 1).await.unwrap());
+    assert!(matches!(stock.restock("op", 1).await, Err(StockError::Misconfigured { .. })));
+    stock.take("all", MAX_QUANTITY).await.unwrap();
+    assert_eq!(stock.snapshot().await.unwrap().sold(), MAX_QUANTITY);
+    let replicated =
+        stock.clone().replication(lock_runtime::Replication::at_least(1, Duration::from_secs(1)));
+    let error = replicated.take("op", 1).await.unwrap_err();
+    assert!(error.to_string().contains("synchronous_commit"), "{error}");
+    assert!(!error.is_retryable());
+}
+
+/// Nobody has to sweep.
+pub async fn reservations_end_by_the_databases_clock(url: &str) {
+    let (_locks, stocks) = start(url, 2).await;
+    let stock = stock(&stocks, "reserved");
+    stock.initialize(1000, 3).await.unwrap();
+    let hold = Duration::from_millis(20);
+    stock.reserve("held", 500, hold).await.unwrap();
+    stock.reserve("seen", 400, hold).await.unwrap();
+    tokio::time::sleep(hold * 2).await;
+    assert!(matches!(stock.confirm("seen").await, Err(StockError::Expired { .. })));
+    assert!(matches!(stock.reserve("seen", 400, hold).await, Err(StockError::Expired { .. })));
+    assert_eq!(stock.snapshot().await.unwrap().held(), 500, "nobody has looked at it");
+    assert!(matches!(stock.reserve("held", 500, hold).await, Err(StockError::Expired { .. })));
+    assert_eq!(stock.available().await.unwrap(), 1000);
+    for operation in 0..250_u64 {
+        stock.reserve(operation, 1, hold).await.unwrap();
+    }
+    stock.reserve("later", 1, PATIENCE).await.unwrap();
+    tokio::time::sleep(hold * 2).await;
+    let first = stock.sweep(120).await.unwrap();
+    assert_eq!((first.expired, first.more), (120, true));
+    let second = stock.sweep(1000).await.unwrap();
+    assert_eq!((second.expired, second.more), (130, false));
+    let snapshot = stock.snapshot().await.unwrap();
+    assert_eq!((snapshot.available(), snapshot.held()), (999, 1));
+}
+
+/// And an id is a new one then, swept or not.
+pub async fn records_whose_time_is_over_are_thrown_away(url: &str) {
+    let (_locks, stocks) = start(url, 2).await;
+    let retention = Duration::from_millis(50);
+    let stock = stock(&stocks, "short").retention(retention);
+    stock.initialize(1000, 3).await.unwrap();
+    stock.take("sold", 10).await.unwrap();
+    stock.cancel("never").await.unwrap();
+    stock.restock("more", 5).await.unwrap();
+    tokio::time::sleep(retention * 2).await;
+    assert!(matches!(stock.give_back("sold").await, Err(StockError::UnknownOperation { .. })));
+    assert!(!stock.take("sold", 7).await.unwrap().is_repeated());
+    assert!(!stock.take("never", 3).await.unwrap().is_repeated());
+    stock.restock("more", 6).await.unwrap();
+    stock.cancel("never again").await.unwrap();
+    tokio::time::sleep(retention * 2).await;
+    stock.cancel("never again").await.unwrap();
+    tokio::time::sleep(retention * 2).await;
+    assert_eq!(records(url).await, 4);
+    assert!(stock.sweep(3).await.unwrap().more);
+    assert_eq!(records(url).await, 1);
+    assert!(!stock.sweep(3).await.unwrap().more);
+    assert_eq!(records(url).await, 0);
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances());
+    assert_eq!((snapshot.available(), snapshot.sold()), (1011 - 20, 20));
+}
+
+/// All kinds of operations from several tasks, none of which has the lock of another's rows for what it changes but sales.
+pub async fn everything_at_once_adds_up(url: &str) {
+    const TASKS: u64 = 4;
+    let (locks, stocks) = start(url, 4).await;
+    let stock = stock(&stocks, "busy");
+    stock.initialize(200, 5).await.unwrap();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let stock = stock.clone();
+            tokio::spawn(async move { work(&stock, task).await })
+        })
+        .collect();
+    let (mut sold, mut put_in) = (0, 200);
+    for task in tasks {
+        let books = task.await.unwrap();
+        (sold, put_in) = (sold + books.0, put_in + books.1);
+    }
+    // Whatever is reserved still is over.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    while stock.sweep(7).await.unwrap().more {}
+    let snapshot = stock.snapshot().await.unwrap();
+    assert!(snapshot.balances(), "{snapshot:?}");
+    assert_eq!(snapshot.initial + snapshot.restocked, put_in);
+    assert_eq!((snapshot.held(), snapshot.sold()), (0, sold), "{snapshot:?}");
+    eventually(async || leftovers(&locks).keys == 0, PATIENCE).await;
+}
+
+/// A task's own books: what it has sold, and what it has put in.
+async fn work(stock: &SegmentedStock, task: u64) -> (u64, u64) {
+    let mut dice = Dice::new(task);
+    let (mut sold, mut put_in) = (0, 0);
+    // Its sales that were not given back, with their quantities.
+    let mut sales: Vec<(String, u64)> = Vec::new();
+    for number in 0..150 {
+        let (id, quantity) = (format!("{task}:{number}"), 1 + dice.below(60));
+        let result = match dice.below(12) {
+            0..=3 => stock.take(&id, quantity).await.map(|_| {
+                sold += quantity;
+                sales.push((id, quantity));
+            }),
+            4..=6 => match stock.reserve(&id, quantity, Duration::from_millis(1 + dice.below(10))).await {
+                Ok(_) if dice.below(3) == 0 => stock.cancel(&id).await,
+                Ok(_) => stock.confirm(&id).await.map(|()| {
+                    sold += quantity;
+                    sales.push((id, quantity));
+                }),
+                Err(error) => Err(error),
+            },
+            7 | 8 => match sales.pop() {
+                None => Ok(()),
+                Some((id, quantity)) => stock.give_back(id).await.map(|()| sold -= quantity),
+            },
+            9 => stock.sweep(3).await.map(drop),
+            10 => stock.resize(1 + dice.below(7) as u32).await,
+            _ if dice.below(2) == 0 => stock.rebalance().await,
+            _ => stock.restock(&id, 5).await.map(|()| put_in += 5),
+        };
+        match result {
+            Ok(())
+            | Err(StockError::SoldOut { .. } | StockError::Contended { .. } | StockError::Expired { .. }) => {
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    (sold, put_in)
+}
+
+/// How many records of operations there are.
+async fn records(url: &str) -> i64 {
+    let count = "SELECT COUNT(*) FROM lock_stock_operation";
+    if url.starts_with("postgres:") {
+        let pool = sqlx::PgPool::connect(url).await.unwrap();
+        sqlx::query_scalar(count).fetch_one(&pool).await.unwrap()
+    } else {
+        let pool = sqlx::SqlitePool::connect(url).await.unwrap();
+        sqlx::query_scalar(count).fetch_one(&pool).await.unwrap()
+    }
+}

@@ -1,0 +1,245 @@
+//! Stocks in PostgreSQL: `cargo xtask test --only postgres`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_runtime::segmented::StockError;
+use lock_runtime::store::StoreErrorKind;
+use lock_runtime::testing::memory_manager;
+use lock_tests::stock_model::check_on;
+use lock_tests::stock_sql::{Deed, PATIENCE, open, scenarios, stock, with_steps};
+use lock_tests::{Offset, PostgresServer, ServerClock, eventually};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+const SELLER: &str = env!("CARGO_BIN_EXE_sql_seller");
+
+/// The same on a server of its own.
+macro_rules! on_postgres {
+    ($($name:ident($($arg:expr),*);)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let server = PostgresServer::start();
+            scenarios::$name(&server.url() $(, $arg)*).await;
+        }
+    )*};
+}
+
+on_postgres! {
+    a_dropped_future_has_done_all_or_nothing();
+    a_killed_seller_leaves_all_or_nothing(SELLER);
+    two_processes_sell_each_unit_once(SELLER);
+    an_older_token_is_refused();
+    a_sale_without_its_lock_changes_nothing();
+    a_merge_waits_for_locks_within_its_time();
+    what_comes_too_late_changes_nothing();
+    mistakes_are_told();
+    everything_at_once_adds_up();
+    reservations_end_by_the_databases_clock();
+    records_whose_time_is_over_are_thrown_away();
+    a_hundred_units_are_sold_once(4);
+}
+
+/// Its commits are durable: what clients were told is what there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_of_the_server_loses_nothing_that_was_answered() {
+    let mut server = PostgresServer::start();
+    let stocks = open(&server.url(), &memory_manager(), 4).await;
+    stocks.create_tables().await.unwrap();
+    let stock = stock(&stocks, "crash").timeout(Duration::from_millis(500));
+    stock.initialize(1500, 5).await.unwrap();
+    let (sold, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let crashes = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..4)
+        .map(|task| {
+            let (stock, sold) = (stock.clone(), Arc::clone(&sold));
+            let (failed, crashes) = (Arc::clone(&failed), Arc::clone(&crashes));
+            tokio::spawn(async move {
+                let mut number = 0;
+                // Until the stock is sold out, and the server has crashed as often as it is to.
+                loop {
+                    match stock.take(format!("{task}:{number}"), 1 + number % 7).await {
+                        Ok(_) => sold.fetch_add(1 + number % 7, Ordering::Relaxed),
+                        Err(StockError::SoldOut { .. }) if crashes.load(Ordering::Relaxed) == 3 => break,
+                        Err(StockError::SoldOut { .. }) => 0,
+                        // The same again tells whether it was done.
+                        Err(StockError::Unavailable { .. }) => {
+                            failed.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        Err(StockError::Contended { .. }) => continue,
+                        Err(error) => panic!("{error}"),
+                    };
+                    number += 1;
+                }
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        let (before, errors) = (sold.load(Ordering::Relaxed), failed.load(Ordering::Relaxed));
+        eventually(async || sold.load(Ordering::Relaxed) >= (before + 100).min(1490), PATIENCE).await;
+        server.kill();
+        eventually(async || failed.load(Ordering::Relaxed) > errors, PATIENCE).await;
+        server = tokio::task::spawn_blocking(move || {
+            server.restart();
+            server
+        })
+        .await
+        .unwrap();
+        crashes.fetch_add(1, Ordering::Relaxed);
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let snapshot = stock.timeout(PATIENCE).snapshot().await.unwrap();
+    assert!(snapshot.balances(), "{snapshot:?}");
+    assert_eq!(snapshot.sold(), sold.load(Ordering::Relaxed), "{snapshot:?}");
+}
+
+/// What becomes of the bytes between clients and the server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wire {
+    Passes,
+    /// What the server says is lost.
+    Answers,
+    /// What the server is told is lost too.
+    Requests,
+}
+
+/// Stands before the server. Returns the URL, and a switch.
+async fn wire_to(server: &PostgresServer) -> (String, Arc<Mutex<Wire>>) {
+    async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, wire: Arc<Mutex<Wire>>, lost: [Wire; 2]) {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut bytes).await {
+            let is_lost = lost.contains(&*wire.lock().unwrap());
+            if !is_lost && to.write_all(&bytes[..count]).await.is_err() {
+                break;
+            }
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("postgres://test@{}/postgres", listener.local_addr().unwrap());
+    let (wire, server) = (Arc::new(Mutex::new(Wire::Passes)), server.addr());
+    let switch = Arc::clone(&wire);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (from_client, to_client) = client.into_split();
+            let (from_server, to_server) = TcpStream::connect(server).await.unwrap().into_split();
+            tokio::spawn(pump(from_client, to_server, Arc::clone(&wire), [Wire::Requests; 2]));
+            tokio::spawn(pump(from_server, to_client, Arc::clone(&wire), [Wire::Requests, Wire::Answers]));
+        }
+    });
+    (url, switch)
+}
+
+/// Only then is the outcome unknown, and the same again tells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_without_an_answer_is_told_by_the_same_again() {
+    let server = PostgresServer::start();
+    let (url, wire) = wire_to(&server).await;
+    let direct = open(&server.url(), &memory_manager(), 2).await;
+    direct.create_tables().await.unwrap();
+    let locks = memory_manager();
+    for (name, lost) in [("answers", Wire::Answers), ("requests", Wire::Requests)] {
+        // More than one, for those that wait for lost answers are not given back.
+        let stocks = open(&url, &locks, 10).await;
+        let (stock, direct) = (stock(&stocks, name), stock(&direct, name));
+        stock.initialize(30, 3).await.unwrap();
+        let switch = Arc::clone(&wire);
+        let step = move |step: &str| {
+            if step == "before commit" {
+                *switch.lock().unwrap() = lost;
+            }
+        };
+        let hasty = stock.clone().timeout(Duration::from_secs(1));
+        let error = with_steps(step, hasty.take("op", 25)).await.unwrap_err();
+        assert!(
+            matches!(&error, StockError::Unavailable { cause, .. } if cause.outcome_unknown()),
+            "{error}"
+        );
+        *wire.lock().unwrap() = Wire::Passes;
+        let is_done = lost == Wire::Answers;
+        assert_eq!(direct.snapshot().await.unwrap().sold(), if is_done { 25 } else { 0 });
+        // A COMMIT that did not arrive: the server ends the transaction by itself.
+        assert_eq!(stock.take("op", 25).await.unwrap().is_repeated(), is_done);
+        assert_eq!(direct.snapshot().await.unwrap().sold(), 25);
+    }
+}
+
+/// Not that of who asks: the server's clock is stepped, and this process has all the time there is.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    let clock = ServerClock::new(Offset::NONE).unwrap();
+    let server = PostgresServer::start_with_clock(&clock);
+    let locks = memory_manager();
+    open(&server.url(), &locks, 1).await.create_tables().await.unwrap();
+    for deed in Deed::ALL {
+        // One that does not know yet that clocks may jump.
+        let stocks = open(&server.url(), &locks, 1).await;
+        let stock = stock(&stocks, &deed.name());
+        deed.prepare(&stock).await;
+        let (before, stepped) = (stock.snapshot().await.unwrap(), clock.clone());
+        let step = move |step: &str| {
+            if step == "after begin" {
+                stepped.set(Offset::Ahead(HOUR)).unwrap();
+            }
+        };
+        let Err(error) = with_steps(step, deed.act(&stock)).await else { panic!("{deed:?} was done") };
+        let is_late = matches!(&error, StockError::Unavailable { cause, .. } if cause.kind() == StoreErrorKind::TooLate);
+        assert!(is_late, "{deed:?}: {error}");
+        clock.set(Offset::NONE).unwrap();
+        assert_eq!(stock.snapshot().await.unwrap(), before, "{deed:?}");
+        deed.is_settled_by_the_same_again(&stock, "after the clock was stepped").await;
+    }
+    let stocks = open(&server.url(), &locks, 1).await;
+    let stock = stock(&stocks, "reserved");
+    stock.initialize(10, 1).await.unwrap();
+    stock.reserve("short", 3, HOUR).await.unwrap();
+    stock.reserve("long", 3, HOUR * 3).await.unwrap();
+    clock.set(Offset::Ahead(HOUR * 2)).unwrap();
+    // By what was known of the clock, the next call is an old one.
+    let error = stock.confirm("long").await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(matches!(stock.confirm("short").await, Err(StockError::Expired { .. })));
+    stock.confirm("long").await.unwrap();
+    assert_eq!(stock.available().await.unwrap(), 7);
+}
+
+/// Somebody else has locked a row, and does not come back in time.
+#[tokio::test]
+async fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over() {
+    let server = PostgresServer::start();
+    let stocks = open(&server.url(), &memory_manager(), 2).await;
+    stocks.create_tables().await.unwrap();
+    let stock = stock(&stocks, "locked");
+    stock.initialize(10, 1).await.unwrap();
+    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    let mut other = pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM lock_stock_segment FOR UPDATE").execute(&mut *other).await.unwrap();
+    let error = stock.clone().timeout(Duration::from_millis(300)).take("op", 3).await.unwrap_err();
+    assert!(matches!(&error, StockError::Unavailable { cause, .. } if !cause.outcome_unknown()), "{error}");
+    assert_eq!(stock.available().await.unwrap(), 10);
+    let (taken, ()) = tokio::join!(stock.take("op", 3), async {
+        let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waits = async || sqlx::query_scalar::<_, i64>(waits).fetch_one(&pool).await.unwrap() > 0;
+        eventually(waits, PATIENCE).await;
+        other.commit().await.unwrap();
+    });
+    assert!(!taken.unwrap().is_repeated());
+}
+
+/// Beside the model of all stores.
+#[test]
+fn a_stock_does_what_the_model_does() {
+    let (server, runtime) = (PostgresServer::start(), tokio::runtime::Runtime::new().unwrap());
+    let stocks = runtime.block_on(async {
+        let stocks = open(&server.url(), &memory_manager(), 2).await;
+        stocks.create_tables().await.unwrap();
+        stocks
+    });
+    check_on(&runtime, 60, |name| stock(&stocks, name));
+}

@@ -1,0 +1,54 @@
+//! Stocks in SQLite. Those in PostgreSQL: `stock_postgres.rs`.
+
+use lock_tests::stock_sql::{scenarios, sqlite_in};
+use tempfile::TempDir;
+
+const SELLER: &str = env!("CARGO_BIN_EXE_sql_seller");
+
+fn folder() -> (TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let url = sqlite_in(folder.path());
+    (folder, url)
+}
+
+/// The same on a database of its own.
+macro_rules! on_sqlite {
+    ($($name:ident($($arg:expr),*);)*) => {$(
+        #[tokio::test]
+        async fn $name() {
+            let (_folder, url) = folder();
+            scenarios::$name(&url $(, $arg)*).await;
+        }
+    )*};
+}
+
+on_sqlite! {
+    a_dropped_future_has_done_all_or_nothing();
+    a_killed_seller_leaves_all_or_nothing(SELLER);
+    two_processes_sell_each_unit_once(SELLER);
+    an_older_token_is_refused();
+    a_sale_without_its_lock_changes_nothing();
+    a_merge_waits_for_locks_within_its_time();
+    what_comes_too_late_changes_nothing();
+    mistakes_are_told();
+    reservations_end_by_the_databases_clock();
+    records_whose_time_is_over_are_thrown_away();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_units_are_sold_once() {
+    let (_folder, url) = folder();
+    scenarios::a_hundred_units_are_sold_once(&url, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_units_are_sold_once_through_one_connection() {
+    let (_folder, url) = folder();
+    scenarios::a_hundred_units_are_sold_once(&url, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_at_once_adds_up() {
+    let (_folder, url) = folder();
+    scenarios::everything_at_once_adds_up(&url).await;
+}
