@@ -216,6 +216,8 @@ mod documents {
     #[cfg(feature = "redis")]
     #[doc = include_str!("../../docs/interop.md")]
     struct Interop;
+    #[doc = include_str!("../../docs/stock.md")]
+    struct Stock;
     #[cfg(feature = "redis")]
     #[doc = include_str!("../../docs/topologies.md")]
     struct Topologies;

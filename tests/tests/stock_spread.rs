@@ -165,7 +165,7 @@ async fn in_a_cluster_segments_are_on_several_servers_and_nothing_is_lost() {
     let stock = spread(&locks, "item");
     stock.initialize(60, 6).await.unwrap();
     let nodes: std::collections::BTreeSet<usize> =
-        (0..6).map(|segment| cluster.node_of(&format!("lock_stock_part:{{item/{segment}}}"))).collect();
+        (0..6).map(|segment| cluster.node_of(&format!("lock_stock_part:{{lock:item/{segment}}}"))).collect();
     assert_eq!(nodes.len(), 3, "each server has segments");
     let taken = stock.take("all", 60).await.unwrap();
     assert_eq!(taken.parts().len(), 6);
