@@ -222,14 +222,15 @@ async fn takes_whose_outcome_is_unknown_are_sent_again() {
     assert_eq!(sold(&stock).await, 41);
 }
 
-/// While the server refuses a command, nothing is done, in part or in full; afterwards the same operations are done once.
+/// While the server refuses something, each operation is done, or not, as a whole; afterwards the same operations are done
+/// once. Returns how many were refused.
 async fn all_or_nothing(
     redis: &RedisServer,
     locks: &LockManager,
     from: u64,
     refuse: &[&str],
     allow: &[&str],
-) {
+) -> usize {
     let stock = locks.stock(NAME).timeout(LONG);
     let before = stock.snapshot().await.unwrap();
     redis.cli(refuse);
@@ -237,43 +238,82 @@ async fn all_or_nothing(
         let stock = stock.clone();
         async move { stock.reserve(id, 1, LONG).await }
     };
-    let refused = together((from..from + 20).map(|id| take(&stock, id, 1))).await;
-    assert!(refused.iter().all(Result::is_err), "{refused:?}");
-    let refused = together((from + 20..from + 40).map(reserved)).await;
-    assert!(refused.iter().all(Result::is_err), "{refused:?}");
+    let sales: Vec<_> = together((from..from + 20).map(|id| take(&stock, id, 1))).await;
+    let held: Vec<_> = together((from + 20..from + 40).map(reserved)).await;
     // More than a segment has.
-    stock.take(from + 40, 300).await.unwrap_err();
+    let merge = stock.take(from + 40, 300).await;
     redis.cli(allow);
-    assert_eq!(stock.snapshot().await.unwrap(), before);
-    for taken in together((from..from + 20).map(|id| take(&stock, id, 1))).await {
-        assert!(!taken.unwrap().is_repeated());
-    }
-    for reserved in together((from + 20..from + 40).map(reserved)).await {
-        assert!(!reserved.unwrap().taken().is_repeated());
-    }
-    assert!(!stock.take(from + 40, 300).await.unwrap().is_repeated());
+    let count = |done: &mut dyn Iterator<Item = bool>| done.filter(|done| *done).count() as u64;
+    let (sold, reservations) =
+        (count(&mut sales.iter().map(Result::is_ok)), count(&mut held.iter().map(Result::is_ok)));
+    let after = stock.snapshot().await.unwrap();
+    assert!(after.balances(), "{after:?}");
+    assert_eq!(after.sold(), before.sold() + sold + 300 * u64::from(merge.is_ok()), "{refuse:?}");
+    assert_eq!(after.held(), before.held() + reservations, "{refuse:?}");
+    let again = together((from..from + 20).map(|id| take(&stock, id, 1))).await;
+    assert_eq!(count(&mut again.into_iter().map(|taken| taken.unwrap().is_repeated())), sold, "{refuse:?}");
+    let again = together((from + 20..from + 40).map(reserved)).await;
+    let repeated = count(&mut again.into_iter().map(|held| held.unwrap().taken().is_repeated()));
+    assert_eq!(repeated, reservations, "{refuse:?}");
+    assert_eq!(stock.take(from + 40, 300).await.unwrap().is_repeated(), merge.is_ok(), "{refuse:?}");
+    41 - sold as usize - reservations as usize - usize::from(merge.is_ok())
 }
 
 #[tokio::test]
 async fn what_the_server_refuses_is_not_done_in_part() {
     let redis = RedisServer::start();
-    let (locks, stock) = a_stock(&redis, 2000).await;
-    all_or_nothing(
-        &redis,
-        &locks,
-        100,
-        &["CONFIG", "SET", "maxmemory", "1"],
-        &["CONFIG", "SET", "maxmemory", "0"],
-    )
-    .await;
-    for (round, command) in [(1, "set"), (2, "hset"), (3, "hmget")] {
+    let (locks, stock) = a_stock(&redis, 4000).await;
+    let full = ["CONFIG", "SET", "maxmemory", "1"];
+    let refused = all_or_nothing(&redis, &locks, 100, &full, &["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_eq!(refused, 41);
+    let commands = [
+        ("set", true),
+        ("hset", true),
+        ("hmget", true),
+        ("zadd", true),
+        ("hincrby", false),
+        ("msetnx", false),
+        ("rpush", false),
+        ("rpop", false),
+        ("lindex", false),
+    ];
+    for (round, (command, needed)) in (1..).zip(commands) {
         let (deny, allow) = (format!("-{command}"), format!("+{command}"));
         let user = |rule: &str| ["ACL", "SETUSER", "default", rule].map(str::to_owned);
         let (deny, allow) = (user(&deny), user(&allow));
         let (deny, allow) = (deny.each_ref().map(String::as_str), allow.each_ref().map(String::as_str));
-        all_or_nothing(&redis, &locks, 100 + 100 * round, &deny, &allow).await;
+        let refused = all_or_nothing(&redis, &locks, 100 + 100 * round, &deny, &allow).await;
+        assert_eq!(refused > 0, needed, "{command}: {refused}");
     }
     let snapshot = stock.snapshot().await.unwrap();
     assert!(snapshot.balances(), "{snapshot:?}");
-    assert_eq!((snapshot.sold(), snapshot.held()), (1 + 4 * 320, 80));
+    assert_eq!((snapshot.sold(), snapshot.held()), (1 + 10 * 320, 10 * 20));
+}
+
+#[tokio::test]
+async fn what_is_taken_together_is_forgotten_with_the_retention() {
+    let redis = RedisServer::start();
+    let (_locks, stock) = a_stock(&redis, 1000).await;
+    let stock = stock.retention(Duration::from_millis(300));
+    let begun = std::time::Instant::now();
+    together((0..40).map(|id| take(&stock, id, 1))).await.into_iter().for_each(|taken| drop(taken.unwrap()));
+    assert_ne!(redis.cli(&["LLEN", "lock_stock_old:{lock:stock:1001}"]), "0", "some have travelled together");
+    // One of them has a time of its own from now on.
+    let long = stock.clone().retention(2 * LONG);
+    long.give_back("7").await.unwrap();
+    if begun.elapsed() < Duration::from_millis(300) {
+        assert!(take(&stock, 8, 1).await.unwrap().is_repeated());
+    }
+    tokio::time::sleep(Duration::from_millis(320)).await;
+    // Gone, swept or not; and who takes under such an id again has a record of his own.
+    assert!(!take(&long, 9, 1).await.unwrap().is_repeated());
+    long.reserve(10_u64, 1, LONG).await.unwrap();
+    stock.sweep(100).await.unwrap();
+    assert_eq!(redis.cli(&["LLEN", "lock_stock_old:{lock:stock:1001}"]), "0");
+    stock.give_back("7").await.unwrap();
+    stock.confirm(10_u64).await.unwrap();
+    assert!(take(&stock, 9, 1).await.unwrap().is_repeated());
+    let kept = redis.cli(&["KEYS", "lock_stock_op:*"]);
+    assert_eq!(kept.lines().count(), 4, "{kept}");
+    assert_eq!(sold(&stock).await, 1 + 40 - 1 + 2);
 }

@@ -150,7 +150,7 @@ impl Ledger {
         }
     }
 
-    /// Compares what sellers were told with the records of a store, which are `S`, `H`, `C`, `E`, `B`, `N`, or nothing.
+    /// Compares what sellers were told with the records of a store, which are `S`, `T`, `H`, `C`, `E`, `B`, `N`, or nothing.
     /// What is open is left out, and so are reservations that may have expired.
     pub fn loss(&self, mut record: impl FnMut(&str) -> Option<char>) -> Loss {
         let mut loss = Loss::default();
@@ -159,7 +159,7 @@ impl Ledger {
             let same = match order.standing {
                 Standing::Nothing => record.is_none(),
                 Standing::Held => matches!(record, Some('H' | 'E')),
-                Standing::Sold => record == Some('S'),
+                Standing::Sold => matches!(record, Some('S' | 'T')),
                 Standing::Over => matches!(record, Some('C' | 'E' | 'N')),
                 Standing::GivenBack => record == Some('B'),
             };

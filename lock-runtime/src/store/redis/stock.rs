@@ -262,6 +262,8 @@ impl Node {
         let Some((_, over)) = self.look_at_stock(call, limit.saturating_add(1), at).await? else {
             return Ok(Swept::default());
         };
+        // Records that several takes have written together.
+        self.change_stock(call, "purge", &[limit.into()], at).await?;
         let mut swept = Swept { more: over.len() as u64 > u64::from(limit), ..Swept::default() };
         for operation in over.into_iter().take(limit as usize) {
             if let SettleAnswer::Known { before: Some(State::Held), now: State::Expired, .. } =

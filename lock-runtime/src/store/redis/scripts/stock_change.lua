@@ -5,12 +5,17 @@
 --            init: units of each segment                restock: retention (ms), quantity, the largest total, synced (1:
 --                                                       what was done before is written again, so that WAIT waits for it)
 --            rebalance                                  resize: segments
+--            purge: entries of the list of what is over, at most
 -- Returns  {1, now}: done. {0, now}: was done before (init: is there). {2, now}: too late. {3, now}: somebody's data.
 --          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many.
 --          {7, now}: there is one that is spread
 local now = server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local stock, how = KEYS[1], ARGV[2]
+if how == 'purge' then
+  purge(stock, tonumber(ARGV[3]), math.floor(now / 1000))
+  return {1, now}
+end
 local n = try('HGET', stock, 'n')
 if type(n) == 'table' then return {3, now} end
 if how == 'init' then
@@ -20,8 +25,8 @@ if how == 'init' then
   local fields, total = {}, 0
   for k = 3, #ARGV do
     total = total + ARGV[k]
-    fields[#fields + 1] = 'a' .. (k - 3)
-    fields[#fields + 1] = ARGV[k]
+    local at = #fields
+    fields[at + 1], fields[at + 2], fields[at + 3], fields[at + 4] = 'a' .. (k - 3), ARGV[k], 'u' .. (k - 3), ARGV[k]
   end
   local count = #ARGV - 2
   local done = try('HSET', stock, 'n', count, 'm', count, 'e', 1, 'i', string.format('%.0f', total), 'r', 0, unpack(fields))
@@ -34,7 +39,7 @@ n = tonumber(n)
 if how == 'restock' then
   local text = try('GET', KEYS[2])
   if type(text) == 'table' then return {3, now} end
-  local record, bad = read(text)
+  local record, bad = read(text, math.floor(now / 1000))
   if bad then return {3, now} end
   local quantity = tonumber(ARGV[4])
   if record then
@@ -48,18 +53,19 @@ if how == 'restock' then
   local units, before = all(stock, n), all(stock, n)
   fill(units, quantity)
   -- The record comes second: who may write the counts may write them back.
-  local done = put(stock, units)
+  local done = put(stock, units, before)
   if type(done) == 'table' then return done end
   done = try('SET', KEYS[2], 'R 0 ' .. ARGV[4] .. ' 0', 'PX', ARGV[3])
   if done.err then
-    put(stock, before)
+    put(stock, before, units)
     return done
   end
   call('HSET', stock, 'r', string.format('%.0f', number(stock, 'r') + quantity))
   return {1, now}
 end
 
-local units, total = all(stock, math.max(n, tonumber(ARGV[3] or n))), 0
+local most = math.max(n, tonumber(ARGV[3] or n))
+local units, before, total = all(stock, most), all(stock, most), 0
 local count = how == 'resize' and tonumber(ARGV[3]) or n
 if count == n and how == 'resize' then return {1, now} end
 if how == 'rebalance' then
@@ -78,7 +84,7 @@ else
   fill(kept, total)
   for k = 1, #units do units[k] = kept[k] or 0 end
 end
-local done = put(stock, units)
+local done = put(stock, units, before)
 if type(done) == 'table' then return done end
 if how == 'resize' then
   call('HSET', stock, 'n', count, 'm', math.max(count, number(stock, 'm')), 'e', number(stock, 'e') + 1)

@@ -28,10 +28,14 @@ local function all(stock, n)
   return units
 end
 
-local function put(stock, units)
-  local pairs = {}
-  for k, has in ipairs(units) do
-    pairs[2 * k - 1], pairs[2 * k] = 'a' .. (k - 1), string.format('%.0f', has)
+-- Writes what they have now, and that they account for as many more, or fewer, than when they had `before`.
+local function put(stock, units, before)
+  local fields, pairs = {}, {}
+  for k = 1, #units do fields[k] = 'u' .. (k - 1) end
+  for k, sum in ipairs(call('HMGET', stock, unpack(fields))) do
+    local at = 4 * k
+    pairs[at - 3], pairs[at - 2] = 'a' .. (k - 1), string.format('%.0f', units[k])
+    pairs[at - 1], pairs[at] = fields[k], string.format('%.0f', tonumber(sum or 0) + units[k] - before[k])
   end
   return try('HSET', stock, unpack(pairs))
 end

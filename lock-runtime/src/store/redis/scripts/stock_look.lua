@@ -10,9 +10,12 @@ if head.err then return {3, now} end
 if not head[1] then return {4, now} end
 local fields, units = {}, {}
 for k = 0, head[2] - 1 do
-  fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = 'a' .. k, 'h' .. k, 's' .. k
+  fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = 'a' .. k, 'h' .. k, 'u' .. k
 end
-for i, text in ipairs(call('HMGET', stock, unpack(fields))) do units[i] = tonumber(text or 0) end
+for i, text in ipairs(call('HMGET', stock, unpack(fields))) do
+  units[i] = tonumber(text or 0)
+  if i % 3 == 0 then units[i] = units[i] - units[i - 1] - units[i - 2] end
+end
 local over = {}
 if tonumber(ARGV[1]) > 0 then
   over = try('ZRANGEBYSCORE', KEYS[2], '-inf', math.floor(now / 1000), 'LIMIT', 0, ARGV[1])

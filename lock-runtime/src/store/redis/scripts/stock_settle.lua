@@ -10,7 +10,7 @@ if now > tonumber(ARGV[1]) then return {2, now} end
 local ms, stock, holds, key, operation, how = math.floor(now / 1000), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4]
 local text = try('GET', key)
 if type(text) == 'table' then return {3, now} end
-local record, bad = read(text)
+local record, bad = read(text, ms)
 if bad then return {3, now} end
 local n = try('HGET', stock, 'n')
 if type(n) == 'table' then return {3, now} end

@@ -4,12 +4,12 @@
 -- ARGV     latest server time (us), retention (ms), hold (ms; -1: sold), first segment (any number), token ('': any segment; else that
 --          segment and no other, shown this token, 0: none), synced (1: what was done before is written again, so that
 --          WAIT waits for it), then the quantity of each operation
--- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock. Or {1, now, segments, answer, …}:
+-- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock. Or {1, now, segments (-1: not looked at), answer, …}:
 --          k: all taken now, of segment k. {'D', repeated, state, remaining ms, k, units, …}, {'O', state},
 --          {'X', quantity, reserved}, {'L', available}, {'F'}: an older token than was seen, {'?'}: somebody's data,
 --          or the error
 --
--- This part knows the usual case only: the first segment has enough, and the operation has no record. It has no functions,
+-- This part knows the usual cases only: the first segment has enough, and the operations have no records. It has no functions,
 -- since making one costs as much as a command. stock.lua and stock_take_rest.lua stand behind it for everything else.
 --
 -- Whatever can fail comes first: who may write the counts, once, may do so again. So they are written for all operations that
@@ -19,73 +19,65 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if now > tonumber(args[1]) then return {2, now} end
 local stock, holds, count = keys[1], keys[2], #keys - 2
-local retention, hold, k, only, token = args[2], tonumber(args[3]), tonumber(args[4]), args[5] ~= '', tonumber(args[5])
-local fence, column = only and token > 0, hold < 0 and 's' or 'h'
--- As text as long as it will do: to make one of a number takes longer than most of this.
-local place = args[4]
-local a, to, f = 'a' .. place, column .. place, fence and 'f' .. place
-local at = fence and try('HMGET', stock, 'n', a, to, f) or not fence and try('HMGET', stock, 'n', a, to)
-if at.err then return at end
-if not at[1] then return {4, now} end
-local n = tonumber(at[1])
+local place, only, taken = args[4], args[5] ~= '', nil
+
+-- The cheapest, for what is sold at once. What is no stock, or has no such segment, has nothing to take there.
+if args[3] == '-1' and not only then
+  local a, wanted = 'a' .. place, args[7]
+  if count == 1 then
+    local left = try('HINCRBY', stock, a, '-' .. wanted)
+    if type(left) == 'number' then
+      if left >= 0 then
+        local done = try('SET', keys[3], 'S 0 ' .. wanted .. ' 0 ' .. place .. ':' .. wanted, 'NX', 'PX', args[2])
+        if done and done.ok then return {1, now, -1, tonumber(place)} end
+      end
+      redis.call('HINCRBY', stock, a, wanted)
+    end
+  else
+    local sum, records, ids, seen, last, text = 0, {}, {}, {}, nil, nil
+    local tail = ' ' .. string.format('%d', math.floor(now / 1000) + args[2]) .. ' ' .. place .. ':'
+    for i = 1, count do
+      local key = keys[i + 2]
+      if seen[key] then break end
+      seen[key], wanted = true, args[i + 6]
+      if wanted ~= last then text, last = 'T 0 ' .. wanted .. tail .. wanted, wanted end
+      sum, records[2 * i - 1], records[2 * i], ids[i] = sum + wanted, key, text, string.sub(key, #stock + 5)
+    end
+    local units = string.format('%d', sum)
+    local left = #ids == count and try('HINCRBY', stock, a, '-' .. units)
+    if type(left) == 'number' then
+      local old = 'lock_stock_old:' .. string.sub(stock, 12)
+      local entry = left >= 0 and try('RPUSH', old, string.match(tail, '%d+') .. ' ' .. table.concat(ids, '\n'))
+      if type(entry) == 'number' then
+        if try('MSETNX', unpack(records)) == 1 then
+          local answers = {1, now, -1}
+          for i = 1, count do answers[i + 3] = tonumber(place) end
+          -- What is over goes as fast as it comes.
+          local first = entry > 1 and try('LINDEX', old, 0)
+          if type(first) == 'string' and tonumber(string.match(first, '^%d+')) <= now / 1000 then taken = answers else return answers end
+        else
+          try('RPOP', old)
+        end
+      end
+      if not taken then redis.call('HINCRBY', stock, a, units) end
+    end
+  end
+end
+-- Everything else is done one after the other.
+local n = try('HGET', stock, 'n')
+if type(n) == 'table' then return n end
+if not n then
+  -- What the first try has made.
+  if redis.call('HGET', stock, 'a' .. place) == '0' then try('HDEL', stock, 'a' .. place) end
+  return {4, now}
+end
+n = tonumber(n)
 if not n then return {3, now} end
+local k, hold, retention, token = tonumber(place), tonumber(args[3]), args[2], tonumber(args[5])
 if k >= n and not only then
+  if redis.call('HGET', stock, 'a' .. place) == '0' then try('HDEL', stock, 'a' .. place) end
   k = k % n
-  place = string.format('%d', k)
-  a, to = 'a' .. place, column .. place
-  at = redis.call('HMGET', stock, 'n', a, to)
 end
-local has, moved = tonumber(at[2] or 0), tonumber(at[3] or 0)
-local stale = k >= n or fence and token < tonumber(at[4] or 0)
-
--- So many operations are done in the usual way; the others are not.
-local usual, units = 0, 0
-while usual < count and not stale do
-  local quantity = tonumber(args[usual + 7])
-  if units + quantity > has then break end
-  usual, units = usual + 1, units + quantity
-end
-local ends, held, failed = nil, nil, nil
-if usual > 0 then
-  if hold >= 0 then
-    -- Its last millisecond too.
-    ends, held = string.format('%d', math.ceil(now / 1000) + hold), {}
-    failed = try('ZADD', holds, 'XX', 0, '')
-  end
-  if type(failed) ~= 'table' then
-    local left, there = string.format('%d', has - units), string.format('%d', moved + units)
-    failed = fence and try('HSET', stock, a, left, to, there, f, args[5]) or not fence and try('HSET', stock, a, left, to, there)
-  end
-  -- Nothing is written then. Each is looked at by itself: one that was done before is told so.
-  if type(failed) == 'table' then usual, units, held = 0, 0, nil end
-end
-
-local answers, rest, undone, last, text = {1, now, n}, nil, 0, nil, nil
-for i = 1, count do
-  local wanted, done = args[i + 6], nil
-  if i <= usual then
-    if ends then
-      done = try('SET', keys[i + 2], 'H 1 ' .. wanted .. ' ' .. ends .. ' ' .. place .. ':' .. wanted, 'NX')
-    else
-      if wanted ~= last then text, last = 'S 0 ' .. wanted .. ' 0 ' .. place .. ':' .. wanted, wanted end
-      done = try('SET', keys[i + 2], text, 'NX', 'PX', retention)
-    end
-    if done and done.ok then
-      done = k
-      if ends then held[#held + 1], held[#held + 2] = ends, string.sub(keys[i + 2], #stock + 5) end
-    else
-      undone = undone + wanted
-    end
-  end
-  if not done then
-    rest = rest or {}
-    rest[#rest + 1] = i
-  end
-  answers[i + 3] = done
-end
-if undone > 0 then
-  redis.call('HSET', stock, a, string.format('%d', has - units + undone), to, string.format('%d', moved + units - undone))
-end
-if held and held[1] then redis.call('ZADD', holds, unpack(held)) end
-if not rest then return answers end
-
+local fence = only and token > 0 and 'f' .. place
+local stale = fence and token < tonumber(redis.call('HGET', stock, fence) or 0)
+local ends = hold >= 0 and string.format('%d', math.ceil(now / 1000) + hold)

@@ -1,6 +1,9 @@
 -- The end of stock_take.lua: operations that were sent before, and units that the first segment does not have.
 local ms = math.floor(now / 1000)
-ends = hold >= 0 and string.format('%d', math.ceil(now / 1000) + hold) or nil
+if taken then
+  purge(stock, 2, ms)
+  return taken
+end
 -- What the segments have, as far as it is known.
 local known, total
 
@@ -67,31 +70,39 @@ end
 local function take(key, quantity)
   local text = try('GET', key)
   if type(text) == 'table' then return find(text.err, 'WRONGTYPE') and {'?'} or text end
-  local record, bad = read(text)
+  local record, bad = read(text, ms)
   if bad then return {'?'} end
   if record then return again(key, text, record, quantity) end
   if only then
     if stale and k < n then return {'F'} end
-    local left = k < n and number(stock, a) or 0
+    local left = k < n and number(stock, 'a' .. place) or 0
     if left < quantity then return {'L', left} end
   end
   local parts = plan(quantity)
   if not parts then return {'L', total} end
 
-  local column, fields, list = hold < 0 and 's' or 'h', {}, {}
+  local fields, list = {}, {}
   local answer = {'D', 0, hold < 0 and 'S' or 'H', hold}
   for i, part in ipairs(parts) do
     local at, units = part[1], part[2]
-    fields[i] = column .. at
+    fields[i] = 'h' .. at
     list[i] = ' ' .. at .. ':' .. string.format('%.0f', units)
     answer[#answer + 1], answer[#answer + 2] = at, units
   end
   local counts, before = {}, {}
-  for i, old in ipairs(call('HMGET', stock, unpack(fields))) do
-    local at, units, last = parts[i][1], parts[i][2], 4 * i
-    old = tonumber(old or 0)
-    counts[last - 3], counts[last - 2], counts[last - 1], counts[last] = 'a' .. at, known[at + 1] - units, fields[i], old + units
-    before[last - 3], before[last - 2], before[last - 1], before[last] = 'a' .. at, known[at + 1], fields[i], old
+  for _, part in ipairs(parts) do
+    local at, units, last = part[1], part[2], #counts
+    counts[last + 1], counts[last + 2] = 'a' .. at, known[at + 1] - units
+    before[last + 1], before[last + 2] = 'a' .. at, known[at + 1]
+  end
+  if fence then counts[#counts + 1], counts[#counts + 2] = fence, args[5] end
+  if ends then
+    for i, old in ipairs(call('HMGET', stock, unpack(fields))) do
+      local last = #counts
+      old = tonumber(old or 0)
+      counts[last + 1], counts[last + 2] = fields[i], old + parts[i][2]
+      before[last + 1], before[last + 2] = fields[i], old
+    end
   end
   local done = ends and try('ZADD', holds, 'XX', 0, '')
   if type(done) == 'table' then return done end
@@ -109,5 +120,6 @@ local function take(key, quantity)
   return answer
 end
 
-for _, i in ipairs(rest) do answers[i + 3] = take(keys[i + 2], tonumber(args[i + 6])) end
+local answers = {1, now, n}
+for i = 1, count do answers[i + 3] = take(keys[i + 2], tonumber(args[i + 6])) end
 return answers
