@@ -471,6 +471,42 @@ async fn a_server_that_fails_for_some_segments_is_no_hindrance_for_the_others() 
     lock.acquire_all().await.unwrap().release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_server_that_is_silent_is_waited_for_once() {
+    let mut server = RedisServer::start();
+    let timeout = Duration::from_millis(300);
+    let locks = LockManager::builder().call_timeout(timeout).connect(server.url()).await.unwrap();
+    let segments = locks.segmented("item", 50);
+    segments.acquire_any().await.unwrap().unwrap().release().await.unwrap();
+    server.stop();
+    let begun = Instant::now();
+    let error = segments.clone().no_wait().acquire_any().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    // One of fifty, and not each for as long as a call may take.
+    assert!(begun.elapsed() < timeout * 25, "{:?}", begun.elapsed());
+    let error = segments.clone().wait(Duration::from_millis(20)).acquire_any().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable { .. } | AcquireError::TimedOut { .. }), "{error:?}");
+    server.cont();
+    segments.acquire_any().await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_segments_are_held_at_once_or_taken_again() {
+    let locks = lock_runtime::testing::memory_manager();
+    let segments = locks.segmented("item", 4);
+    let third = segments.acquire(3).await.unwrap();
+    let all = tokio::spawn({
+        let segments = segments.clone().lease(Duration::from_secs(5)).wait(Duration::from_secs(60));
+        async move { segments.acquire_all().await }
+    });
+    // The leases of those before it end meanwhile.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    third.release().await.unwrap();
+    let all = all.await.unwrap().unwrap();
+    assert!(!all.is_lost());
+    assert_eq!(all.segments().iter().map(SegmentGuard::index).collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_gone_is_told_for_any_segment() {
     let mut server = RedisServer::start();

@@ -110,7 +110,8 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// The lock of the segment was lost: somebody else has sold from it since.
+    /// The lock of the segment was lost, as the process knows, or as the store does because somebody with a newer one has sold
+    /// from it. Nothing was taken.
     #[error("stock {stock}: the lock of the segment was lost; nothing was taken")]
     Stale {
         /// The stock.
@@ -139,7 +140,7 @@ pub enum StockError {
         /// How many have confirmed it.
         cause: Arc<StoreError>,
     },
-    /// The lock of a segment, where the store needs one.
+    /// The name of the stock is none.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A setting or an argument; the text says what to change.

@@ -212,7 +212,8 @@ impl SegmentedLock {
     /// Takes one of the segments, of those that are not [marked empty](Self::mark_empty); `None` when all are.
     ///
     /// The better of two random ones is tried first, then the others, and what is left of the wait goes to the last one. A
-    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had.
+    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had. One that
+    /// does not answer is waited for once, for as long as a call may take, whatever the wait.
     ///
     /// # Errors
     ///
@@ -232,9 +233,18 @@ impl SegmentedLock {
             if budget.left(engine.clock.now()) == Wait::No && budget.wait != Wait::No {
                 break;
             }
-            let attempt = Budget { wait: Wait::No, ..budget };
+            let (attempt, begun) = (Budget { wait: Wait::No, ..budget }, engine.clock.now());
             match self.take(&segments, index, attempt).await {
                 Ok(guard) => return Ok(Some(guard)),
+                // It has not refused, it is silent: so it will be when it is asked for the others.
+                Err(error @ AcquireError::Unavailable { .. })
+                    if engine.clock.now().since(begun) >= engine.config.call_timeout / 2 =>
+                {
+                    if budget.left(engine.clock.now()) == Wait::No {
+                        return Err(error);
+                    }
+                    break;
+                }
                 Err(
                     AcquireError::Busy { .. }
                     | AcquireError::Unavailable { .. }
@@ -274,10 +284,16 @@ impl SegmentedLock {
         let segments = Arc::clone(self.all()?);
         let budget = self.budget()?;
         let mut guards = Vec::with_capacity(segments.keys.len());
-        for index in 0..segments.keys.len() as u32 {
-            guards.push(self.take(&segments, index, budget).await?);
+        loop {
+            for index in guards.len() as u32..segments.keys.len() as u32 {
+                guards.push(self.take(&segments, index, budget).await?);
+            }
+            // Those that were taken first may be lost by now: a fixed lease is over, or the store was away.
+            match guards.iter().position(|guard: &SegmentGuard| guard.is_lost()) {
+                Some(lost) => guards.truncate(lost),
+                None => return Ok(AllSegments { guards }),
+            }
         }
-        Ok(AllSegments { guards })
     }
 }
 
@@ -353,6 +369,10 @@ impl AllSegments {
     }
 
     /// Ends when the first of them is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// It may be dropped at any time, and called again.
     pub async fn lost(&self) {
         let mut each: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
         std::future::poll_fn(|cx| {

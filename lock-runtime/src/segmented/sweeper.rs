@@ -25,6 +25,7 @@ pub struct Sweeper {
 struct Totals {
     expired: AtomicU64,
     recovered: AtomicU64,
+    forgotten: AtomicU64,
 }
 
 impl Sweeper {
@@ -32,7 +33,12 @@ impl Sweeper {
     #[must_use]
     pub fn swept(&self) -> Swept {
         let of = |total: &AtomicU64| total.load(Ordering::Relaxed);
-        Swept { expired: of(&self.totals.expired), recovered: of(&self.totals.recovered), more: false }
+        Swept {
+            expired: of(&self.totals.expired),
+            recovered: of(&self.totals.recovered),
+            forgotten: of(&self.totals.forgotten),
+            more: false,
+        }
     }
 }
 
@@ -82,9 +88,10 @@ async fn run(stock: SegmentedStock, period: Duration, totals: Arc<Totals>) {
             Ok(swept) => {
                 totals.expired.fetch_add(swept.expired, Ordering::Relaxed);
                 totals.recovered.fetch_add(swept.recovered, Ordering::Relaxed);
+                totals.forgotten.fetch_add(swept.forgotten, Ordering::Relaxed);
                 failing = false;
                 // A store that says there is more, and does nothing, is asked again later.
-                if swept.more && swept.expired + swept.recovered > 0 {
+                if swept.more && swept.expired + swept.recovered + swept.forgotten > 0 {
                     tokio::task::yield_now().await;
                     continue;
                 }

@@ -220,6 +220,21 @@ impl Node {
         self.stock_step(call, &names, at, ask, mean, |changed| *changed == Some(true)).await
     }
 
+    /// Forgets records that several takes have written together, of so many such calls; returns how many there were.
+    async fn forget_old(&self, call: &StockCall, calls: u32, at: At) -> Result<u64, Fault> {
+        let names = self.stock_names(&call.stock)?;
+        let ask = |latest: ServerTime| {
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 1, 3);
+            invocation.arg(&names.stock).arg(latest.as_micros()).arg("purge").arg(calls);
+            invocation
+        };
+        let mean = |code, rest: &[Value]| match (code, rest) {
+            (8, [records]) => number(records),
+            _ => None,
+        };
+        self.stock_step(call, &names, at, ask, mean, |_| false).await
+    }
+
     /// What there is, and at most so many operations whose reservations are over.
     pub(super) async fn look_at_stock(
         &self,
@@ -262,9 +277,8 @@ impl Node {
         let Some((_, over)) = self.look_at_stock(call, limit.saturating_add(1), at).await? else {
             return Ok(Swept::default());
         };
-        // Records that several takes have written together.
-        self.change_stock(call, "purge", &[limit.into()], at).await?;
         let mut swept = Swept { more: over.len() as u64 > u64::from(limit), ..Swept::default() };
+        swept.forgotten = self.forget_old(call, limit, at).await?;
         for operation in over.into_iter().take(limit as usize) {
             if let SettleAnswer::Known { before: Some(State::Held), now: State::Expired, .. } =
                 self.settle_operation(call, &operation, "expire", at).await?

@@ -99,16 +99,17 @@ impl Books {
     }
 
     /// Throws away the records whose time is over.
-    pub(crate) fn purge(&mut self, now: Tick, most: usize) {
-        for _ in 0..most {
+    pub(crate) fn purge(&mut self, now: Tick, most: usize) -> u64 {
+        for done in 0..most {
             match self.forget.first() {
                 Some((due, _)) if *due <= now => {}
-                _ => return,
+                _ => return done as u64,
             }
             if let Some((_, operation)) = self.forget.pop_first() {
                 self.records.remove(&operation);
             }
         }
+        most as u64
     }
 
     /// The operation's record is asked for: one whose time is over is gone, thrown away already or not.
@@ -381,8 +382,7 @@ impl Books {
     }
 
     pub(crate) fn sweep(&mut self, limit: u32, now: Tick, retention: Duration) -> Swept {
-        self.purge(now, limit as usize);
-        let mut swept = Swept::default();
+        let mut swept = Swept { forgotten: self.purge(now, limit as usize), ..Swept::default() };
         while let Some((deadline, operation)) = self.deadlines.first().cloned() {
             swept.more = deadline <= now;
             if !swept.more || swept.expired >= u64::from(limit) {
@@ -392,6 +392,7 @@ impl Books {
             swept.expired += 1;
             swept.more = false;
         }
+        swept.more |= limit > 0 && swept.forgotten >= u64::from(limit);
         swept
     }
 

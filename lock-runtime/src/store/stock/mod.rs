@@ -292,6 +292,8 @@ pub struct Swept {
     pub expired: u64,
     /// Operations and transfers that somebody had left half-done.
     pub recovered: u64,
+    /// Records that were over and have been thrown away, where the store does not do that by itself.
+    pub forgotten: u64,
     /// There is more to do.
     pub more: bool,
 }

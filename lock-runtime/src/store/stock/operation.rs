@@ -65,6 +65,10 @@ impl fmt::Debug for OperationId {
 }
 
 /// What an [`OperationId`] can be made of: texts and numbers.
+#[diagnostic::on_unimplemented(
+    message = "no operation id can be made of `{Self}`",
+    note = "ids are made of texts (`&str`, `String`), of `u64`, and of `OperationId`; use `.to_string()` or `u64::from`"
+)]
 pub trait IntoOperationId {
     /// The id.
     ///

@@ -54,22 +54,24 @@ local function move(stock, record, from, to, n)
   end
 end
 
--- Forgets what is over of so many entries of the list.
+-- Forgets what is over of so many entries of the list. Returns how many records.
 local function purge(stock, most, ms)
+  local count = 0
   local tag = string.sub(stock, 12)
   local old, prefix = 'lock_stock_old:' .. tag, 'lock_stock_op:' .. tag .. ':'
   for _ = 1, most do
     local entry = try('LINDEX', old, 0)
-    if type(entry) ~= 'string' then return end
+    if type(entry) ~= 'string' then return count end
     local ends, operations = match(entry, '^(%d+) (.*)$')
-    if not ends or tonumber(ends) > ms then return end
+    if not ends or tonumber(ends) > ms then return count end
     for operation in gmatch(operations, '[^\n]+') do
       local key = prefix .. operation
       local text = try('GET', key)
       -- One that was given back since, or that somebody has made anew, has a time of its own.
       local state, over = match(type(text) == 'string' and text or '', '^(.) %d %d+ (%d+)')
-      if state == 'T' and tonumber(over) <= ms then call('DEL', key) end
+      if state == 'T' and tonumber(over) <= ms then count = count + call('DEL', key) end
     end
     call('LPOP', old)
   end
+  return count
 end

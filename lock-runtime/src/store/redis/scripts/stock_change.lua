@@ -8,13 +8,12 @@
 --            purge: entries of the list of what is over, at most
 -- Returns  {1, now}: done. {0, now}: was done before (init: is there). {2, now}: too late. {3, now}: somebody's data.
 --          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many.
---          {7, now}: there is one that is spread
+--          {7, now}: there is one that is spread. {8, now, records}: so many were over
 local now = server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local stock, how = KEYS[1], ARGV[2]
 if how == 'purge' then
-  purge(stock, tonumber(ARGV[3]), math.floor(now / 1000))
-  return {1, now}
+  return {8, now, purge(stock, tonumber(ARGV[3]), math.floor(now / 1000))}
 end
 local n = try('HGET', stock, 'n')
 if type(n) == 'table' then return {3, now} end

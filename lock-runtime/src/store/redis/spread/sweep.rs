@@ -43,8 +43,10 @@ impl Spread {
         }
         let segments =
             seen.active().chain(seen.retired()).map(|(segment, _)| self.forget_old(segment, limit));
-        for more in join(segments.collect::<Vec<_>>()).await {
-            swept.more |= more?;
+        for forgotten in join(segments.collect::<Vec<_>>()).await {
+            let forgotten = forgotten?;
+            swept.forgotten += forgotten;
+            swept.more |= forgotten > 0 && forgotten >= u64::from(limit);
         }
         Ok(swept)
     }
@@ -82,11 +84,10 @@ impl Spread {
         }
     }
 
-    /// What a segment has of operations whose records are over is forgotten: what is sold stays sold. Whether there is more.
-    async fn forget_old(&self, segment: u32, limit: u32) -> Result<bool, StoreError> {
+    /// What a segment has of operations whose records are over is forgotten: what is sold stays sold. How many there were.
+    async fn forget_old(&self, segment: u32, limit: u32) -> Result<u64, StoreError> {
         let ago = millis(self.retention.saturating_add(self.grace));
         let mut over = self.over(segment, ago, limit).await?;
-        let more = over.len() as u64 >= u64::from(limit);
         let mut gone = Vec::new();
         while !over.is_empty() {
             let some: Vec<_> = over.drain(..over.len().min(SIDE_BY_SIDE)).collect();
@@ -99,10 +100,11 @@ impl Spread {
             }
         }
         if gone.is_empty() {
-            return Ok(false);
+            return Ok(0);
         }
+        let count = gone.len() as u64;
         self.forget(segment, gone).await?;
-        Ok(more)
+        Ok(count)
     }
 }
 
