@@ -149,8 +149,8 @@ fn a_child_without_a_parent_ends() {
 }
 
 #[test]
-fn a_workload_that_is_not_there_yet_prints_no_line() {
-    let output = bench(&["--workload", "stock"]);
+fn a_workload_that_is_not_there_prints_no_line() {
+    let output = bench(&["--workload", "stocks"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
     let stderr = String::from_utf8_lossy(&output.stderr);

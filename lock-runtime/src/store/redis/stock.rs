@@ -37,7 +37,8 @@ impl StockNames {
         Ok(Self {
             stock: format!("lock_stock:{tag}"),
             holds: format!("lock_stock_holds:{tag}"),
-            operation: format!("lock_stock_op:{tag}:"),
+            // No id has a brace, so the record of one stock is never that of another whose name goes on where this one ends.
+            operation: format!("lock_stock_op:{tag}{}", if tag.ends_with('}') { ':' } else { '}' }),
         })
     }
 
@@ -279,12 +280,19 @@ impl Node {
         };
         let mut swept = Swept { more: over.len() as u64 > u64::from(limit), ..Swept::default() };
         swept.forgotten = self.forget_old(call, limit, at).await?;
+        let mut failed = None;
         for operation in over.into_iter().take(limit as usize) {
-            if let SettleAnswer::Known { before: Some(State::Held), now: State::Expired, .. } =
-                self.settle_operation(call, &operation, "expire", at).await?
-            {
-                swept.expired += 1;
+            match self.settle_operation(call, &operation, "expire", at).await {
+                Ok(SettleAnswer::Known { before: Some(State::Held), now: State::Expired, .. }) => {
+                    swept.expired += 1;
+                }
+                Ok(_) => {}
+                // It is no reason to leave the others as they are.
+                Err(fault) => failed = failed.or(Some(fault)),
             }
+        }
+        if let Some(fault) = failed {
+            return Err(fault);
         }
         Ok(swept)
     }

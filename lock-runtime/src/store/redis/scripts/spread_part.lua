@@ -36,7 +36,8 @@ if how == 'send' then
   if not under_way then
     local units = math.min(number('a'), tonumber(ARGV[4]))
     if units <= 0 then return {0, now} end
-    local nth = number('x' .. ARGV[3]) + 1
+    -- By the time, too: a server that has forgotten a few does not use their numbers again.
+    local nth = math.max(number('x' .. ARGV[3]) + 1, now)
     under_way = whole(nth) .. ' ' .. whole(units)
     local done = try('HSET', part, 'o' .. ARGV[3], under_way, 'x' .. ARGV[3], whole(nth),
       'a', whole(number('a') - units), 'y', whole(number('y') + 1), 'c', whole(number('c') + 1))
@@ -71,8 +72,9 @@ if how == 'over' then
   return answer
 end
 for i = 3, #ARGV - 1, 2 do
-  if call('HGET', puts, ARGV[i]) == ARGV[i + 1] or ARGV[i + 1] == '' then
-    call('HDEL', puts, ARGV[i])
+  local entry = call('HGET', puts, ARGV[i])
+  if (entry or '') == ARGV[i + 1] then
+    if entry then call('HDEL', puts, ARGV[i]) end
     call('ZREM', times, ARGV[i])
   end
 end

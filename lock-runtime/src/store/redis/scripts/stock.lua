@@ -3,7 +3,7 @@
 -- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k ak available, hk held, uk all
 -- that it accounts for: what of that is neither available nor held is sold. fk the largest token shown there.
 -- ZSET lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
--- STRING lock_stock_op:{n}:<operation>: "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a reservation.
+-- STRING lock_stock_op:{n}:<operation> (where n has a hash tag of its own and goes on behind it, there is a } for the last :): "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a reservation.
 -- It expires with the retention, from when the operation is settled.
 -- States: S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked. T is S, until the
 -- time that stands there: such records are written several at a time, which no command does for keys that expire.
@@ -58,7 +58,7 @@ end
 local function purge(stock, most, ms)
   local count = 0
   local tag = string.sub(stock, 12)
-  local old, prefix = 'lock_stock_old:' .. tag, 'lock_stock_op:' .. tag .. ':'
+  local old, prefix = 'lock_stock_old:' .. tag, 'lock_stock_op:' .. tag .. (find(tag, '}$') and ':' or '}')
   for _ = 1, most do
     local entry = try('LINDEX', old, 0)
     if type(entry) ~= 'string' then return count end

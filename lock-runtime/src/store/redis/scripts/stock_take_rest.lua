@@ -95,7 +95,10 @@ local function take(key, quantity)
     counts[last + 1], counts[last + 2] = 'a' .. at, known[at + 1] - units
     before[last + 1], before[last + 2] = 'a' .. at, known[at + 1]
   end
-  if fence then counts[#counts + 1], counts[#counts + 2] = fence, args[5] end
+  if fence then
+    before[#before + 1], before[#before + 2] = fence, number(stock, fence)
+    counts[#counts + 1], counts[#counts + 2] = fence, args[5]
+  end
   if ends then
     for i, old in ipairs(call('HMGET', stock, unpack(fields))) do
       local last = #counts

@@ -64,7 +64,11 @@ impl Spread {
             if root.count == segments {
                 return Ok(Some(()));
             }
-            self.root("resize", [segments.into(), root.epoch]).await?;
+            let begun = self.root("resize", [segments.into(), root.epoch]).await?;
+            if begun.is_some_and(|root| root.changed) {
+                // Others may want another number after this.
+                return Ok(self.load().await?.map(drop));
+            }
         }
     }
 

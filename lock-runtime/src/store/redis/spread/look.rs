@@ -144,7 +144,8 @@ impl Spread {
             return Ok(None);
         }
         let now = self.collect().await?;
-        Ok(now.filter(|now| before.same(now, |part| part.increases)).map(|now| now.available()))
+        let short = |now: &Seen| now.possible() < quantity && before.same(now, |part| part.increases);
+        Ok(now.filter(short).map(|now| now.available()))
     }
 
     pub(super) async fn snapshot(&self) -> Result<Option<Snapshot>, StoreError> {
@@ -152,9 +153,10 @@ impl Spread {
         loop {
             let Some(seen) = self.collect().await? else { return Ok(None) };
             let Some(again) = self.collect().await? else { return Ok(None) };
-            // What is sold meanwhile changes columns of one segment, and never the sum of its columns.
+            // The first look, at the moment between the two: of the second, something may have arrived behind its back. What is
+            // sold meanwhile changes columns of one segment, and never the sum of its columns.
             if seen.same(&again, |part| part.moves) {
-                return Ok(Some(again.snapshot()));
+                return Ok(Some(seen.snapshot()));
             }
             nth += 1;
             self.step_back(nth).await;

@@ -54,6 +54,6 @@ impl SpreadNames {
     pub(super) fn record(&self, operation: &OperationId) -> [String; 2] {
         // As servers find the slot of a key, so that it is the same in every program and on every machine.
         let home = slot(operation.as_str()) % HOMES;
-        [format!("lock_stock_op:{{{}/h{home}}}:{operation}", self.name), self.open(home)]
+        [format!("lock_stock_record:{{{}/h{home}}}:{operation}", self.name), self.open(home)]
     }
 }

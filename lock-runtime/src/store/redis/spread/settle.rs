@@ -2,7 +2,7 @@
 
 use super::record::{Column, Stage};
 use super::steps::{Home, Turned};
-use super::take::{End, Search};
+use super::take::{End, Refusal};
 use super::{Spread, TRIES};
 use crate::store::stock::{OperationId, Settle, SettleAnswer, SettleRequest, State};
 use crate::store::{StoreError, StoreErrorKind};
@@ -25,8 +25,8 @@ impl Spread {
                     if record.kind == Column::Restocked {
                         return Ok(SettleAnswer::Unknown);
                     }
-                    // It has come, so what it comes to is found out first.
-                    let end = self.drive(operation, record, Search::ANYWHERE, &mut 0).await?;
+                    // Nobody was told that it was done, and by which lock it would be is not known here: it has not come.
+                    let end = self.give_up(operation, record, Refusal::Contended).await?;
                     if let Some(End::Refused(_)) = end {
                         continue;
                     }

@@ -27,26 +27,39 @@ impl Spread {
         let Some(seen) = self.collect().await? else { return Ok(Swept::default()) };
         let mut swept = Swept { recovered: self.finish_moves(&seen).await?, ..Swept::default() };
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, limit.saturating_add(1))).collect();
-        let mut due = join(looks).await.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+        // What fails at one server or for one operation is no reason to leave the others as they are.
+        let mut failed = None;
+        let mut due = Vec::new();
+        for some in join(looks).await {
+            some.map(|some| due.extend(some)).unwrap_or_else(|error| failed = Some(error));
+        }
         due.sort();
         swept.more = due.len() as u64 > u64::from(limit);
         due.truncate(limit as usize);
         for some in due.chunks(SIDE_BY_SIDE) {
             let each: Vec<_> = some.iter().map(|(_, operation)| self.look_after(operation)).collect();
             for came in join(each).await {
-                match came? {
-                    Came::Expired => swept.expired += 1,
-                    Came::Recovered => swept.recovered += 1,
-                    Came::Nothing => {}
+                match came {
+                    Ok(Came::Expired) => swept.expired += 1,
+                    Ok(Came::Recovered) => swept.recovered += 1,
+                    Ok(Came::Nothing) => {}
+                    Err(error) => failed = Some(error),
                 }
             }
         }
         let segments =
             seen.active().chain(seen.retired()).map(|(segment, _)| self.forget_old(segment, limit));
         for forgotten in join(segments.collect::<Vec<_>>()).await {
-            let forgotten = forgotten?;
-            swept.forgotten += forgotten;
-            swept.more |= forgotten > 0 && forgotten >= u64::from(limit);
+            match forgotten {
+                Ok(forgotten) => {
+                    swept.forgotten += forgotten;
+                    swept.more |= forgotten > 0 && forgotten >= u64::from(limit);
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         Ok(swept)
     }

@@ -65,7 +65,14 @@ impl Spread {
         let TakeRequest { operation, quantity, hold, first, only, .. } = request;
         let Some(count) = self.count().await? else { return Ok(TakeAnswer::Missing) };
         let first = match only {
-            Some((index, _)) if *index >= count => return self.taken_before(request, 0).await,
+            Some((index, _)) if *index >= count => {
+                // There may be more than this process knows.
+                let Some(root) = self.load().await? else { return Ok(TakeAnswer::Missing) };
+                if *index >= root.count {
+                    return self.taken_before(request, 0).await;
+                }
+                *index
+            }
             Some((index, _)) => *index,
             None => first % count,
         };
@@ -88,7 +95,11 @@ impl Spread {
                 return Ok(answer);
             }
             match self.drive(operation, record, search, &mut older).await? {
-                Some(End::At(record)) if opened.changed => return Ok(self.taken(&record, false)),
+                Some(End::At(record)) if opened.changed => {
+                    return Ok(
+                        differs(&record, kind, *quantity).unwrap_or_else(|| self.taken(&record, false))
+                    );
+                }
                 Some(End::At(record)) => {
                     let record = self.not_overdue(operation, record).await?;
                     return Ok(differs(&record, kind, *quantity).unwrap_or_else(|| self.taken(&record, true)));
@@ -159,11 +170,22 @@ impl Spread {
         search: Search,
         older: &mut u64,
     ) -> Result<Option<End>, StoreError> {
+        let mut empty = None;
         for nth in 0..2 * TRIES {
             if record.stage != Stage::Undecided {
                 return Ok(self.carry_out(operation, record).await?.map(End::At));
             }
-            let next = if record.given().next().is_none() {
+            let next = if search.only.is_some_and(|(only, _)| record.given().any(|part| part.segment != only))
+            {
+                // Somebody has wanted it of a segment whose lock is not ours.
+                let parts = record.replaced(&[]);
+                self.home(operation, Home::Plan { record: &record, parts: &parts }).await?.now
+            } else if record.given().next().is_none() {
+                // Whoever has planned so may not have put so: what a segment has of it still is not to be missed elsewhere.
+                if !record.parts.is_empty() && empty != Some(record.version) {
+                    empty = Some(record.version);
+                    self.put_all(operation, &record, Search::ANYWHERE, false).await?;
+                }
                 // Nothing of it is anywhere: where is there enough?
                 if nth >= TRIES {
                     return self.give_up(operation, record, Refusal::Contended).await;
@@ -211,13 +233,7 @@ impl Spread {
                         let parts = record.replaced(&[]);
                         let turned =
                             self.home(operation, Home::Plan { record: &record, parts: &parts }).await?;
-                        match turned.now {
-                            Some(now) => {
-                                self.put_all(operation, &now, Search::ANYWHERE, false).await?;
-                                Some(now)
-                            }
-                            None => None,
-                        }
+                        turned.now
                     }
                 }
             };
@@ -266,14 +282,16 @@ impl Spread {
         search: Search,
         one_by_one: bool,
     ) -> Result<Puts, StoreError> {
-        let token = search.only.and_then(|(_, token)| token);
+        // The token of a lock says nothing of other segments.
+        let token =
+            |part: Part| search.only.filter(|(only, _)| *only == part.segment).and_then(|(_, token)| token);
         let mut wanted: Vec<_> = record.wanted().collect();
         let puts = if one_by_one && record.is_merge() {
             // Of several that want the same, the one that has the lowest gets the others too.
             wanted.sort_by_key(|(part, _)| part.segment);
             let mut puts = Vec::with_capacity(wanted.len());
             for one in wanted {
-                let put = self.put(operation, record, one, token).await?;
+                let put = self.put(operation, record, one, token(one.0)).await?;
                 puts.push(put);
                 if !matches!(put, Put::Done { .. }) {
                     break;
@@ -282,7 +300,7 @@ impl Spread {
             puts
         } else {
             let each: Vec<_> =
-                wanted.into_iter().map(|one| self.put(operation, record, one, token)).collect();
+                wanted.into_iter().map(|one| self.put(operation, record, one, token(one.0))).collect();
             join(each).await.into_iter().collect::<Result<Vec<_>, _>>()?
         };
         for put in &puts {
