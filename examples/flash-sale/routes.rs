@@ -15,7 +15,7 @@ use axum::{Json, Router};
 use lock_runtime::LockManager;
 use lock_runtime::layer::LockLayer;
 use lock_runtime::layer::axum::path_param;
-use lock_runtime::segmented::{InvalidOperationId, OperationId, StockError, Taken};
+use lock_runtime::segmented::{OperationId, StockError, Taken};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
@@ -58,8 +58,12 @@ struct Order {
 }
 
 impl Order {
-    fn id(&self) -> Result<OperationId, InvalidOperationId> {
-        OperationId::new(format!("{}/{}", self.buyer, self.order))
+    /// A `/` can come as `%2F`: with one in the buyer's name, the orders of two buyers could have one id.
+    fn id(&self) -> Result<OperationId, StockError> {
+        if self.buyer.contains('/') {
+            return Err(StockError::Misconfigured { reason: "a buyer's name has no / in it".into() });
+        }
+        Ok(OperationId::new(format!("{}/{}", self.buyer, self.order))?)
     }
 }
 

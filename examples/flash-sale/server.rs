@@ -151,6 +151,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_buyer_can_order_in_the_name_of_another() {
+        let (server, _) = server("memory:", 10, HOUR / 2).await;
+        let client = Client::of(&server);
+        // Both would be the order ann/smith/1.
+        assert_eq!(client.post("ann/orders/smith%2F1/buy", 2).await.0, StatusCode::OK);
+        let (status, refused) = client.post("ann%2Fsmith/orders/1/give-back", 0).await;
+        assert_eq!((status, &refused["reason"]), (StatusCode::BAD_REQUEST, &"bad_request".into()));
+        assert_eq!(client.state().await["sold"], 2);
+        server.stop().await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_reservation_is_confirmed_or_cancelled_or_ends() {
         // A store with a name lives as long as one of its managers.
         let (server, _locks) = server("memory:a-reservation", 10, HOUR / 2).await;
