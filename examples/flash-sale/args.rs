@@ -24,7 +24,7 @@ Without a word in front: a service, buyers who send it requests, and an audit.
   --layout, --hold-ms.
 `load` is the buyers alone: --target URL, --requests, --over, --journal.
 `audit` compares a sale that is over with what its buyers were told: --sale NAME, --layout, and --journal FILE
-  of each process.
+  of each process. Within an hour of the first order: what the stock has forgotten, it would sell anew.
 
 LOCK_URL is where locks and stock are, for several processes; in memory if there is none.";
 

@@ -59,6 +59,7 @@ pub(crate) fn check(state: &State, books: &Books, sellers: Sellers) -> (String, 
 }
 
 /// Settles what the journals leave open, asks about every order that was sold, and compares.
+/// Later than the retention of the stock it would sell anew what is forgotten.
 pub(crate) async fn audit(name: &str, stock: &SegmentedStock, journals: &[PathBuf]) -> Result<()> {
     let mut books = Books::default();
     for journal in journals {

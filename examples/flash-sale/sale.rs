@@ -12,7 +12,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::args::Serve;
 
-/// For how long an order is known after its end. Nobody repeats a request later than that.
+/// For how long an order is known after its end. Nobody repeats a request later than that, nor does an audit, as the README
+/// and `--help` say.
 const RETENTION: Duration = Duration::from_secs(60 * 60);
 /// How soon after its deadline a reservation can be sold again, at the latest.
 const SWEEP: Duration = Duration::from_millis(200);
