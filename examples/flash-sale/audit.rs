@@ -132,7 +132,14 @@ async fn again(stock: &SegmentedStock, entry: &Entry) -> Result<Answer> {
     };
     match done {
         Ok(()) => Ok(Answer::Done),
-        Err(StockError::SoldOut { .. }) => Ok(Answer::SoldOut),
+        // What was sent first may be on its way still, and find what others bring back, until it is cancelled.
+        Err(StockError::SoldOut { .. }) => match answered(|| stock.cancel(order)).await {
+            Ok(()) => Ok(Answer::SoldOut),
+            Err(StockError::NotReserved { .. } | StockError::Confirmed { .. }) => Ok(Answer::Done),
+            Err(error) => Err(error.into()),
+        },
+        // By its buyer, or by an audit before this one.
+        Err(StockError::Cancelled { .. }) if *action == Action::Buy => Ok(Answer::SoldOut),
         Err(StockError::Expired { .. }) => Ok(Answer::Expired),
         Err(error) => Err(error.into()),
     }
@@ -210,6 +217,20 @@ mod tests {
         shop.audit().await.unwrap();
         let snapshot = shop.stock.snapshot().await.unwrap();
         assert_eq!((snapshot.sold(), snapshot.held()), (8, 0));
+    }
+
+    #[tokio::test]
+    async fn what_was_sold_out_in_the_audit_stays_so() {
+        let shop = Shop::open(2).await;
+        shop.note("late", Action::Buy, None);
+        shop.stock.take("bought", 2).await.unwrap();
+        shop.note("bought", Action::Buy, Some(Answer::Done));
+        shop.audit().await.unwrap();
+        shop.stock.give_back("bought").await.unwrap();
+        shop.note("bought", Action::GiveBack, Some(Answer::Done));
+        let late = shop.stock.take("late", 2).await.unwrap_err();
+        assert!(matches!(late, StockError::Cancelled { .. }), "{late}");
+        shop.audit().await.unwrap();
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use axum::http::{Method, Request, StatusCode};
@@ -140,6 +140,7 @@ impl Buyers {
             path: format!("/buyers/{buyer}/orders/{number}"),
             id: format!("{buyer}/{number}"),
             quantity,
+            given_up: AtomicBool::new(false),
         };
         let tally = &self.tally;
         match plan {
@@ -199,21 +200,50 @@ impl Buyers {
         Ok(answer)
     }
 
-    /// Sends a request until its outcome is known: it is the same one each time.
+    /// Sends a request until its outcome is known.
     async fn send(&self, order: &Order, action: Action) -> Result<(Answer, Done)> {
-        let Order { path, id, quantity } = order;
+        let Order { id, quantity, .. } = order;
         let entry = Entry { order: id.clone(), action, quantity: *quantity, answer: None };
         self.journal.note(entry.clone())?;
-        let path = format!("{path}/{}", action.path());
-        let (asked, wanted) = (Instant::now(), Wanted { quantity: *quantity });
-        let (answer, done) = loop {
+        let (told, copies) = self.ask(order, action).await?;
+        let (answer, done) = match told {
+            Ok(done) => (Answer::Done, done),
+            Err(Refusal { reason: Reason::Expired, .. }) => (Answer::Expired, Done::default()),
+            Err(Refusal { reason: Reason::SoldOut, .. }) if copies > 1 => self.give_up(order).await?,
+            Err(Refusal { reason: Reason::SoldOut, .. }) => (Answer::SoldOut, Done::default()),
+            // The other one of a double click has.
+            Err(_) if order.given_up.load(Relaxed) => (Answer::SoldOut, Done::default()),
+            Err(refusal) => return Err(format!("{id}: {}", refusal.detail).into()),
+        };
+        self.journal.note(Entry { answer: Some(answer), ..entry })?;
+        Ok((answer, done))
+    }
+
+    /// Of an earlier copy of the request no answer has come. It may be on its way still, and find what others bring back: what
+    /// is cancelled is refused when it comes, and what cannot be cancelled was sold.
+    async fn give_up(&self, order: &Order) -> Result<(Answer, Done)> {
+        order.given_up.store(true, Relaxed);
+        match self.ask(order, Action::Cancel).await?.0 {
+            Ok(_) => Ok((Answer::SoldOut, Done::default())),
+            Err(Refusal { reason: Reason::Conflict, .. }) => {
+                Ok((Answer::Done, Done { repeated: true, ..Done::default() }))
+            }
+            Err(refusal) => Err(format!("{}: {}", order.id, refusal.detail).into()),
+        }
+    }
+
+    /// What the shop says in the end, and after how many copies of the request: it is the same one each time.
+    async fn ask(&self, order: &Order, action: Action) -> Result<(Result<Done, Refusal>, u32)> {
+        let path = format!("{}/{}", order.path, action.path());
+        let (asked, wanted) = (Instant::now(), Wanted { quantity: order.quantity });
+        let mut copies = 0;
+        loop {
             add(&self.tally.requests, 1);
+            copies += 1;
             let problem = match timeout(PATIENCE, self.request(Method::POST, &path, &wanted)).await {
-                Ok(Ok((StatusCode::OK, body))) => break (Answer::Done, serde_json::from_slice(&body)?),
-                Ok(Ok((StatusCode::GONE, body))) => {
-                    let refusal: Refusal = serde_json::from_slice(&body)?;
-                    let expired = refusal.reason == Reason::Expired;
-                    break (if expired { Answer::Expired } else { Answer::SoldOut }, Done::default());
+                Ok(Ok((StatusCode::OK, body))) => return Ok((Ok(serde_json::from_slice(&body)?), copies)),
+                Ok(Ok((StatusCode::GONE | StatusCode::CONFLICT, body))) => {
+                    return Ok((Err(serde_json::from_slice(&body)?), copies));
                 }
                 // The store did not answer in time, or another request of this buyer takes long.
                 Ok(Ok((status @ (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS), _))) => {
@@ -230,9 +260,7 @@ impl Buyers {
             }
             add(&self.tally.again, 1);
             sleep(Duration::from_millis(rand::random_range(20..200))).await;
-        };
-        self.journal.note(Entry { answer: Some(answer), ..entry })?;
-        Ok((answer, done))
+        }
     }
 
     async fn request(&self, method: Method, path: &str, body: &Wanted) -> Result<(StatusCode, Bytes)> {
@@ -286,6 +314,8 @@ struct Order {
     /// As the stock knows it.
     id: String,
     quantity: u64,
+    /// Its buyer has sent a cancellation.
+    given_up: AtomicBool,
 }
 
 impl Action {
@@ -322,5 +352,85 @@ impl fmt::Display for Report {
             again => format!(", {again} of them again because the outcome was not known"),
         };
         write!(f, "   {} requests in {seconds:.2} s, {rate:.0} requests/s{again}", of(&tally.requests))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use axum::extract::Path;
+    use axum::routing::post;
+    use axum::{Json, Router};
+
+    use super::*;
+    use crate::routes::Reason::{Conflict, SoldOut, TryAgain};
+
+    type Script = Arc<Mutex<VecDeque<(&'static str, u16, Reason)>>>;
+
+    /// Buyers whose shop gives these answers, in this order.
+    async fn buyers(script: &Script) -> (Buyers, Order) {
+        let script = Arc::clone(script);
+        let answer = async move |Path((_, _, action)): Path<(String, String, String)>| {
+            let next = script.lock().unwrap().pop_front();
+            let (_, status, reason) =
+                next.filter(|(to, ..)| *to == action).unwrap_or(("", 500, Reason::Broken));
+            let status = StatusCode::from_u16(status).unwrap();
+            let body = match status {
+                StatusCode::OK => serde_json::to_value(Done::default()),
+                _ => serde_json::to_value(Refusal { reason, detail: action }),
+            };
+            (status, Json(body.unwrap()))
+        };
+        let shop = Router::new().route("/buyers/{buyer}/orders/{order}/{action}", post(answer));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let buyers = Buyers {
+            pool: Pool::builder(TokioExecutor::new()).build_http(),
+            target: format!("http://{}", listener.local_addr().unwrap()),
+            tag: String::new(),
+            journal: Journal::open(None).unwrap(),
+            tally: Tally::default(),
+        };
+        tokio::spawn(async move { axum::serve(listener, shop).await });
+        let (path, id, given_up) = ("/buyers/a/orders/1".into(), "a/1".into(), AtomicBool::new(false));
+        (buyers, Order { path, id, quantity: 2, given_up })
+    }
+
+    /// What comes of each of some clicks, and how many units are sold by the books.
+    async fn told(script: &[(&'static str, u16, Reason)], clicks: &[Answer]) -> u64 {
+        let script = Arc::new(Mutex::new(script.iter().copied().collect()));
+        let (buyers, order) = buyers(&script).await;
+        for answer in clicks {
+            assert_eq!(buyers.buy(&order).await.unwrap(), *answer);
+        }
+        assert!(script.lock().unwrap().is_empty(), "all that was expected was sent");
+        let books = buyers.journal.books();
+        assert!(books.unknown().is_empty());
+        books.sold()
+    }
+
+    #[tokio::test]
+    async fn sold_out_is_final_when_nothing_was_sent_before() {
+        assert_eq!(told(&[("buy", 410, SoldOut)], &[Answer::SoldOut]).await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_may_be_on_its_way_is_cancelled_when_it_is_sold_out() {
+        let script = [
+            ("buy", 503, TryAgain),
+            ("buy", 410, SoldOut),
+            ("cancel", 503, TryAgain),
+            ("cancel", 200, SoldOut),
+            // The other one of a double click.
+            ("buy", 409, Conflict),
+        ];
+        assert_eq!(told(&script, &[Answer::SoldOut, Answer::SoldOut]).await, 0);
+    }
+
+    #[tokio::test]
+    async fn an_order_that_cannot_be_cancelled_was_sold_after_all() {
+        let script = [("buy", 503, TryAgain), ("buy", 410, SoldOut), ("cancel", 409, Conflict)];
+        assert_eq!(told(&script, &[Answer::Done]).await, 2);
     }
 }

@@ -141,6 +141,10 @@ mod tests {
         assert_eq!(client.post("ann/orders/1/buy", 3).await.0, StatusCode::CONFLICT);
         let (status, refused) = client.post("ann/orders/2/buy", 6).await;
         assert_eq!((status, &refused["reason"]), (StatusCode::GONE, &"sold_out".into()));
+        // Who has sent it before gives it up, and is told whether it was sold.
+        assert_eq!(client.post("ann/orders/2/cancel", 0).await.0, StatusCode::OK);
+        assert_eq!(client.post("ann/orders/2/buy", 6).await.0, StatusCode::CONFLICT);
+        assert_eq!(client.post("ann/orders/1/cancel", 0).await.0, StatusCode::CONFLICT);
         assert_eq!(client.post("ann/orders/1/give-back", 0).await.0, StatusCode::OK);
         assert_eq!(client.post("ann/orders/3/give-back", 0).await.0, StatusCode::NOT_FOUND);
         assert_eq!(client.post("ann/orders/4/buy", 0).await.0, StatusCode::BAD_REQUEST);
