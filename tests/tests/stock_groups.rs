@@ -317,3 +317,16 @@ async fn what_is_taken_together_is_forgotten_with_the_retention() {
     assert_eq!(kept.lines().count(), 4, "{kept}");
     assert_eq!(sold(&stock).await, 1 + 40 - 1 + 2);
 }
+
+#[tokio::test]
+async fn stocks_whose_names_go_on_where_others_end_have_nothing_in_common() {
+    let redis = RedisServer::start();
+    let locks = LockManager::connect(redis.url()).await.unwrap();
+    let (one, other) = (locks.stock("{shop}:1"), locks.stock("{shop}:1:2"));
+    one.initialize(1, 1).await.unwrap();
+    other.initialize(1, 1).await.unwrap();
+    other.take("x", 1).await.unwrap();
+    assert!(!one.take("2:x", 1).await.unwrap().is_repeated());
+    one.give_back("2:x").await.unwrap();
+    assert_eq!((one.available().await.unwrap(), other.available().await.unwrap()), (1, 0));
+}

@@ -304,6 +304,39 @@ async fn a_future_that_is_dropped_anywhere_leaves_what_the_next_call_finishes() 
     }
 }
 
+#[tokio::test]
+async fn units_of_a_segment_are_taken_under_its_own_lock() {
+    let redis = RedisServer::start();
+    let locks = LockManager::connect(redis.url()).await.unwrap();
+    let (mut elsewhere, mut before) = (0, 0);
+    for polls in 0..60 {
+        let name = format!("item:{polls}");
+        let (shelves, stock) = (locks.segmented(&name, 2), spread(&locks, &name));
+        stock.initialize(20, 2).await.unwrap();
+        let first = shelves.acquire(0).await.unwrap();
+        poll_and_drop(stock.take_at(&first, "order", 3), polls).await;
+        // Sent again under another lock, whose token is newer.
+        let mut second = shelves.acquire(1).await.unwrap();
+        while second.fencing_token() <= first.fencing_token() {
+            second.release().await.unwrap();
+            second = shelves.acquire(1).await.unwrap();
+        }
+        let taken = stock.take_at(&second, "order", 3).await.unwrap();
+        assert_eq!(taken.parts().len(), 1, "{taken:?}");
+        match taken.parts()[0].segment {
+            0 => {
+                assert!(taken.is_repeated(), "{taken:?} after {polls} polls");
+                before += 1;
+            }
+            _ => elsewhere += 1,
+        }
+        // The first lock is as good as before.
+        stock.take_at(&first, "another", 1).await.unwrap_or_else(|error| panic!("{polls} polls: {error}"));
+        assert_eq!(counts(&stock.snapshot().await.unwrap()), [16, 0, 4, 20]);
+    }
+    assert!(elsewhere > 0 && before > 0, "{elsewhere}, {before}");
+}
+
 /// Whether it was dropped before it was done.
 async fn poll_and_drop(future: impl Future, polls: u32) -> bool {
     let mut future = std::pin::pin!(future);

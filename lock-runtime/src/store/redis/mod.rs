@@ -121,6 +121,8 @@ impl RedisOptions {
 #[derive(Clone)]
 pub(crate) struct RedisStore {
     topology: Topology,
+    /// What is known of its stocks that are spread.
+    known: spread::Known,
 }
 
 #[derive(Clone)]
@@ -160,7 +162,7 @@ impl RedisStore {
     }
 
     fn at(dialer: Dialer, options: RedisOptions) -> Self {
-        Self { topology: Topology::One(Node::new(dialer, options)) }
+        Self { topology: Topology::One(Node::new(dialer, options)), known: spread::Known::default() }
     }
 
     /// A store on the cluster that these servers belong to. All of it is spoken to with their credentials and TLS settings.
@@ -169,7 +171,10 @@ impl RedisStore {
     ///
     /// `Unsupported` when there is no seed, or one that is no TCP address.
     pub(crate) fn cluster(seeds: &url::Seeds, options: RedisOptions) -> Result<Self, StoreError> {
-        Ok(Self { topology: Topology::Cluster(Cluster::new(seeds, options)?) })
+        Ok(Self {
+            topology: Topology::Cluster(Cluster::new(seeds, options)?),
+            known: spread::Known::default(),
+        })
     }
 
     /// All servers that it has spoken to.

@@ -64,13 +64,12 @@ pub(super) struct Spread {
     deadline: Tick,
     grace: Duration,
     retention: Duration,
-    known: Known,
     /// What the home said last of its time, in ms, upwards. All records that a call looks at one by one have the same.
     home_time: AtomicU64,
 }
 
 impl Spread {
-    pub(super) fn new(store: &RedisStore, known: &Known, call: &StockCall) -> Result<Self, StoreError> {
+    pub(super) fn new(store: &RedisStore, call: &StockCall) -> Result<Self, StoreError> {
         let options = store.options();
         let names = SpreadNames::new(&options.prefix, &call.stock)?;
         if !call.replication.is_none() {
@@ -83,7 +82,6 @@ impl Spread {
             deadline: options.clock.now() + call.timeout,
             grace: call.timeout.saturating_mul(2).saturating_add(GRACE),
             retention: call.retention,
-            known: known.clone(),
             store: store.clone(),
             home_time: AtomicU64::new(0),
         })
@@ -102,7 +100,7 @@ impl Spread {
     }
 
     fn remember(&self, count: u32, epoch: u64) {
-        let mut known = lock(&self.known.0);
+        let mut known = lock(&self.store.known.0);
         if known.len() >= REMEMBERED && !known.contains_key(&self.key) {
             known.clear();
         }
@@ -111,17 +109,17 @@ impl Spread {
     }
 
     fn remembered(&self) -> Option<Memory> {
-        lock(&self.known.0).get(&self.key).cloned()
+        lock(&self.store.known.0).get(&self.key).cloned()
     }
 
     fn remember_short(&self, seen: Seen) {
-        if let Some(memory) = lock(&self.known.0).get_mut(&self.key) {
+        if let Some(memory) = lock(&self.store.known.0).get_mut(&self.key) {
             memory.short = Some(Arc::new(seen));
         }
     }
 
     fn doubt(&self) {
-        lock(&self.known.0).remove(&self.key);
+        lock(&self.store.known.0).remove(&self.key);
     }
 
     /// A segment has heard of this epoch.

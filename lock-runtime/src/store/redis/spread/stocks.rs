@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::{Known, Spread};
+use super::Spread;
 use crate::store::redis::stock::RedisStocks;
 use crate::store::redis::{RedisStore, call};
 use crate::store::stock::{
@@ -17,12 +17,11 @@ use crate::store::{BoxFuture, StoreError};
 pub(in crate::store::redis) struct RedisLayouts {
     store: RedisStore,
     one_slot: RedisStocks,
-    known: Known,
 }
 
 impl RedisLayouts {
     pub(in crate::store::redis) fn new(store: &RedisStore) -> Self {
-        Self { store: store.clone(), one_slot: RedisStocks::new(store), known: Known::default() }
+        Self { store: store.clone(), one_slot: RedisStocks::new(store) }
     }
 
     fn spread<T, F>(
@@ -34,7 +33,7 @@ impl RedisLayouts {
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let spread = Spread::new(&self.store, &self.known, about);
+        let spread = Spread::new(&self.store, about);
         call(&self.store.options().runtime, async move { work(spread?).await })
     }
 }
