@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::segmented::StockError;
+use lock_runtime::segmented::{SqlStocks, StockError};
 use lock_runtime::store::StoreErrorKind;
 use lock_runtime::testing::memory_manager;
 use lock_tests::stock_model::check_on;
-use lock_tests::stock_sql::{Deed, PATIENCE, open, scenarios, stock, with_steps};
+use lock_tests::stock_sql::{Deed, PATIENCE, drop_at, open, scenarios, stock, with_steps};
 use lock_tests::{Offset, PostgresServer, ServerClock, eventually};
+use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -230,6 +231,31 @@ async fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over() {
         other.commit().await.unwrap();
     });
     assert!(!taken.unwrap().is_repeated());
+}
+
+/// The pool is the user's, who does not expect a transaction that somebody else has begun.
+#[tokio::test]
+async fn a_dropped_future_leaves_no_transaction_on_the_connection() {
+    let server = PostgresServer::start();
+    let pool = PgPoolOptions::new().max_connections(1).connect(&server.url()).await.unwrap();
+    let other = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    let stocks = SqlStocks::postgres(memory_manager(), pool.clone());
+    stocks.create_tables().await.unwrap();
+    sqlx::query("CREATE TABLE note (number BIGINT)").execute(&pool).await.unwrap();
+    let stock = stock(&stocks, "dropped");
+    stock.initialize(10, 1).await.unwrap();
+    // Dropped ever later: before BEGIN, while it is on its way, and after.
+    for polls in 0.. {
+        let has_ended = drop_at(0, polls, stock.confirm("none")).await;
+        sqlx::query("INSERT INTO note VALUES ($1)").bind(i64::from(polls)).execute(&pool).await.unwrap();
+        let count =
+            sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM note").fetch_one(&other).await.unwrap();
+        assert_eq!(count, i64::from(polls) + 1, "what was written is committed");
+        if has_ended {
+            assert!(polls > 5, "it waits for the server");
+            break;
+        }
+    }
 }
 
 /// Beside the model of all stores.

@@ -1,6 +1,7 @@
 //! [`Database`] and [`Work`]: the two databases behind one face. What differs between them is here, in [`super::statements`]
 //! and in [`super::classify`].
 
+use std::borrow::Cow;
 #[cfg(feature = "sqlite")]
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,11 +137,7 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Self::Sqlite((pool, turn)) => {
                 let turn = Arc::clone(turn).lock_owned().await;
-                let pool = pool.clone();
-                // A task, since sqlx 0.8 would leave the transaction open if this future were dropped when SQLite has
-                // begun and sqlx looks whether it has. A `Work` that nobody wants is rolled back.
-                let begun = tokio::spawn(async move { pool.begin_with("BEGIN IMMEDIATE").await });
-                let transaction = begun.await.map_err(|_| sqlx::Error::WorkerCrashed)??;
+                let transaction = begin(pool.clone(), "BEGIN IMMEDIATE").await?;
                 let _ = limit;
                 Ok(Work::Sqlite((transaction, turn)))
             }
@@ -149,14 +146,25 @@ impl Database {
                 // Who stands still, or cannot be reached, must not keep rows locked, and its COMMIT must not arrive later
                 // than it may. Not `statement_timeout`: that would end a COMMIT's wait for a standby, as a success.
                 let limit = limit.as_millis().clamp(1, i32::MAX as u128);
-                let begin = format!(
+                let statement = format!(
                     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {limit}; \
                      SET LOCAL idle_in_transaction_session_timeout = {limit}"
                 );
-                Ok(Work::Postgres((pool.begin_with(begin).await?, ())))
+                Ok(Work::Postgres((begin(pool.clone(), statement).await?, ())))
             }
         }
     }
+}
+
+/// Begins in a task, which goes on when the future is dropped: sqlx 0.8 would leave the transaction open, on a connection that
+/// others use next, if it were dropped when the database has begun and sqlx does not know yet (its issues 4385 and 4393).
+/// A transaction that nobody wants is rolled back.
+async fn begin<D: sqlx::Database>(
+    pool: sqlx::Pool<D>,
+    statement: impl Into<Cow<'static, str>> + Send + 'static,
+) -> Result<sqlx::Transaction<'static, D>, sqlx::Error> {
+    let begun = tokio::spawn(async move { pool.begin_with(statement).await });
+    begun.await.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
 
 /// A transaction that writes. Dropped, it is rolled back, by the time its connection is used again.
