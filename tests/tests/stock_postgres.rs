@@ -258,6 +258,32 @@ async fn a_dropped_future_leaves_no_transaction_on_the_connection() {
     }
 }
 
+/// However many records are kept.
+#[tokio::test]
+async fn a_sweep_looks_by_index_at_what_is_over() {
+    let server = PostgresServer::start();
+    let pool = PgPoolOptions::new().max_connections(1).connect(&server.url()).await.unwrap();
+    let stocks = SqlStocks::postgres(memory_manager(), pool.clone());
+    stocks.create_tables().await.unwrap();
+    let stock = stock(&stocks, "swept");
+    stock.initialize(10, 1).await.unwrap();
+    let kept = "INSERT INTO lock_stock_operation \
+                SELECT 'swept', 'kept:' || n, CASE n % 2 WHEN 0 THEN 'H' ELSE 'S' END, 1 - n % 2, 1, '0:1', \
+                7258118400000000, CASE n % 2 WHEN 1 THEN 7258118400000000 END FROM generate_series(1, 10000) n";
+    sqlx::query(kept).execute(&pool).await.unwrap();
+    sqlx::query("ANALYZE lock_stock_operation").execute(&pool).await.unwrap();
+    stock.sweep(10).await.unwrap();
+    // The statements as it has sent them, over this connection.
+    for (text, condition) in [("SELECT operation, parts %", "deadline <"), ("DELETE %", "kept_until <=")] {
+        let named = "SELECT name FROM pg_prepared_statements WHERE statement LIKE $1";
+        let name: String = sqlx::query_scalar(named).bind(text).fetch_one(&pool).await.unwrap();
+        let explain = format!("EXPLAIN EXECUTE {name} ('swept', 10)");
+        let plan: Vec<String> = sqlx::query_scalar(&explain).fetch_all(&pool).await.unwrap();
+        let by_index = plan.iter().any(|line| line.contains("Index Cond") && line.contains(condition));
+        assert!(by_index, "{plan:#?}");
+    }
+}
+
 /// Beside the model of all stores.
 #[test]
 fn a_stock_does_what_the_model_does() {

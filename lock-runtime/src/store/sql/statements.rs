@@ -110,6 +110,7 @@ pub(super) struct Statements {
     /// segment, active, available of all segments, locked.
     pub(super) segments: String,
     /// $2 how many. operation, parts of reservations that are over, locked; those that somebody else ends just now are left to him.
+    /// The clock is a query of its own here and in `purge`: an index is not searched for what is volatile.
     pub(super) overdue: String,
     /// $2 how many. Throws records away whose time is over.
     pub(super) purge: String,
@@ -172,12 +173,12 @@ impl Statements {
             ),
             overdue: format!(
                 "SELECT operation, parts FROM lock_stock_operation WHERE stock = $1 AND state = 'H' \
-                 AND deadline < {clock} ORDER BY deadline, operation LIMIT $2{skip_locked}"
+                 AND deadline < (SELECT {clock}) ORDER BY deadline, operation LIMIT $2{skip_locked}"
             ),
             purge: format!(
-                "DELETE FROM lock_stock_operation WHERE stock = $1 AND operation IN (SELECT operation \
-                 FROM lock_stock_operation WHERE stock = $1 AND state <> 'H' AND kept_until <= {clock} \
-                 ORDER BY kept_until LIMIT $2{skip_locked})"
+                "DELETE FROM lock_stock_operation WHERE stock = $1 AND operation IN \
+                 (SELECT operation FROM lock_stock_operation WHERE stock = $1 AND state <> 'H' \
+                 AND kept_until <= (SELECT {clock}) ORDER BY kept_until LIMIT $2{skip_locked})"
             ),
             create: "INSERT INTO lock_stock (stock, segments, epoch, initial, restocked) VALUES ($1, $2, 1, $3, 0) \
                      ON CONFLICT (stock) DO NOTHING",
