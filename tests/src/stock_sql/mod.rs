@@ -33,9 +33,14 @@ pub fn sqlite_in(folder: &Path) -> String {
 ///
 /// When it cannot be opened.
 pub async fn open(url: &str, locks: &LockManager, connections: u32) -> SqlStocks {
+    open_pool(url, locks, connections).await.0
+}
+
+/// The same, and what closes their pool at once.
+async fn open_pool(url: &str, locks: &LockManager, connections: u32) -> (SqlStocks, Box<dyn Fn()>) {
     if url.starts_with("postgres:") {
         let pool = PgPoolOptions::new().max_connections(connections).connect_lazy(url).unwrap();
-        return SqlStocks::postgres(locks.clone(), pool);
+        return (SqlStocks::postgres(locks.clone(), pool.clone()), Box::new(move || drop(pool.close())));
     }
     let options = SqliteConnectOptions::from_str(url)
         .unwrap()
@@ -43,7 +48,7 @@ pub async fn open(url: &str, locks: &LockManager, connections: u32) -> SqlStocks
         .journal_mode(SqliteJournalMode::Wal)
         .busy_timeout(Duration::from_secs(20));
     let pool = SqlitePoolOptions::new().max_connections(connections).connect_with(options).await.unwrap();
-    SqlStocks::sqlite(locks.clone(), pool)
+    (SqlStocks::sqlite(locks.clone(), pool.clone()), Box::new(move || drop(pool.close())))
 }
 
 /// A stock on it that has all the time it needs.

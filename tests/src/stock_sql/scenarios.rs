@@ -9,7 +9,7 @@ use lock_runtime::store::stock::{MAX_QUANTITY, StockCall, TakeAnswer, TakeReques
 use lock_runtime::testing::{leftovers, lose, memory_manager};
 use lock_runtime::{FencingToken, LockKey, LockManager};
 
-use super::{Deed, PATIENCE, drop_at, open, stock, with_steps};
+use super::{Deed, PATIENCE, drop_at, open, open_pool, stock, with_steps};
 use crate::dice::Dice;
 use crate::{Helper, RedisServer, eventually};
 
@@ -245,6 +245,7 @@ pub async fn mistakes_are_told(url: &str) {
     let stock = stock(&stocks, "stock");
     let error = stock.take("op", 1).await.unwrap_err();
     assert!(error.to_string().contains("create_tables"), "{error}");
+    assert!(!error.is_retryable(), "{error}");
     let made = tokio::join!(stocks.create_tables(), stocks.create_tables(), stocks.create_tables());
     for made in [made.0, made.1, made.2] {
         made.unwrap();
@@ -266,6 +267,20 @@ pub async fn mistakes_are_told(url: &str) {
     let error = replicated.take("op", 1).await.unwrap_err();
     assert!(error.to_string().contains("synchronous_commit"), "{error}");
     assert!(!error.is_retryable());
+    let late = super::stock(&stocks, "late");
+    late.initialize(10, 1).await.unwrap();
+    locks.shutdown(PATIENCE).await.unwrap();
+    let error = late.take("op", 1).await.unwrap_err();
+    assert!(error.to_string().contains("nothing was taken"), "{error}");
+    assert!(!error.is_retryable(), "{error}");
+    let (stocks, close) = open_pool(url, &locks, 1).await;
+    let late = super::stock(&stocks, "late");
+    assert_eq!(late.available().await.unwrap(), 10);
+    close();
+    for error in [late.available().await.unwrap_err(), late.confirm("op").await.unwrap_err()] {
+        assert!(error.to_string().contains("the pool is closed"), "{error}");
+        assert!(!error.is_retryable(), "{error}");
+    }
 }
 
 /// Nobody has to sweep.

@@ -14,13 +14,14 @@ pub(super) enum During {
     Commit,
 }
 
-/// The fault of a call during which `error` happened. The transaction, if there is one, is dropped.
+/// The fault of a call during which `error` happened. The transaction, if there is one, is dropped. What no retry can mend is
+/// [`StoreErrorKind::Unsupported`], and so a misconfiguration.
 pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
     let (kind, text) = match error {
         sqlx::Error::Database(error) => match of_database(&**error) {
             Meaning::Again => return Fault::Again(format!("{database}: {error}")),
             Meaning::NoTables => (
-                StoreErrorKind::Refused,
+                StoreErrorKind::Unsupported,
                 format!(
                     "{error}; the tables are made by `SqlStocks::create_tables`, once, by a user who may"
                 ),
@@ -32,7 +33,7 @@ pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
         sqlx::Error::PoolTimedOut => {
             (StoreErrorKind::NotReady, "no connection of the pool became free in time".to_owned())
         }
-        sqlx::Error::PoolClosed => (StoreErrorKind::Refused, "the pool is closed".to_owned()),
+        sqlx::Error::PoolClosed => (StoreErrorKind::Unsupported, "the pool is closed".to_owned()),
         // What a statement answers is not what this version reads.
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::ColumnNotFound(_)

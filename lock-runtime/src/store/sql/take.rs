@@ -97,8 +97,9 @@ fn unlocked(error: &AcquireError) -> Result<TakeAnswer, StoreError> {
         AcquireError::Unavailable { cause, .. } | AcquireError::NotReplicated { cause, .. } => {
             if cause.outcome_unknown() { StoreErrorKind::NotReady } else { cause.kind() }
         }
-        AcquireError::ShutDown { .. } => StoreErrorKind::Refused,
-        AcquireError::KindConflict { .. }
+        // No retry mends that.
+        AcquireError::ShutDown { .. }
+        | AcquireError::KindConflict { .. }
         | AcquireError::Misconfigured { .. }
         | AcquireError::InvalidKey(_) => StoreErrorKind::Unsupported,
     };
