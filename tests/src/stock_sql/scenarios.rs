@@ -300,7 +300,14 @@ pub async fn reservations_end_by_the_databases_clock(url: &str) {
     for operation in 0..250_u64 {
         stock.reserve(operation, 1, hold).await.unwrap();
     }
-    stock.reserve("later", 1, PATIENCE).await.unwrap();
+    // The deadline is set before the commit, and what is told is what is left of it.
+    let step = move |step: &str| {
+        if step == "before commit" {
+            std::thread::sleep(hold);
+        }
+    };
+    let later = with_steps(step, stock.reserve("later", 1, PATIENCE)).await.unwrap();
+    assert!(later.remaining().unwrap() <= PATIENCE - hold, "{later:?}");
     tokio::time::sleep(hold * 2).await;
     let first = stock.sweep(120).await.unwrap();
     assert_eq!((first.expired, first.more), (120, true));

@@ -8,6 +8,7 @@ use super::call::{Call, Fault, Open, micros};
 use super::records::{Look, Record, letter, signed, unsigned};
 use super::settle::End;
 use crate::backoff::Backoff;
+use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::segmented::{SegmentGuard, SegmentedLock};
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
@@ -250,6 +251,8 @@ impl Call<'_> {
         // A record is kept from when nothing of it is open.
         let kept = request.hold.is_none().then_some(self.retention);
         let hold = request.hold.map(micros);
+        // The deadline is set when the record is written, and other statements wait after that.
+        let noted = Clock::Boot.now();
         if !open.note(&request.operation, letter(state), request.quantity, &parts, hold, kept).await? {
             return Ok(None);
         }
@@ -262,7 +265,8 @@ impl Call<'_> {
             return Ok(Some(TakeAnswer::Stale));
         }
         open.commit().await?;
-        Ok(Some(TakeAnswer::Done { parts, state, remaining: request.hold, repeated: false }))
+        let remaining = request.hold.map(|hold| hold.saturating_sub(Clock::Boot.now().since(noted)));
+        Ok(Some(TakeAnswer::Done { parts, state, remaining, repeated: false }))
     }
 }
 
