@@ -76,22 +76,31 @@ impl SqlStocks {
     pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32) -> Result<Swept, StoreError> {
         let call = Call::new(self, call).await?;
         let mut swept = Swept::default();
+        match call.sweep(limit, &mut swept).await {
+            Err(error) if swept.expired == 0 => Err(error),
+            // What is done has to be told; the next sweep is told the error, if there still is one.
+            Err(_) => Ok(Swept { more: true, ..swept }),
+            Ok(()) => Ok(swept),
+        }
+    }
+}
+
+impl Call<'_> {
+    async fn sweep(&self, limit: u32, swept: &mut Swept) -> Result<(), StoreError> {
         while swept.expired < u64::from(limit) {
             let batch = (u64::from(limit) - swept.expired).min(BATCH.into()) as u32;
-            let (expired, more) = call.again(|| call.expire_some(batch)).await?;
+            let (expired, more) = self.again(|| self.expire_some(batch)).await?;
             swept.expired += expired;
             swept.more = more;
             if !more || expired == 0 {
                 break;
             }
         }
-        let purged = call.again(|| call.purge(limit)).await?;
+        let purged = self.again(|| self.purge(limit)).await?;
         swept.more |= purged > 0 && purged == u64::from(limit);
-        Ok(swept)
+        Ok(())
     }
-}
 
-impl Call<'_> {
     pub(super) async fn try_to_settle(
         &self,
         operation: &OperationId,
