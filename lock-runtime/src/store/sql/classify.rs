@@ -98,7 +98,7 @@ fn of_postgres(code: &str) -> Meaning {
         "25006" => Meaning::Kind(StoreErrorKind::ReadOnly),
         // Ended by the server because nothing came: rolled back, at a COMMIT too.
         "25P03" => Meaning::Kind(StoreErrorKind::TooLate),
-        // Too many connections, starting up, a statement that was cancelled.
+        // Too many connections, starting up.
         "53300" | "57P03" => Meaning::Kind(StoreErrorKind::NotReady),
         _ if code.starts_with("53") => Meaning::Kind(StoreErrorKind::Full),
         "42501" => Meaning::Kind(StoreErrorKind::Denied),
