@@ -201,7 +201,9 @@ impl SegmentedStock {
 
     /// Sells `quantity` units of the segment that the caller has locked, and of no other: for who has to do something else
     /// under that lock, such as a sale at another system. Always use the same [`SegmentedLock`](super::SegmentedLock) for a
-    /// stock: the token of the lock is shown to the store, which remembers the largest for each segment.
+    /// stock: the token of the lock is shown to the store, which remembers the largest for each segment. With `SqlStocks` that is
+    /// the lock of the stock's own name from the same manager, as `locks.segmented("<stock name>", n)` makes it (with another one
+    /// sales may be `Stale`, and nothing is lost), and whoever holds a segment does not [`take`](Self::take), which may wait for it.
     ///
     /// # Errors
     ///
