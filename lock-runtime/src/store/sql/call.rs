@@ -35,9 +35,6 @@ impl From<StoreError> for Fault {
     }
 }
 
-/// The step that only an answer tells the outcome of.
-const COMMIT: &str = "commit";
-
 /// A time that no call has more of than.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -170,6 +167,7 @@ impl<'a> Call<'a> {
     async fn step<T>(
         &self,
         what: &str,
+        during: During,
         step: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, Fault> {
         pass("before", what).await;
@@ -177,7 +175,6 @@ impl<'a> Call<'a> {
             return Err(self.too_late().into());
         }
         let database = self.at.database.name();
-        let during = if what == COMMIT { During::Commit } else { During::Work };
         let answer = match timeout_at(self.deadline, step).await {
             Ok(answer) => answer.map_err(|error| fault(database, &error, during)),
             Err(_) => {
@@ -197,11 +194,11 @@ impl<'a> Call<'a> {
 
     /// One statement that reads, by itself: it holds a connection for as long as that takes.
     pub(super) async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
-        self.step("look", self.at.database.rows(text, args)).await
+        self.step("look", During::Work, self.at.database.rows(text, args)).await
     }
 
     pub(super) async fn begin(&self) -> Result<Open<'_>, Fault> {
-        let work = self.step("begin", self.at.database.begin(self.left())).await?;
+        let work = self.step("begin", During::Work, self.at.database.begin(self.left())).await?;
         Ok(Open { call: self, work })
     }
 }
@@ -215,7 +212,7 @@ pub(super) struct Open<'a> {
 impl Open<'_> {
     /// How many rows were changed.
     pub(super) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, Fault> {
-        self.call.step("change", self.work.execute(text, args)).await
+        self.call.step("change", During::Work, self.work.execute(text, args)).await
     }
 
     /// A statement that must change this many rows.
@@ -229,15 +226,15 @@ impl Open<'_> {
     }
 
     pub(super) async fn rows(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
-        self.call.step("read", self.work.rows(text, args)).await
+        self.call.step("read", During::Work, self.work.rows(text, args)).await
     }
 
     pub(super) async fn run(&mut self, text: &str) -> Result<(), Fault> {
-        self.call.step("tables", self.work.run(text)).await
+        self.call.step("tables", During::Work, self.work.run(text)).await
     }
 
     pub(super) async fn commit(self) -> Result<(), Fault> {
-        self.call.step(COMMIT, self.work.commit()).await
+        self.call.step("commit", During::Commit, self.work.commit()).await
     }
 }
 
