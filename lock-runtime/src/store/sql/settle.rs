@@ -97,7 +97,8 @@ impl Call<'_> {
             }
         }
         let purged = self.again(|| self.purge(limit)).await?;
-        swept.more |= purged > 0 && purged == u64::from(limit);
+        swept.forgotten += purged;
+        swept.more |= purged > 0 && purged >= u64::from(limit);
         Ok(())
     }
 
