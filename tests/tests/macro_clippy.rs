@@ -34,7 +34,7 @@ tracing = {{ version = "0.1", default-features = false, features = ["attributes"
     fs::create_dir_all(&programs).unwrap();
     fs::write(folder.join("Cargo.toml"), manifest).unwrap();
     fs::copy(workspace.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
-    for case in fs::read_dir(workspace.join("tests/ui/pass")).unwrap() {
+    for case in fs::read_dir(workspace.join("tests/compile/ui/pass")).unwrap() {
         let case = case.unwrap();
         fs::copy(case.path(), programs.join(case.file_name())).unwrap();
     }
