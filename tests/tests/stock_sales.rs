@@ -70,6 +70,38 @@ fn word<T>(answer: &Result<T, StockError>) -> String {
     }
 }
 
+/// Sellers at the same time, one for each of these stocks, until they are told that it is over.
+struct Crew {
+    journals: Vec<std::path::PathBuf>,
+    over: Arc<AtomicBool>,
+    sellers: JoinSet<u64>,
+    _folder: tempfile::TempDir,
+}
+
+impl Crew {
+    fn new(stocks: &[SegmentedStock], chance: &Chance, habits: Habits) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let mut sellers = JoinSet::new();
+        let mut journals = Vec::new();
+        for (n, stock) in stocks.iter().cloned().enumerate() {
+            let path = folder.path().join(n.to_string());
+            let journal = Arc::new(Journal::open(&path).unwrap());
+            journals.push(path);
+            let seller = Seller { stock, name: n.to_string(), habits, journal };
+            let (dice, over) = (chance.fork(n as u64), Arc::clone(&over));
+            sellers.spawn(async move { seller.sell(&dice, move || !over.load(Ordering::Relaxed)).await });
+        }
+        Self { journals, over, sellers, _folder: folder }
+    }
+
+    /// How many orders they have had.
+    async fn stop(&mut self) -> u64 {
+        self.over.store(true, Ordering::Relaxed);
+        std::mem::take(&mut self.sellers).join_all().await.into_iter().sum()
+    }
+}
+
 on_every_stock! {
     async fn a_hundred_units_are_sold_to_ten_thousand(place: Place) {
         let stocks: [_; 4] = stocks(&place, 100, 10).await;
@@ -428,18 +460,7 @@ on_every_stock! {
         const UNITS: u64 = 1_000_000;
         let stocks: [_; 4] = stocks(&place, UNITS, 10).await;
         let chance = Chance::new();
-        let folder = tempfile::tempdir().unwrap();
-        let over = Arc::new(AtomicBool::new(false));
-        let mut sellers = JoinSet::new();
-        let mut journals = Vec::new();
-        for (n, stock) in stocks.iter().cloned().enumerate() {
-            let path = folder.path().join(n.to_string());
-            let journal = Arc::new(Journal::open(&path).unwrap());
-            journals.push(path);
-            let seller = Seller { stock, name: n.to_string(), habits: Habits::default(), journal };
-            let (dice, over) = (chance.fork(n as u64), Arc::clone(&over));
-            sellers.spawn(async move { seller.sell(&dice, move || !over.load(Ordering::Relaxed)).await });
-        }
+        let mut crew = Crew::new(&stocks, &chance, Habits::default());
         let mut dice = chance.fork(100);
         let (start, mut changes) = (Instant::now(), 0);
         // Some changes at least, also where they are slow.
@@ -454,15 +475,14 @@ on_every_stock! {
             assert!(snapshot.balances(), "{snapshot:?}");
             changes += 1;
         }
-        over.store(true, Ordering::Relaxed);
-        let orders: u64 = sellers.join_all().await.into_iter().sum();
+        let orders = crew.stop().await;
         assert!(orders > 20, "{orders} orders in {changes} changes");
-        for journal in &journals {
+        for journal in &crew.journals {
             // There was always enough, wherever it was.
             let text = std::fs::read_to_string(journal).unwrap();
             assert!(!text.contains("sold-out"), "{text}");
         }
-        let mut ledger = Ledger::read(&journals);
+        let mut ledger = Ledger::read(&crew.journals);
         ledger.settle(&stocks[1]).await;
         let sum = ledger.sum();
         assert_eq!(sum.open, 0);
@@ -473,20 +493,9 @@ on_every_stock! {
         const UNITS: u64 = 60;
         let stocks: [_; 4] = stocks(&place, UNITS, 10).await;
         let chance = Chance::new();
-        let folder = tempfile::tempdir().unwrap();
-        let over = Arc::new(AtomicBool::new(false));
-        let mut sellers = JoinSet::new();
-        let mut journals = Vec::new();
-        for (n, stock) in stocks.iter().cloned().enumerate() {
-            let path = folder.path().join(n.to_string());
-            let journal = Arc::new(Journal::open(&path).unwrap());
-            journals.push(path);
-            // Reservations end in the middle, by themselves or by whoever sweeps.
-            let habits = Habits { hold: (ms(1), ms(30)), most: 40, ..Habits::default() };
-            let seller = Seller { stock, name: n.to_string(), habits, journal };
-            let (dice, over) = (chance.fork(n as u64), Arc::clone(&over));
-            sellers.spawn(async move { seller.sell(&dice, move || !over.load(Ordering::Relaxed)).await });
-        }
+        // Reservations end in the middle, by themselves or by whoever sweeps.
+        let habits = Habits { hold: (ms(1), ms(30)), most: 40, ..Habits::default() };
+        let mut crew = Crew::new(&stocks, &chance, habits);
         let start = Instant::now();
         let mut restocked = 0;
         while start.elapsed() < ms(1500) {
@@ -496,11 +505,10 @@ on_every_stock! {
             stocks[1].rebalance().await.unwrap();
             tokio::time::sleep(ms(10)).await;
         }
-        over.store(true, Ordering::Relaxed);
-        sellers.join_all().await;
+        crew.stop().await;
         tokio::time::sleep(ms(50)).await;
         sweep_all(&stocks[0]).await;
-        let mut ledger = Ledger::read(&journals);
+        let mut ledger = Ledger::read(&crew.journals);
         ledger.settle(&stocks[1]).await;
         ledger.close(&stocks[1]).await;
         let sum = ledger.sum();

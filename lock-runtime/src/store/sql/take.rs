@@ -11,6 +11,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::segmented::{SegmentGuard, SegmentedLock};
+use crate::store::stock::books::few_parts;
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use crate::store::{Few, StoreError, StoreErrorKind};
 use crate::token::FencingToken;
@@ -74,15 +75,7 @@ fn plan(available: &[Part], quantity: u64) -> Plan {
     if total < quantity {
         return Plan::Answer(TakeAnswer::Short { available: total });
     }
-    let mut order = available.to_vec();
-    order.sort_by_key(|part| std::cmp::Reverse(part.quantity));
-    let mut missing = quantity;
-    let parts = order.into_iter().map_while(|part| {
-        let taken = part.quantity.min(missing);
-        missing -= taken;
-        (taken > 0).then_some(Part { quantity: taken, ..part })
-    });
-    let mut parts: Vec<_> = parts.collect();
+    let mut parts = few_parts(available.to_vec(), quantity);
     // Rows are locked in ascending order, as locks are.
     parts.sort_by_key(|part| part.segment);
     Plan::Merge(parts)

@@ -226,16 +226,8 @@ impl Books {
         if available < quantity {
             return Err(TakeAnswer::Short { available });
         }
-        // The largest first, so that few are touched.
-        let mut order: Vec<_> = order.filter_map(|at| Some((at, active.get(at)?.available))).collect();
-        order.sort_by_key(|(_, available)| std::cmp::Reverse(*available));
-        let mut missing = quantity;
-        let parts = order.into_iter().map_while(|(at, available)| {
-            let taken = available.min(missing);
-            missing -= taken;
-            (taken > 0).then_some(Part { segment: at as u32, quantity: taken })
-        });
-        Ok(parts.collect())
+        let has = |at: usize| Some(Part { segment: at as u32, quantity: active.get(at)?.available });
+        Ok(few_parts(order.filter_map(has).collect(), quantity).into())
     }
 
     /// Ends the operation's reservation if that is over.
@@ -401,6 +393,18 @@ impl Books {
     pub(crate) fn records(&self) -> usize {
         self.records.len()
     }
+}
+
+/// `quantity` units of segments that have this together: of the largest first, so that few are touched.
+pub(crate) fn few_parts(mut segments: Vec<Part>, quantity: u64) -> Vec<Part> {
+    segments.sort_by_key(|part| std::cmp::Reverse(part.quantity));
+    let mut missing = quantity;
+    let parts = segments.into_iter().map_while(|part| {
+        let taken = part.quantity.min(missing);
+        missing -= taken;
+        (taken > 0).then_some(Part { quantity: taken, ..part })
+    });
+    parts.collect()
 }
 
 /// How many of `more` units each segment gets, so that they have as equally many as can be without taking any away.

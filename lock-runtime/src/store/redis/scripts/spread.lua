@@ -5,8 +5,9 @@
 --
 -- At each of 16 homes {n/h0} … {n/h15}, which an operation has by its id, whatever becomes of the segments:
 -- STRING lock_stock_record:{n/hk}:<operation>: "<state> <kind> <quantity> <born> <version> <ends> <open> <k>:<units> …", what
--- is wanted of the segments. A reservation ends at that time (ms); as long as it is not decided, that is how long it will last. Versions count up from the time at which the record was made, so that one that is made anew is
--- newer. It expires with the retention once it is settled and nothing of it is open.
+-- is wanted of the segments. A reservation ends at that time (ms); as long as it is not decided, that is how long it will last.
+-- Versions count up from the time at which the record was made, so that one that is made anew is newer. It expires with the
+-- retention once it is settled and nothing of it is open.
 -- ZSET lock_stock_open:{n/hk}: the operations that somebody has to look at, by when (ms): those that are not decided or not
 -- carried out, and reservations.
 -- States: P not decided, S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked.

@@ -4,7 +4,7 @@
 -- ARGV     latest server time (us), how, …
 --            look
 --            make: epoch, units                   unless it is there; then as active
---            active, retire: epoch                unless a newer epoch has been here
+--            retire: epoch                        unless a newer epoch has been here
 --            send: segment, units                 so many of what is available, at most; what is on the way goes first
 --            receive: segment, number, units
 --            clear: segment, number               it has arrived
@@ -17,14 +17,14 @@ local state = try('HGET', part, 'st')
 if type(state) == 'table' then return {3, now} end
 local function number(field) return tonumber(call('HGET', part, field) or 0) end
 
-if how == 'make' or how == 'active' or how == 'retire' then
+if how == 'make' or how == 'retire' then
   if state and tonumber(ARGV[3]) <= number('e') then return {0, now} end
   if not state and how == 'retire' then return {0, now} end
   local done
   if state then
     done = try('HSET', part, 'st', how == 'retire' and 'D' or 'A', 'e', ARGV[3])
   else
-    done = try('HSET', part, 'st', 'A', 'e', ARGV[3], 'a', ARGV[4] or 0, 'i', ARGV[4] or 0)
+    done = try('HSET', part, 'st', 'A', 'e', ARGV[3], 'a', ARGV[4], 'i', ARGV[4])
   end
   if type(done) == 'table' then return done end
   return {1, now}

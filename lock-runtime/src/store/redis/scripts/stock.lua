@@ -3,8 +3,9 @@
 -- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k ak available, hk held, uk all
 -- that it accounts for: what of that is neither available nor held is sold. fk the largest token shown there.
 -- ZSET lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
--- STRING lock_stock_op:{n}:<operation> (where n has a hash tag of its own and goes on behind it, there is a } for the last :): "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a reservation.
--- It expires with the retention, from when the operation is settled.
+-- STRING lock_stock_op:{n}:<operation>: "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a reservation.
+-- It expires with the retention, from when the operation is settled. Where n has a hash tag of its own and goes on behind it,
+-- there is a } for the last :.
 -- States: S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked. T is S, until the
 -- time that stands there: such records are written several at a time, which no command does for keys that expire.
 -- LIST lock_stock_old:{n}: "<ms> <operation>\n<operation> …", which of these are over then.

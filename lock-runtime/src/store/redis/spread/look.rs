@@ -4,6 +4,7 @@ use super::Spread;
 use super::steps::{Content, Root};
 use super::take::Search;
 use crate::store::redis::join::join;
+use crate::store::stock::books::few_parts;
 use crate::store::stock::{Part, SegmentCounts, Snapshot};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -74,21 +75,28 @@ impl Seen {
     /// The first segment that has enough, or else the largest, so that few are touched.
     fn parts_for(&self, quantity: u64, first: u32) -> Option<Vec<Part>> {
         let (ahead, behind): (Vec<_>, Vec<_>) = self.active().partition(|(segment, _)| *segment >= first);
-        let mut order: Vec<_> = ahead.into_iter().chain(behind).collect();
-        if let Some((segment, _)) = order.iter().find(|(_, part)| part.available >= quantity) {
-            return Some(vec![Part { segment: *segment, quantity }]);
+        let order = ahead.into_iter().chain(behind);
+        let order: Vec<_> = order.map(|(segment, part)| Part { segment, quantity: part.available }).collect();
+        if let Some(part) = order.iter().find(|part| part.quantity >= quantity) {
+            return Some(vec![Part { quantity, ..*part }]);
         }
-        if self.available() < quantity {
-            return None;
-        }
-        order.sort_by_key(|(_, part)| std::cmp::Reverse(part.available));
-        let mut missing = quantity;
-        let parts = order.into_iter().map_while(|(segment, part)| {
-            let taken = part.available.min(missing);
-            missing -= taken;
-            (taken > 0).then_some(Part { segment, quantity: taken })
+        (self.available() >= quantity).then(|| few_parts(order, quantity))
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let each = (0..).zip(&self.parts).map(|(segment, part)| SegmentCounts {
+            available: part.available,
+            held: part.held + part.taken,
+            sold: part.sold,
+            active: segment < self.root.count,
         });
-        Some(parts.collect())
+        Snapshot {
+            segments: each.collect(),
+            in_transit: self.in_transit(),
+            initial: self.parts.iter().map(|part| part.initial).sum(),
+            restocked: self.parts.iter().map(|part| part.restocked).sum(),
+            epoch: self.root.epoch,
+        }
     }
 }
 
@@ -160,24 +168,6 @@ impl Spread {
             }
             nth += 1;
             self.step_back(nth).await;
-        }
-    }
-}
-
-impl Seen {
-    fn snapshot(&self) -> Snapshot {
-        let each = (0..).zip(&self.parts).map(|(segment, part)| SegmentCounts {
-            available: part.available,
-            held: part.held + part.taken,
-            sold: part.sold,
-            active: segment < self.root.count,
-        });
-        Snapshot {
-            segments: each.collect(),
-            in_transit: self.in_transit(),
-            initial: self.parts.iter().map(|part| part.initial).sum(),
-            restocked: self.parts.iter().map(|part| part.restocked).sum(),
-            epoch: self.root.epoch,
         }
     }
 }

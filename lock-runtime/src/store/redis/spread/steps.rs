@@ -357,7 +357,7 @@ impl Spread {
         self.step(&script::SPREAD_PART, keys, how, args).await
     }
 
-    /// Makes a segment, or has it take part, or retires it.
+    /// Makes a segment, or has it take part again, or retires it.
     pub(super) async fn set_part(
         &self,
         segment: u32,

@@ -69,7 +69,7 @@ impl Spread {
                 // There may be more than this process knows.
                 let Some(root) = self.load().await? else { return Ok(TakeAnswer::Missing) };
                 if *index >= root.count {
-                    return self.taken_before(request, 0).await;
+                    return self.taken_before(request).await;
                 }
                 *index
             }
@@ -122,17 +122,17 @@ impl Spread {
     }
 
     /// The segment that was asked for takes no part any more: only what was done before can be told.
-    async fn taken_before(&self, request: &TakeRequest, available: u64) -> Result<TakeAnswer, StoreError> {
+    async fn taken_before(&self, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
         let kind = if request.hold.is_some() { Column::Held } else { Column::Sold };
         let looked = self.home(&request.operation, Home::Look).await?;
-        let Some(record) = looked.now else { return Ok(TakeAnswer::Short { available }) };
+        let Some(record) = looked.now else { return Ok(TakeAnswer::Short { available: 0 }) };
         if let Some(answer) = differs(&record, kind, request.quantity) {
             return Ok(answer);
         }
         let search = Search { first: 0, only: request.only };
         Ok(match self.drive(&request.operation, record, search, &mut 0).await? {
             Some(End::At(record)) => self.taken(&record, true),
-            _ => TakeAnswer::Short { available },
+            _ => TakeAnswer::Short { available: 0 },
         })
     }
 
@@ -213,10 +213,8 @@ impl Spread {
                     Puts::Done => self.home(operation, Home::Decide(&record)).await?.now,
                     Puts::Newer { born } => {
                         *older = born;
-                        return Ok(match self.give_up(operation, record, Refusal::Contended).await? {
-                            Some(End::At(record)) => Some(End::At(record)),
-                            _ => None,
-                        });
+                        let end = self.give_up(operation, record, Refusal::Contended).await?;
+                        return Ok(end.filter(|end| matches!(end, End::At(_))));
                     }
                     Puts::Older => {
                         self.step_back(nth).await;
@@ -231,9 +229,7 @@ impl Spread {
                     }
                     Puts::Short => {
                         let parts = record.replaced(&[]);
-                        let turned =
-                            self.home(operation, Home::Plan { record: &record, parts: &parts }).await?;
-                        turned.now
+                        self.home(operation, Home::Plan { record: &record, parts: &parts }).await?.now
                     }
                 }
             };
