@@ -208,6 +208,11 @@ impl Engine {
         machine.waiting() + usize::from(machine.hold().is_some())
     }
 
+    /// Whether a caller of this process has the mutex of `name`: whoever tries it, and is not inside of that call, is refused.
+    pub(crate) fn is_claimed(&self, name: &LockKey) -> bool {
+        self.registry.find(name, Lane::Mutex).is_some_and(|key| lock(&key.machine).is_claimed())
+    }
+
     /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
     fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Arc<Key> {
         let shut_down = self.shut_down.load(Ordering::Acquire);

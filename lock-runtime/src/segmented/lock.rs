@@ -14,6 +14,7 @@ use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::kinds::Lock;
 use crate::replication::Replication;
+use crate::scope::Scope;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// More would be slower than fewer: a merge looks at all of them.
@@ -229,7 +230,13 @@ impl SegmentedLock {
         let load = |index: u32| segments.keys.get(index as usize).map_or(0, |key| engine.load_of(key));
         let tried = order(segments.stocked(), load, jitter);
         let Some((&last, others)) = tried.split_last() else { return Ok(None) };
+        // Who is inside of a hold enters it again.
+        let outside = Scope::current().is_empty();
         for &index in others {
+            // One that this process has is not free, and asking for it costs much more than a look.
+            if outside && segments.keys.get(index as usize).is_some_and(|key| engine.is_claimed(key)) {
+                continue;
+            }
             if budget.left(engine.clock.now()) == Wait::No && budget.wait != Wait::No {
                 break;
             }

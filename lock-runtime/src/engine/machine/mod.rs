@@ -520,7 +520,6 @@ impl Machine {
     }
 
     /// Whether a guard of the hold is in somebody's hands; an offer alone is not enough.
-    #[cfg(feature = "testing")]
     pub(crate) fn is_claimed(&self) -> bool {
         matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }))
     }

@@ -63,6 +63,21 @@ if args[3] == '-1' and not only then
     end
   end
 end
+-- The same under the lock of one segment.
+if only and args[3] == '-1' and count == 1 then
+  local a, f, wanted, token = 'a' .. place, 'f' .. place, args[7], tonumber(args[5])
+  local seen = try('HMGET', stock, 'n', a, f)
+  local n, left = tonumber(seen[1] or 0) or 0, (tonumber(seen[2] or 0) or 0) - wanted
+  if tonumber(place) < n and left >= 0 and (token == 0 or token >= (tonumber(seen[3] or 0) or token + 1)) then
+    left = string.format('%d', left)
+    local done = token == 0 and try('HSET', stock, a, left) or token > 0 and try('HSET', stock, a, left, f, args[5])
+    if type(done) == 'number' then
+      done = try('SET', keys[3], 'S 0 ' .. wanted .. ' 0 ' .. place .. ':' .. wanted, 'NX', 'PX', args[2])
+      if done and done.ok then return {1, now, -1, tonumber(place)} end
+      if token == 0 then redis.call('HSET', stock, a, seen[2]) else redis.call('HSET', stock, a, seen[2], f, seen[3] or 0) end
+    end
+  end
+end
 -- Everything else is done one after the other.
 local n = try('HGET', stock, 'n')
 if type(n) == 'table' then return n end
