@@ -32,11 +32,11 @@ impl Step for TakeOne {
         request.call.timeout
     }
 
-    /// They are of one stock, and differ in their operations and quantities only. None is done later than its own time
-    /// allows.
+    /// They are of one stock, and differ in their operations, quantities and segments only. None is done later than its own
+    /// time allows.
     fn alike(one: &Self::Request, other: &Self::Request) -> bool {
         let of = |request: &TakeRequest| {
-            (request.call.timeout, request.call.retention, request.hold, request.only)
+            (request.call.timeout, request.call.retention, request.hold, request.only.is_some())
         };
         of(one) == of(other) && one.call.stock == other.call.stock
     }
@@ -80,26 +80,24 @@ impl Node {
             // None of them is done later than its own time allows.
             let latest =
                 requests.iter().map(|request| request.call.stamp(estimate)).min().unwrap_or(estimate);
-            let mut invocation = self.invocation(&script::STOCK_TAKE, 2 + requests.len(), 6 + requests.len());
+            let each = if one.only.is_some() { 3 } else { 1 };
+            let mut invocation =
+                self.invocation(&script::STOCK_TAKE, 2 + requests.len(), 6 + each * requests.len());
             invocation.arg(&names.stock).arg(&names.holds);
             for request in requests {
                 invocation.text(names.record(&request.operation));
             }
             let hold = one.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
             invocation.arg(latest.as_micros()).arg(millis(one.call.retention)).arg(hold);
-            match one.only {
-                None => {
-                    // The script need not look for the number of segments first when this is one of them.
-                    let segments = self.segments.load(Ordering::Relaxed);
-                    invocation.arg(one.first.checked_rem(segments).unwrap_or(one.first)).arg("")
-                }
-                Some((index, token)) => {
-                    invocation.arg(index).arg(token.map_or(0, crate::token::FencingToken::get))
-                }
-            };
-            invocation.arg(synced(&one.call));
+            // The script need not look for the number of segments first when this is one of them.
+            let segments = self.segments.load(Ordering::Relaxed);
+            invocation.arg(one.first.checked_rem(segments).unwrap_or(one.first));
+            invocation.arg(synced(&one.call)).arg(each);
             for request in requests {
                 invocation.arg(request.quantity);
+                if let Some((segment, token)) = request.only {
+                    invocation.arg(segment).arg(token.map_or(0, crate::token::FencingToken::get));
+                }
             }
             let value = connector.run(&ready, &invocation).await;
             let value = value.map_err(|fault| fault.map(|error| about_key(error, &names.stock)))?;

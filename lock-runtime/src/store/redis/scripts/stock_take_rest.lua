@@ -27,7 +27,7 @@ local function again(key, text, record, quantity)
     return {'X', record.quantity, tonumber(record.reserved)}
   end
   if record.state ~= 'S' and record.state ~= 'H' then return {'O', record.state} end
-  if args[6] == '1' then
+  if args[5] == '1' then
     local done = try('SET', key, text, 'KEEPTTL')
     if done.err then return done end
   end
@@ -97,7 +97,7 @@ local function take(key, quantity)
   end
   if fence then
     before[#before + 1], before[#before + 2] = fence, number(stock, fence)
-    counts[#counts + 1], counts[#counts + 2] = fence, args[5]
+    counts[#counts + 1], counts[#counts + 2] = fence, token
   end
   if ends then
     for i, old in ipairs(call('HMGET', stock, unpack(fields))) do
@@ -123,6 +123,16 @@ local function take(key, quantity)
   return answer
 end
 
-local answers = {1, now, n}
-for i = 1, count do answers[i + 3] = take(keys[i + 2], tonumber(args[i + 6])) end
+answers[3] = n
+for i = 1, count do
+  if not answers[i + 3] then
+    local at = each * i + 7 - each
+    if only then
+      place, token = args[at + 1], args[at + 2]
+      k, fence = tonumber(place), token ~= '0' and 'f' .. place
+      stale = fence and tonumber(token) < number(stock, fence)
+    end
+    answers[i + 3] = take(keys[i + 2], tonumber(args[at]))
+  end
+end
 return answers
