@@ -33,7 +33,7 @@ async fn a_stock(primary: &RedisServer, time: Duration) -> SegmentedStock {
 }
 
 fn record(server: &RedisServer, operation: &str) -> String {
-    server.cli(&["GET", &format!("lock_stock_op:{{lock:stock:1001}}:{operation}")])
+    server.cli(&["HGET", "lock_stock_ops:{lock:stock:1001}", operation])
 }
 
 #[tokio::test]

@@ -142,10 +142,11 @@ impl Crew {
 
 /// The letter of the record of an order in one slot of a server.
 fn record(server: &RedisServer, order: &str) -> Option<char> {
-    server.cli(&["GET", &format!("lock_stock_op:{{lock:{NAME}}}:{order}")]).chars().next()
+    server.cli(&["HGET", &format!("lock_stock_ops:{{lock:{NAME}}}"), order]).chars().next()
 }
 
-/// All keys of a server with what is in them and whether they end, sorted. No units are as good as no field.
+/// All keys of a server with what is in them and whether they end, sorted. No units are as good as no field, and how far a
+/// sweep has looked at records (`w`) is no matter.
 fn all_keys(server: &RedisServer) -> Vec<(String, String, bool)> {
     let keys = server.cli(&["KEYS", "*"]);
     let mut all: Vec<_> = keys
@@ -164,7 +165,8 @@ fn all_keys(server: &RedisServer) -> Vec<(String, String, bool)> {
             let mut text = server.cli(how);
             if how[0] == "HGETALL" {
                 let words: Vec<&str> = text.lines().collect();
-                let mut pairs: Vec<_> = words.chunks(2).filter(|pair| pair[1] != "0").collect();
+                let mut pairs: Vec<_> =
+                    words.chunks(2).filter(|pair| pair[1] != "0" && pair[0] != "w").collect();
                 pairs.sort_unstable();
                 text = format!("{pairs:?}");
             }

@@ -171,8 +171,8 @@ const FOREIGN: [&[&str]; 6] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn somebodys_data_is_told_and_left_alone() {
     let name = format!("{{lock:{NAME}}}");
-    let (stock_key, holds, record) =
-        (format!("lock_stock:{name}"), format!("lock_stock_holds:{name}"), format!("lock_stock_op:{name}:"));
+    let [stock_key, holds, records_key] =
+        ["lock_stock:", "lock_stock_holds:", "lock_stock_ops:"].map(|head| format!("{head}{name}"));
     let records = [
         ("take", "new sale"),
         ("merge", "new large sale"),
@@ -188,23 +188,32 @@ async fn somebodys_data_is_told_and_left_alone() {
     let server = RedisServer::start();
     let mut failed = Vec::new();
     for foreign in FOREIGN {
-        let at_records = records.iter().map(|(what, id)| (format!("{record}{id}"), *what));
-        let at_stock = OPERATIONS.iter().map(|what| (stock_key.clone(), *what));
-        let at_holds = OPERATIONS.iter().map(|what| (holds.clone(), *what));
-        for (key, what) in at_records.chain(at_stock).chain(at_holds) {
-            if key == holds && foreign[0] == "ZADD" {
-                // A reservation that nobody knows: whose it is can't be seen.
+        // A record that is none, or something else where they are.
+        let at_records = records.iter().map(|(what, id)| (&records_key, Some(*id), *what));
+        let at_records = at_records.filter(|_| foreign[0] == "SET");
+        let at_keys = [&stock_key, &holds, &records_key];
+        let at_keys = at_keys.into_iter().flat_map(|key| OPERATIONS.map(|what| (key, None, what)));
+        for (key, record, what) in at_records.chain(at_keys) {
+            if (*key == holds && foreign[0] == "ZADD")
+                || (*key == records_key && record.is_none() && foreign[0] == "HSET")
+            {
+                // A reservation, or an operation, that nobody knows: whose it is can't be seen.
                 continue;
             }
             server.cli(&["FLUSHALL"]);
             let stock = stock_with_orders(&server).await;
-            server.cli(&["DEL", &key]);
-            server.cli(&[&[foreign[0], &key], &foreign[1..]].concat());
+            match record {
+                Some(record) => drop(server.cli(&["HSET", key, record, foreign[1]])),
+                None => {
+                    server.cli(&["DEL", key]);
+                    server.cli(&[&[foreign[0], key], &foreign[1..]].concat());
+                }
+            }
             let before = all_keys(&server);
             let answer = operation(&stock, what).await;
             let after = all_keys(&server);
-            let is_record = key.starts_with(&record);
             let uses = match what {
+                "rebalance" | "resize" | "grow" if *key == records_key => false,
                 // Where reservations are written down.
                 "reserve"
                 | "confirm"
@@ -212,7 +221,7 @@ async fn somebodys_data_is_told_and_left_alone() {
                 | "reserve again too late"
                 | "cancel"
                 | "sweep" => true,
-                _ => key != holds,
+                _ => *key != holds,
             };
             let same = before == after;
             let text = format!("{foreign:?} at {key}, {what}: {answer:?}");
@@ -220,11 +229,11 @@ async fn somebodys_data_is_told_and_left_alone() {
                 Ok(()) if !uses => {}
                 Err(StockError::Misconfigured { ref reason }) if same && reason.contains(&stock_key) => {}
                 // A hash without our fields is no stock.
-                Err(StockError::Missing { .. }) if same && key == stock_key && foreign[0] == "HSET" => {}
+                Err(StockError::Missing { .. }) if same && *key == stock_key && foreign[0] == "HSET" => {}
                 Ok(()) if same && what == "sweep" && foreign[0] == "HSET" => {}
                 _ => failed.push(format!("{text}, {}", if same { "untouched" } else { "touched" })),
             }
-            if is_record || !uses {
+            if record.is_some() || !uses {
                 assert!(stock.snapshot().await.unwrap().balances(), "{text}");
             }
         }
@@ -245,11 +254,12 @@ async fn somebodys_data_is_told_and_left_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_do_one_thing_does_none() {
-    const RIGHTS: [&str; 12] = [
-        "-get",
-        "-set",
+    const RIGHTS: [&str; 13] = [
         "-hget",
         "-hset",
+        "-hsetnx",
+        "-hdel",
+        "-hscan",
         "-hmget",
         "-hincrby",
         "-zadd",

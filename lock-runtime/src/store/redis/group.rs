@@ -19,15 +19,15 @@ use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::lock;
 
-/// So many requests make a call that is sent without waiting for more: the server has work while this side goes on,
-/// does little else meanwhile, and would save little with more.
-const FULL: usize = 16;
-
 /// What all members of a group ask for, each for its own key.
 pub(super) trait Step: Sized + Send + Sync + 'static {
     /// Cheap to clone.
     type Request: Clone + Send + Sync;
     type Answer: Send;
+
+    /// So many requests make a call that is sent without waiting for more: the server has work while this side goes on,
+    /// does little else meanwhile, and would save little with more.
+    const FULL: usize = 16;
 
     /// Where requests of this kind meet.
     fn group(node: &Node) -> &Group<Self>;
@@ -125,7 +125,7 @@ impl<S: Step> Group<S> {
         let role = match state.members.len() {
             1 => Role::First,
             // Whoever has promised to send them may be on a thread that does something else.
-            count if count >= FULL || state.under_way == 0 => Role::Last(state.take()),
+            count if count >= S::FULL || state.under_way == 0 => Role::Last(state.take()),
             _ => Role::Joined,
         };
         Place::Member { answer, role }

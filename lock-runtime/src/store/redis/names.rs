@@ -42,6 +42,21 @@ impl<'a> Names<'a> {
         self.name("redisson_lock_token:", self.braces)
     }
 
+    /// The hash of a stock in one slot.
+    pub(super) fn stock(&self) -> Name<'a> {
+        self.name("lock_stock:", self.braces)
+    }
+
+    /// What of a stock is reserved.
+    pub(super) fn stock_holds(&self) -> Name<'a> {
+        self.name("lock_stock_holds:", self.braces)
+    }
+
+    /// The records of a stock's operations.
+    pub(super) fn stock_operations(&self) -> Name<'a> {
+        self.name("lock_stock_ops:", self.braces)
+    }
+
     /// Where releases of a lock of this kind are announced.
     pub(super) fn channel(&self, kind: Kind) -> Name<'a> {
         match kind {

@@ -2,7 +2,6 @@
 //! script. Never SCRIPT LOAD: it costs a round trip more, and in a cluster it waits for every node.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::{LazyLock, OnceLock};
 
 use redis::{Cmd, RedisWrite, ToRedisArgs};
@@ -144,12 +143,6 @@ impl Invocation {
     /// A key, or a channel.
     pub(super) fn name(&mut self, name: Name<'_>) -> &mut Self {
         self.command.write_arg_fmt(name);
-        self
-    }
-
-    /// A key or an argument that is written in pieces.
-    pub(super) fn text(&mut self, text: impl fmt::Display) -> &mut Self {
-        self.command.write_arg_fmt(text);
         self
     }
 

@@ -23,39 +23,10 @@ use crate::store::stock::{
 };
 use crate::store::{BoxFuture, ServerTime, StoreError, StoreErrorKind};
 
-/// What a stock is called at the server.
-pub(super) struct StockNames {
-    pub(super) stock: String,
-    pub(super) holds: String,
-    operation: String,
-}
-
-impl StockNames {
-    pub(super) fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
-        let name = Names::new(prefix, key)?.lock().to_string();
-        let tag = if name.contains('{') { name } else { format!("{{{name}}}") };
-        Ok(Self {
-            stock: format!("lock_stock:{tag}"),
-            holds: format!("lock_stock_holds:{tag}"),
-            // No id has a brace, so the record of one stock is never that of another whose name goes on where this one ends.
-            operation: format!("lock_stock_op:{tag}{}", if tag.ends_with('}') { ':' } else { '}' }),
-        })
-    }
-
-    pub(super) fn record<'a>(&'a self, operation: &'a OperationId) -> Record<'a> {
-        Record(&self.operation, operation)
-    }
-}
-
-/// What the record of an operation is called, in pieces: it is written into a command and never needed in one.
-pub(super) struct Record<'a>(&'a str, &'a OperationId);
-
-impl fmt::Display for Record<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)?;
-        f.write_str(self.1.as_str())
-    }
-}
+/// Records that one call of a sweep looks at, which takes the server less than a millisecond.
+const RECORDS: u32 = 1024;
+/// Such calls of a sweep, at most, so that one sweeper gets through a million records in a minute.
+const LOOKS: u32 = 16;
 
 pub(super) fn number(value: &Value) -> Option<u64> {
     int(value).and_then(|number| u64::try_from(number).ok())
@@ -89,14 +60,14 @@ pub(super) fn read(value: &Value) -> Option<(i64, ServerTime, &[Value])> {
 }
 
 impl Node {
-    pub(super) fn stock_names(&self, key: &LockKey) -> Result<StockNames, StoreError> {
-        StockNames::new(&self.options.prefix, key)
+    pub(super) fn stock_names<'a>(&'a self, key: &'a LockKey) -> Result<Names<'a>, StoreError> {
+        Names::new(&self.options.prefix, key)
     }
 
-    pub(super) fn foreign_stock(&self, names: &StockNames) -> Fault {
+    pub(super) fn foreign_stock(&self, names: Names<'_>) -> Fault {
         self.foreign_to(
             "stock",
-            &names.stock,
+            &names.stock().to_string(),
             "it, or a record of one of its operations, has something else in it",
         )
         .into()
@@ -107,14 +78,15 @@ impl Node {
     async fn stock_step<T>(
         &self,
         call: &StockCall,
-        names: &StockNames,
+        names: Names<'_>,
         at: At,
         ask: impl Fn(ServerTime) -> Invocation,
         mean: impl Fn(i64, &[Value]) -> Option<T>,
         done: impl Fn(&T) -> bool,
     ) -> Result<T, Fault> {
         let read = |ready: &Ready, answer: Result<Value, Fault>| {
-            let value = answer.map_err(|fault| fault.map(|error| about_key(error, &names.stock)))?;
+            let value =
+                answer.map_err(|fault| fault.map(|error| about_key(error, &names.stock().to_string())))?;
             let Some((code, now, rest)) = read(&value) else { return Err(self.senseless(&value).into()) };
             self.server_clock.observe(now, ready.now);
             match code {
@@ -123,7 +95,7 @@ impl Node {
                 7 => {
                     let what = format!(
                         "the stock {} is spread and not in one slot: use Layout::Spread for it, or another name",
-                        names.stock
+                        names.stock()
                     );
                     Err(self.address.error(StoreErrorKind::ForeignData, what).into())
                 }
@@ -156,7 +128,7 @@ impl Node {
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {
             let mut invocation = self.invocation(&script::STOCK_SETTLE, 3, 5);
-            invocation.arg(&names.stock).arg(&names.holds).text(names.record(operation));
+            invocation.name(names.stock()).name(names.stock_holds()).name(names.stock_operations());
             invocation.arg(latest.as_micros()).arg(millis(call.retention));
             invocation.arg(operation.as_str()).arg(how).arg(synced(call));
             invocation
@@ -173,16 +145,17 @@ impl Node {
             _ => None,
         };
         let known = |answer: &SettleAnswer| matches!(answer, SettleAnswer::Known { .. });
-        self.stock_step(call, &names, at, ask, mean, known).await
+        self.stock_step(call, names, at, ask, mean, known).await
     }
 
     pub(super) async fn restock(&self, request: &RestockRequest, at: At) -> Result<RestockAnswer, Fault> {
         let names = self.stock_names(&request.call.stock)?;
         let ask = |latest: ServerTime| {
-            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 6);
-            invocation.arg(&names.stock).text(names.record(&request.operation));
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 7);
+            invocation.name(names.stock()).name(names.stock_operations());
             invocation.arg(latest.as_micros()).arg("restock").arg(millis(request.call.retention));
             invocation.arg(request.quantity).arg(MAX_QUANTITY).arg(synced(&request.call));
+            invocation.arg(request.operation.as_str());
             invocation
         };
         let mean = |code, rest: &[Value]| match (code, rest) {
@@ -193,7 +166,7 @@ impl Node {
             _ => None,
         };
         let done = |answer: &RestockAnswer| matches!(answer, RestockAnswer::Done { .. });
-        self.stock_step(&request.call, &names, at, ask, mean, done).await
+        self.stock_step(&request.call, names, at, ask, mean, done).await
     }
 
     /// `Some(true)`: done; `Some(false)`: it was so before; `None`: there is no such stock.
@@ -206,8 +179,8 @@ impl Node {
     ) -> Result<Option<bool>, Fault> {
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {
-            let mut invocation = self.invocation(&script::STOCK_CHANGE, 1, 2 + numbers.len());
-            invocation.arg(&names.stock).arg(latest.as_micros()).arg(how);
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 2 + numbers.len());
+            invocation.name(names.stock()).name(names.stock_operations()).arg(latest.as_micros()).arg(how);
             for number in numbers {
                 invocation.arg(*number);
             }
@@ -218,22 +191,27 @@ impl Node {
             (4, []) => Some(None),
             _ => None,
         };
-        self.stock_step(call, &names, at, ask, mean, |changed| *changed == Some(true)).await
+        self.stock_step(call, names, at, ask, mean, |changed| *changed == Some(true)).await
     }
 
-    /// Forgets records that several takes have written together, of so many such calls; returns how many there were.
-    async fn forget_old(&self, call: &StockCall, calls: u32, at: At) -> Result<u64, Fault> {
+    /// Looks at about so many records and forgets those that are over; how many were, and whether there are more to look at.
+    async fn forget_old(&self, call: &StockCall, records: u32, at: At) -> Result<(u64, bool), Fault> {
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {
-            let mut invocation = self.invocation(&script::STOCK_CHANGE, 1, 3);
-            invocation.arg(&names.stock).arg(latest.as_micros()).arg("purge").arg(calls);
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 4);
+            invocation
+                .name(names.stock())
+                .name(names.stock_operations())
+                .arg(latest.as_micros())
+                .arg("purge");
+            invocation.arg(millis(call.retention)).arg(records);
             invocation
         };
         let mean = |code, rest: &[Value]| match (code, rest) {
-            (8, [records]) => number(records),
+            (8, [records, more]) => Some((number(records)?, int(more)? == 1)),
             _ => None,
         };
-        self.stock_step(call, &names, at, ask, mean, |_| false).await
+        self.stock_step(call, names, at, ask, mean, |_| false).await
     }
 
     /// What there is, and at most so many operations whose reservations are over.
@@ -246,7 +224,7 @@ impl Node {
         let names = self.stock_names(&call.stock)?;
         let ask = |_| {
             let mut invocation = self.invocation(&script::STOCK_LOOK, 2, 1);
-            invocation.arg(&names.stock).arg(&names.holds).arg(most);
+            invocation.name(names.stock()).name(names.stock_holds()).arg(most);
             invocation
         };
         let mean = |code, rest: &[Value]| match (code, rest) {
@@ -271,7 +249,7 @@ impl Node {
             }
             _ => None,
         };
-        self.stock_step(call, &names, at, ask, mean, |_| false).await
+        self.stock_step(call, names, at, ask, mean, |_| false).await
     }
 
     pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32, at: At) -> Result<Swept, Fault> {
@@ -279,7 +257,17 @@ impl Node {
             return Ok(Swept::default());
         };
         let mut swept = Swept { more: over.len() as u64 > u64::from(limit), ..Swept::default() };
-        swept.forgotten = self.forget_old(call, limit, at).await?;
+        for _ in 0..LOOKS {
+            let (forgotten, more) = self.forget_old(call, RECORDS, at).await?;
+            swept.forgotten += forgotten;
+            if !more {
+                break;
+            }
+            if swept.forgotten >= u64::from(limit) {
+                swept.more = true;
+                break;
+            }
+        }
         let mut failed = None;
         for operation in over.into_iter().take(limit as usize) {
             match self.settle_operation(call, &operation, "expire", at).await {

@@ -9,13 +9,18 @@ use redis::Value;
 use super::connection::{Connector, Ready};
 use super::fault::Fault;
 use super::group::{Group, Step};
+use super::names::Names;
 use super::node::{At, Node};
 use super::reply::{self, int, text};
 use super::script;
 use super::steps::{about_key, millis};
-use super::stock::{StockNames, number, read, segment, state, synced};
+use super::stock::{number, read, segment, state, synced};
+use crate::backoff::jitter;
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use crate::store::{Few, StoreError};
+
+/// A call looks at records that may be over about once in so many takes, at twice as many: they go faster than they come.
+const LOOKED_AT: f64 = 128.0;
 
 /// One of the takes that can travel together.
 pub(super) struct TakeOne;
@@ -23,6 +28,9 @@ pub(super) struct TakeOne;
 impl Step for TakeOne {
     type Request = Arc<TakeRequest>;
     type Answer = TakeAnswer;
+
+    /// One more adds little to a call.
+    const FULL: usize = 32;
 
     fn group(node: &Node) -> &Group<Self> {
         &node.takes
@@ -73,6 +81,11 @@ impl Node {
     ) -> Result<Vec<Result<TakeAnswer, StoreError>>, Fault> {
         let Some(one) = requests.first() else { return Ok(Vec::new()) };
         let names = self.stock_names(&one.call.stock)?;
+        // Many have the same quantity, and it is said once.
+        let alike = requests.iter().all(|request| request.quantity == one.quantity);
+        let each = if one.only.is_some() { 4 } else { 2 - usize::from(alike) };
+        // One call of many does some of the work of a sweep.
+        let looks = if jitter() * LOOKED_AT < requests.len() as f64 { 2 * LOOKED_AT as u32 } else { 0 };
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
@@ -80,42 +93,45 @@ impl Node {
             // None of them is done later than its own time allows.
             let latest =
                 requests.iter().map(|request| request.call.stamp(estimate)).min().unwrap_or(estimate);
-            let each = if one.only.is_some() { 3 } else { 1 };
-            let mut invocation =
-                self.invocation(&script::STOCK_TAKE, 2 + requests.len(), 6 + each * requests.len());
-            invocation.arg(&names.stock).arg(&names.holds);
-            for request in requests {
-                invocation.text(names.record(&request.operation));
-            }
+            let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 8 + each * requests.len());
+            invocation.name(names.stock()).name(names.stock_holds()).name(names.stock_operations());
             let hold = one.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
             invocation.arg(latest.as_micros()).arg(millis(one.call.retention)).arg(hold);
             // The script need not look for the number of segments first when this is one of them.
             let segments = self.segments.load(Ordering::Relaxed);
             invocation.arg(one.first.checked_rem(segments).unwrap_or(one.first));
-            invocation.arg(synced(&one.call)).arg(each);
+            invocation.arg(synced(&one.call)).arg(looks).arg(one.quantity).arg(each);
             for request in requests {
-                invocation.arg(request.quantity);
+                invocation.arg(request.operation.as_str());
+                if each > 1 {
+                    invocation.arg(request.quantity);
+                }
                 if let Some((segment, token)) = request.only {
                     invocation.arg(segment).arg(token.map_or(0, crate::token::FencingToken::get));
                 }
             }
             let value = connector.run(&ready, &invocation).await;
-            let value = value.map_err(|fault| fault.map(|error| about_key(error, &names.stock)))?;
+            let value =
+                value.map_err(|fault| fault.map(|error| about_key(error, &names.stock().to_string())))?;
             let Some((code, now, rest)) = read(&value) else { return Err(self.senseless(&value).into()) };
             self.server_clock.observe(now, ready.now);
             match (code, rest) {
+                (1, [Value::Int(-2), all]) => {
+                    let read = |request: &Arc<_>| self.read_taken(connector, &ready, all, request, names);
+                    return Ok(requests.iter().map(read).collect());
+                }
                 (1, [segments, rest @ ..]) if rest.len() == requests.len() => {
                     // It does not look for them when it need not.
                     if let Some(segments) = segment(segments) {
                         self.segments.store(segments, Ordering::Relaxed);
                     }
                     let read = |(value, request): (&Value, &Arc<TakeRequest>)| {
-                        self.read_taken(connector, &ready, value, request, &names)
+                        self.read_taken(connector, &ready, value, request, names)
                     };
                     return Ok(rest.iter().zip(requests).map(read).collect());
                 }
                 (2, []) => refused = Some(now),
-                (3, []) => return Err(self.foreign_stock(&names)),
+                (3, []) => return Err(self.foreign_stock(names)),
                 (4, []) => return Ok(requests.iter().map(|_| Ok(TakeAnswer::Missing)).collect()),
                 _ => return Err(self.senseless(&value).into()),
             }
@@ -130,10 +146,10 @@ impl Node {
         ready: &Ready,
         value: &Value,
         request: &TakeRequest,
-        names: &StockNames,
+        names: Names<'_>,
     ) -> Result<TakeAnswer, StoreError> {
         if let Value::ServerError(error) = value {
-            return Err(about_key(connector.refused(ready, error), &names.stock));
+            return Err(about_key(connector.refused(ready, error), &names.stock().to_string()));
         }
         match taken(value, request) {
             Some(Some(answer)) => Ok(answer),

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::super::fault::Fault;
 use super::super::join::join;
 use super::super::latch::LatchNames;
+use super::super::names::Names;
 use super::super::node::{At, Node};
 use super::super::semaphore::SemaphoreNames;
-use super::super::stock::StockNames;
 use super::Cluster;
 use super::moving::Hint;
 use super::slots::slot;
@@ -73,8 +73,8 @@ impl Cluster {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let names = StockNames::new(&self.options.prefix, key)?;
-        Ok(self.at_slot(slot(&names.stock), self.deadline(timeout), step).await?)
+        let names = Names::new(&self.options.prefix, key)?;
+        Ok(self.at_slot(slot(&names.stock().to_string()), self.deadline(timeout), step).await?)
     }
 
     /// A step at the server of this key, and of others in the same slot.

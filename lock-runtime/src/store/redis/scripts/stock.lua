@@ -3,12 +3,11 @@
 -- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k ak available, hk held, uk all
 -- that it accounts for: what of that is neither available nor held is sold. fk the largest token shown there.
 -- ZSET lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
--- STRING lock_stock_op:{n}:<operation>: "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a reservation.
--- It expires with the retention, from when the operation is settled. Where n has a hash tag of its own and goes on behind it,
--- there is a } for the last :.
--- States: S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked. T is S, until the
--- time that stands there: such records are written several at a time, which no command does for keys that expire.
--- LIST lock_stock_old:{n}: "<ms> <operation>\n<operation> …", which of these are over then.
+-- HASH lock_stock_ops:{n}: of each operation "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a
+-- reservation, and of what is settled when it is forgotten.
+-- States: S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked.
+-- Where a look through all records stands is w in the stock's hash: "<cursor> <ms> <ms>", where it goes on (0: it is done), when
+-- the first of those seen is over, and when it began.
 local try, call, find, match, gmatch = redis.pcall, redis.call, string.find, string.match, string.gmatch
 
 local function server_time()
@@ -19,13 +18,11 @@ end
 -- The record of an operation: {state, reserved, quantity, ends, parts}, nil if there is none, or nil and what is wrong.
 local function read(text, ms)
   if not text then return nil end
-  local state, reserved, quantity, ends, parts = match(text, '^([STHCEBNR]) ([01]) (%d+) (%d+)(.*)$')
+  local state, reserved, quantity, ends, parts = match(text, '^([SHCEBNR]) ([01]) (%d+) (%d+)(.*)$')
   if not state then return nil, 'record' end
-  if state == 'T' then
-    if tonumber(ends) <= ms then return nil end
-    state, ends = 'S', 0
-  end
-  return {state = state, reserved = reserved, quantity = tonumber(quantity), ends = tonumber(ends), parts = parts}
+  ends = tonumber(ends)
+  if state ~= 'H' and ends <= ms then return nil end
+  return {state = state, reserved = reserved, quantity = tonumber(quantity), ends = ends, parts = parts}
 end
 
 local function write(record)
@@ -55,24 +52,36 @@ local function move(stock, record, from, to, n)
   end
 end
 
--- Forgets what is over of so many entries of the list. Returns how many records.
-local function purge(stock, most, ms)
-  local count = 0
-  local tag = string.sub(stock, 12)
-  local old, prefix = 'lock_stock_old:' .. tag, 'lock_stock_op:' .. tag .. (find(tag, '}$') and ':' or '}')
-  for _ = 1, most do
-    local entry = try('LINDEX', old, 0)
-    if type(entry) ~= 'string' then return count end
-    local ends, operations = match(entry, '^(%d+) (.*)$')
-    if not ends or tonumber(ends) > ms then return count end
-    for operation in gmatch(operations, '[^\n]+') do
-      local key = prefix .. operation
-      local text = try('GET', key)
-      -- One that was given back since, or that somebody has made anew, has a time of its own.
-      local state, over = match(type(text) == 'string' and text or '', '^(.) %d %d+ (%d+)')
-      if state == 'T' and tonumber(over) <= ms then count = count + call('DEL', key) end
-    end
-    call('LPOP', old)
+-- Looks through about so many records and forgets those that are over, unless none can be. Returns how many were, and whether
+-- there are more to look at.
+local function purge(stock, ops, most, retention, ms)
+  local w = try('HGET', stock, 'w')
+  local cursor, first, begun = match(type(w) == 'string' and w or '0 0 0', '^(%d+) (%d+) (%d+)$')
+  if not cursor or type(w) == 'table' then return 0, false end
+  first = tonumber(first)
+  if cursor == '0' then
+    -- Those that came since it began are not over before its time and theirs.
+    if ms < first and ms < begun + retention then return 0, false end
+    first, begun = 9007199254740991, string.format('%d', ms)
   end
-  return count
+  -- A script that has begun with a command that needs no memory may go on when the server is full. No operation has an
+  -- empty name.
+  local may = try('HDEL', ops, '')
+  local found = type(may) == 'number' and try('HSCAN', ops, cursor, 'COUNT', most)
+  if not found or found.err then return 0, false end
+  local over, count = {}, 0
+  for i = 2, #found[2], 2 do
+    local state, ends = match(found[2][i], '^([SCEBNR]) [01] %d+ (%d+)')
+    ends = state and tonumber(ends)
+    if ends and ends <= ms then
+      over[#over + 1] = found[2][i - 1]
+    elseif ends and ends < first then
+      first = ends
+    end
+  end
+  for at = 1, #over, 1000 do count = count + call('HDEL', ops, unpack(over, at, math.min(at + 999, #over))) end
+  if call('HEXISTS', stock, 'n') == 1 then
+    try('HSET', stock, 'w', found[1] .. ' ' .. string.format('%.0f', first) .. ' ' .. begun)
+  end
+  return count, found[1] ~= '0'
 end

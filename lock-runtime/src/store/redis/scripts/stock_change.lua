@@ -1,19 +1,22 @@
 -- Makes a stock, puts units in, evens them out, changes the number of segments. Stands behind stock.lua and stock_fill.lua.
 --
--- KEYS     the stock's hash; for restock also the operation's record
+-- KEYS     the stock's hash, its operations
 -- ARGV     latest server time (us), how, …
 --            init: units of each segment                restock: retention (ms), quantity, the largest total, synced (1:
---                                                       what was done before is written again, so that WAIT waits for it)
+--                                                       what was done before is written again, so that WAIT waits for
+--                                                       it), operation
 --            rebalance                                  resize: segments
---            purge: entries of the list of what is over, at most
+--            purge: retention (ms), records to look at, about
 -- Returns  {1, now}: done. {0, now}: was done before (init: is there). {2, now}: too late. {3, now}: somebody's data.
 --          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many.
---          {7, now}: there is one that is spread. {8, now, records}: so many were over
+--          {7, now}: there is one that is spread. {8, now, records, more}: so many were over, and more (1)
+--          are to be looked at
 local now = server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
-local stock, how = KEYS[1], ARGV[2]
+local stock, ops, how = KEYS[1], KEYS[2], ARGV[2]
 if how == 'purge' then
-  return {8, now, purge(stock, tonumber(ARGV[3]), math.floor(now / 1000))}
+  local records, more = purge(stock, ops, ARGV[4], tonumber(ARGV[3]), math.floor(now / 1000))
+  return {8, now, records, more and 1 or 0}
 end
 local n = try('HGET', stock, 'n')
 if type(n) == 'table' then return {3, now} end
@@ -36,15 +39,16 @@ if not n then return {4, now} end
 n = tonumber(n)
 
 if how == 'restock' then
-  local text = try('GET', KEYS[2])
+  local ms, operation = math.floor(now / 1000), ARGV[7]
+  local text = try('HGET', ops, operation)
   if type(text) == 'table' then return {3, now} end
-  local record, bad = read(text, math.floor(now / 1000))
+  local record, bad = read(text, ms)
   if bad then return {3, now} end
   local quantity = tonumber(ARGV[4])
   if record then
     if record.state == 'R' and record.quantity == quantity then
-      local done = ARGV[6] == '1' and try('SET', KEYS[2], text, 'KEEPTTL') or {}
-      return done.err and done or {0, now}
+      local done = ARGV[6] == '1' and try('HSET', ops, operation, text)
+      return type(done) == 'table' and done or {0, now}
     end
     return {5, now, record.quantity}
   end
@@ -54,8 +58,8 @@ if how == 'restock' then
   -- The record comes second: who may write the counts may write them back.
   local done = put(stock, units, before)
   if type(done) == 'table' then return done end
-  done = try('SET', KEYS[2], 'R 0 ' .. ARGV[4] .. ' 0', 'PX', ARGV[3])
-  if done.err then
+  done = try('HSET', ops, operation, 'R 0 ' .. ARGV[4] .. ' ' .. string.format('%.0f', ms + ARGV[3]))
+  if type(done) == 'table' then
     put(stock, before, units)
     return done
   end

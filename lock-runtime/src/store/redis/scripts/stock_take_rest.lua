@@ -1,25 +1,20 @@
 -- The end of stock_take.lua: operations that were sent before, and units that the first segment does not have.
-local ms = math.floor(now / 1000)
-if taken then
-  purge(stock, 2, ms)
-  return taken
-end
 -- What the segments have, as far as it is known.
 local known, total
 
 -- The operation has a record.
-local function again(key, text, record, quantity)
+local function again(name, text, record, quantity)
   if record.state == 'H' and record.ends <= ms then
-    record.state, known = 'E', nil
+    record.state, record.ends, known = 'E', ms + args[2], nil
     local may = try('ZREM', holds, '')
     if type(may) == 'table' then return may end
     move(stock, record, 'h', 'a', n)
-    local done = try('SET', key, write(record), 'PX', retention)
-    if done.err then
+    local done = try('HSET', ops, name, write(record))
+    if type(done) == 'table' then
       move(stock, record, 'a', 'h', n)
       return done
     end
-    call('ZREM', holds, string.sub(key, #stock + 5))
+    call('ZREM', holds, name)
   end
   if record.state == 'N' then return {'O', 'C'} end
   local reserved = hold >= 0 and '1' or '0'
@@ -28,8 +23,8 @@ local function again(key, text, record, quantity)
   end
   if record.state ~= 'S' and record.state ~= 'H' then return {'O', record.state} end
   if args[5] == '1' then
-    local done = try('SET', key, text, 'KEEPTTL')
-    if done.err then return done end
+    local done = try('HSET', ops, name, text)
+    if type(done) == 'table' then return done end
   end
   local answer = {'D', 1, record.state, record.state == 'H' and record.ends - math.ceil(now / 1000) or -1}
   for at, units in gmatch(record.parts, ' (%d+):(%d+)') do
@@ -67,12 +62,12 @@ local function plan(quantity)
   return parts
 end
 
-local function take(key, quantity)
-  local text = try('GET', key)
+local function take(name, quantity)
+  local text = try('HGET', ops, name)
   if type(text) == 'table' then return find(text.err, 'WRONGTYPE') and {'?'} or text end
   local record, bad = read(text, ms)
   if bad then return {'?'} end
-  if record then return again(key, text, record, quantity) end
+  if record then return again(name, text, record, quantity) end
   if only then
     if stale and k < n then return {'F'} end
     local left = k < n and number(stock, 'a' .. place) or 0
@@ -111,28 +106,30 @@ local function take(key, quantity)
   if type(done) == 'table' then return done end
   done = try('HSET', stock, unpack(counts))
   if type(done) == 'table' then return done end
-  local new = (ends and 'H 1 ' or 'S 0 ') .. string.format('%.0f', quantity) .. ' ' .. (ends or '0') .. table.concat(list)
-  done = ends and try('SET', key, new) or not ends and try('SET', key, new, 'PX', retention)
-  if done.err then
+  local units = string.format('%.0f', quantity)
+  local new = (ends and 'H 1 ' .. units .. ' ' .. ends or 'S 0 ' .. units .. string.sub(over, 1, -2)) .. table.concat(list)
+  done = try('HSET', ops, name, new)
+  if type(done) == 'table' then
     call('HSET', stock, unpack(before))
     return done
   end
-  if ends then call('ZADD', holds, ends, string.sub(key, #stock + 5)) end
+  if ends then call('ZADD', holds, ends, name) end
   for _, part in ipairs(parts) do known[part[1] + 1] = known[part[1] + 1] - part[2] end
   total = total - quantity
   return answer
 end
 
-answers[3] = n
-for i = 1, count do
+if not taken then answers[3] = n end
+for i = 1, taken and 0 or count do
   if not answers[i + 3] then
-    local at = each * i + 7 - each
+    local at = each * i + 9 - each
     if only then
-      place, token = args[at + 1], args[at + 2]
+      place, token = args[at + 2], args[at + 3]
       k, fence = tonumber(place), token ~= '0' and 'f' .. place
       stale = fence and tonumber(token) < number(stock, fence)
     end
-    answers[i + 3] = take(keys[i + 2], tonumber(args[at]))
+    answers[i + 3] = take(args[at], tonumber(each == 1 and wanted or args[at + 1]))
   end
 end
+if args[6] ~= '0' then purge(stock, ops, args[6], tonumber(args[2]), ms) end
 return answers

@@ -16,6 +16,8 @@ const COMMANDS: [&str; 38] = [
     "PEXPIRE",
     "PERSIST",
     "HSET",
+    "HSETNX",
+    "HSCAN",
     "HDEL",
     "PUBLISH",
     "HLEN",
@@ -32,9 +34,7 @@ const COMMANDS: [&str; 38] = [
     "LPOS",
     "LRANGE",
     "LREM",
-    "MSETNX",
     "PEXPIREAT",
-    "RPOP",
     "RPUSH",
     "ZADD",
     "ZCARD",
@@ -45,7 +45,7 @@ const COMMANDS: [&str; 38] = [
     "ZSCORE",
 ];
 /// Options of those commands in Redis 6.2.
-const OPTIONS: [&str; 8] = ["KEEPTTL", "NX", "PX", "NUMSUB", "XX", "WITHSCORES", "LIMIT", "GT"];
+const OPTIONS: [&str; 9] = ["COUNT", "KEEPTTL", "NX", "PX", "NUMSUB", "XX", "WITHSCORES", "LIMIT", "GT"];
 
 #[test]
 fn scripts_use_only_commands_and_options_of_redis_6_2() {
