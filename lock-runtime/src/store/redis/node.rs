@@ -10,7 +10,7 @@ use super::connection::Connector;
 use super::dialer::Dialer;
 use super::group::Group;
 use super::script::{Dialect, Invocation, Script};
-use super::singles::{AcquireOne, ReleaseOne};
+use super::singles::{AcquireOne, ReleaseOne, TakeoverOne};
 use super::stock_take::TakeOne;
 use super::subscriber::{Subscriber, Timing};
 use super::synced::Pool;
@@ -31,6 +31,7 @@ pub(super) struct Node {
     pub(super) synced: Arc<Pool>,
     pub(super) acquires: Apart<Group<AcquireOne>>,
     pub(super) releases: Apart<Group<ReleaseOne>>,
+    pub(super) takeovers: Apart<Group<TakeoverOne>>,
     pub(super) takes: Apart<Group<TakeOne>>,
     pub(super) warned_untold: AtomicBool,
     /// Of the stock that was taken from last; 0 before.
@@ -79,6 +80,7 @@ impl Node {
             server_clock,
             acquires: Apart::default(),
             releases: Apart::default(),
+            takeovers: Apart::default(),
             takes: Apart::default(),
             warned_untold: AtomicBool::new(false),
             segments: AtomicU32::new(0),

@@ -11,11 +11,11 @@ use super::connection::Ready;
 use super::fault::Fault;
 use super::group;
 use super::kinds::are_mutexes;
-use super::names::Names;
+use super::names::{Name, Names};
 use super::node::{At, Node};
 use super::reply::{self, Freed};
 use super::script::{self, Invocation};
-use super::singles::ReleaseOne;
+use super::singles::{ReleaseOne, TakeoverOne};
 use super::steps::{locks, locks_and_counters, millis, owners, owners_and_channels};
 use crate::store::{
     Acquired, Few, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, StoreError, Takeover,
@@ -31,6 +31,13 @@ impl Node {
         {
             self.name(item)?;
             return group::call::<ReleaseOne>(self, request).await;
+        }
+        if let [item] = &*request.items
+            && request.linger.is_zero()
+            && TakeoverOne::is(&request)
+        {
+            self.name(item)?;
+            return group::call::<TakeoverOne>(self, request).await;
         }
         let at = At::once(request.timeout);
         Ok(Box::pin(self.release_all(&request, at)).await?)
@@ -113,11 +120,7 @@ impl Node {
         invocation.arg(2 + 3 * names.len()).arg(u8::from(then.listeners == ListenerPolicy::Respect));
         for (item, names) in request.items.iter().zip(names) {
             let channel = names.channel(item.kind);
-            let own = self.subscriber.own(&channel.to_string());
-            // Others who listen here have no subscription of their own that the script could count.
-            let ours =
-                if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) };
-            invocation.arg(item.owner.as_str()).name(channel).arg(ours);
+            invocation.arg(item.owner.as_str()).name(channel).arg(self.own_listeners(channel, request));
         }
         self.grant_arguments(&mut invocation, &then.request, latest);
         owners(&mut invocation, order.iter().filter_map(|&index| then.request.items.get(index)));
@@ -125,17 +128,40 @@ impl Node {
 
         let (freed, grant) = reply::takeover(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
         let mut released = self.released(&freed, request, names);
+        released.then = self.read_takeover(ready, grant, names, then).map(|granted| reorder(granted, order));
+        Ok(released)
+    }
+
+    /// How many of those who listen to a released lock are this process's own releasers; -1 when others of it listen too, who
+    /// have no subscription of their own that a script could count.
+    pub(super) fn own_listeners(&self, channel: Name<'_>, request: &ReleaseRequest) -> i32 {
+        let own = self.subscriber.own(&channel.to_string());
+        if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) }
+    }
+
+    /// What a takeover's grant said. The release stands whatever that is.
+    pub(super) fn read_takeover(
+        &self,
+        ready: &Ready,
+        grant: &Value,
+        names: &[Names<'_>],
+        then: &Takeover,
+    ) -> Option<Granted> {
+        if *grant == Value::Int(0) {
+            return None;
+        }
         if let Some(why) = reply::text(grant) {
             tracing::debug!(store = ?self.address, answer = why, "released, but could not acquire in the same step");
-        } else if *grant != Value::Int(0) {
-            // The release stands whatever the grant says.
-            match self.read_grant(ready, grant, names, then.request.tokens) {
-                Ok(Ok(Acquired::Granted(granted))) => released.then = Some(reorder(granted, order)),
-                Ok(_) => {}
-                Err(error) => tracing::debug!(%error, "released, but could not acquire in the same step"),
+            return None;
+        }
+        match self.read_grant(ready, grant, names, then.request.tokens) {
+            Ok(Ok(Acquired::Granted(granted))) => Some(granted),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(%error, "released, but could not acquire in the same step");
+                None
             }
         }
-        Ok(released)
     }
 
     pub(super) fn released(

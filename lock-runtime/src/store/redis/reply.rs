@@ -162,6 +162,13 @@ pub(super) fn takeover(value: &Value, items: usize) -> Option<(Vec<Freed>, &Valu
     Some((freed, grant)).filter(|(freed, _)| freed.len() == items)
 }
 
+/// The answer of acquire.lua for locks that are taken over: what the grants said, and what was freed.
+pub(super) fn each_taken_over(value: &Value, requests: usize) -> Option<(&[Value], &[Value])> {
+    Some(array(value)?)
+        .filter(|answers| answers.len() == 2 * requests)
+        .map(|answers| answers.split_at(requests))
+}
+
 /// The answer of linger.lua: for each lock whether it was held.
 pub(super) fn flags(value: &Value, items: usize) -> Option<Vec<bool>> {
     let flags: Vec<bool> = array(value)?.iter().map(|flag| Some(int(flag)? == 1)).collect::<Option<_>>()?;

@@ -1,4 +1,4 @@
-//! [`AcquireOne`], [`ReleaseOne`]: the steps for single keys, which travel in groups.
+//! [`AcquireOne`], [`ReleaseOne`], [`TakeoverOne`]: the steps for single keys, which travel in groups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,9 @@ use super::node::Node;
 use super::reply;
 use super::script;
 use super::steps::{about, millis};
-use crate::store::{AcquireRequest, Acquired, ReleaseRequest, Released, ServerTime, StoreError};
+use crate::store::{
+    AcquireRequest, Acquired, Item, Kind, ListenerPolicy, ReleaseRequest, Released, ServerTime, StoreError,
+};
 
 /// One of the acquires that can travel together.
 pub(super) struct AcquireOne;
@@ -125,6 +127,79 @@ impl Step for ReleaseOne {
             let freed = node.read_freed(&ready, value);
             let names = node.name(item)?;
             answer(index, freed.map(|freed| node.released(&[freed], request, &[names])));
+        }
+        Ok(())
+    }
+}
+
+/// One of the releases with a takeover that can travel together.
+pub(super) struct TakeoverOne;
+
+impl TakeoverOne {
+    /// Whether `request` is one.
+    pub(super) fn is(request: &ReleaseRequest) -> bool {
+        let Some(then) = &request.then else { return false };
+        matches!(
+            (&*request.items, &*then.request.items),
+            ([Item { kind: Kind::Mutex, key, .. }], [next]) if *key == next.key && next.kind == Kind::Mutex
+        ) && then.request.token_floor == 0
+            // The connection of releases is no place to wait for replicas.
+            && then.request.replication.is_none()
+    }
+}
+
+impl Step for TakeoverOne {
+    type Request = Arc<ReleaseRequest>;
+    type Answer = Released;
+
+    fn group(node: &Node) -> &Group<Self> {
+        &node.takeovers
+    }
+
+    fn timeout(request: &Self::Request) -> Duration {
+        request.timeout
+    }
+
+    async fn send(
+        node: &Node,
+        requests: &[Self::Request],
+        ready: Ready,
+        mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
+    ) -> Result<(), Fault> {
+        let all = || requests.iter().filter_map(|request| Some((request, request.then.as_ref()?)));
+        let lease = all().map(|(_, then)| then.request.lease).max().unwrap_or_default();
+        let latest = node.stamp(all().map(|(_, then)| &then.request), ready.now)?;
+        let count = requests.len();
+        let mut invocation = node.invocation(&script::ACQUIRE, 2 * count, 2 + 6 * count);
+        for item in requests.iter().flat_map(|request| &request.items) {
+            let names = node.name(item)?;
+            invocation.name(names.lock()).name(names.counter());
+        }
+        invocation.arg(latest.as_micros()).arg(node.retention(lease));
+        for (request, then) in all() {
+            for (item, next) in request.items.iter().zip(&then.request.items) {
+                let channel = node.name(item)?.channel(item.kind);
+                invocation.arg(next.owner.as_str()).arg(millis(then.request.lease)).arg(then.request.tokens);
+                invocation.arg(item.owner.as_str()).name(channel);
+                match then.listeners {
+                    ListenerPolicy::Respect => invocation.arg(node.own_listeners(channel, request)),
+                    ListenerPolicy::Ignore => invocation.arg(""),
+                };
+            }
+        }
+        let value = node.connector.run(&ready, &invocation).await?;
+        let (grants, freed) = reply::each_taken_over(&value, count).ok_or_else(|| node.senseless(&value))?;
+        for (index, ((request, then), (grant, freed))) in all().zip(grants.iter().zip(freed)).enumerate() {
+            let names = node.names(&request.items)?;
+            let freed = node.read_freed(&ready, freed);
+            answer(
+                index,
+                freed.map(|freed| {
+                    let mut released = node.released(&[freed], request, &names);
+                    released.then = node.read_takeover(&ready, grant, &names, then);
+                    released
+                }),
+            );
         }
         Ok(())
     }

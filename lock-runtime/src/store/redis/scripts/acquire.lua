@@ -1,13 +1,18 @@
--- Takes locks, each on its own, for requests that travel together.
+-- Takes locks, each on its own, for requests that travel together; or takes them over: frees each for its owner first, and
+-- takes it for the new one when nobody else listens.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- ARGV     latest server time (us), counter time to live (ms; 0 = keep for ever), then
 --          lease (ms), tokens wanted, owner 1, owner 2, ... or, when the locks differ in the first two, for each of them
---          owner, lease, tokens wanted
+--          owner, lease, tokens wanted, or for each
+--          owner, lease, tokens wanted, owner until now, channel, and how many who listen there keep it from being taken if
+--          there are more ('': they are ignored)
 -- Returns  for each lock what take() says of it alone, see grant.lua, or {2, now} when this arrived later than the latest
---          server time, or the error; for a single lock the bare answer, for several an array.
+--          server time, or the error; for a single lock the bare answer, for several an array. Always an array when locks are
+--          taken over: then an answer is also 0, it was not tried, and what free() says of each (free.lua) follows. What is
+--          freed stays so whatever becomes of the rest.
 --
--- What Redisson sees: see grant.lua.
+-- What Redisson sees: see grant.lua and free.lua.
 --
 -- This part knows the plain state only, a free lock and a counter behind the server's clock, and does in five commands
 -- what take() does in eight. A counter that is ahead, or none at all, is put back before take() has it. It has no functions, since making one costs as much as a command. tokens.lua,
@@ -16,7 +21,7 @@ local try, find, keys, args = redis.pcall, string.find, KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local late, ttl, n = now > tonumber(args[1]), tonumber(args[2]), #keys / 2
-local alike = #args == n + 4
+local alike, over = #args == n + 4, #args == 6 * n + 2
 local lease, want = args[3], args[4]
 local answers, rest, text, texts_want, top = {}, nil, nil, nil, nil
 
@@ -24,7 +29,7 @@ local answers, rest, text, texts_want, top = {}, nil, nil, nil, nil
 -- want the same key, the first one's token keeps the second one's counter from being behind the clock, and take() looks
 -- again.
 local free = false
-if n > 1 and not late then
+if n > 1 and not late and not over then
   local locks = {}
   for i = 1, n do locks[i] = keys[2 * i - 1] end
   free = try('EXISTS', unpack(locks)) == 0
@@ -34,10 +39,28 @@ for i = 1, n do
   local lock, owner, plain = keys[2 * i - 1], nil, false
   if alike then
     owner = args[i + 4]
+  elseif over then
+    local at = 6 * i - 3
+    local limit = args[at + 5]
+    owner, lease, want = args[at], args[at + 1], args[at + 2]
+    -- As in free.lua.
+    local freed = try('HDEL', lock, args[at + 3])
+    if freed == 1 then
+      freed = try('PUBLISH', args[at + 4], '0')
+      if type(freed) ~= 'number' then freed = -2 end
+    elseif freed == 0 or find(freed.err, 'WRONGTYPE', 1, true) then
+      freed = -1
+    end
+    answers[n + i] = freed
+    if type(freed) ~= 'number' or freed == -1 or limit ~= '' and (freed == -2 or freed > tonumber(limit)) then
+      answers[i] = 0
+    end
   else
     owner, lease, want = args[3 * i], args[3 * i + 1], args[3 * i + 2]
   end
-  if late then
+  if answers[i] then
+    -- It is not to be had.
+  elseif late then
     answers[i] = {2, now}
   else
     if free or try('PTTL', lock) == -2 then
@@ -85,7 +108,7 @@ for i = 1, n do
   end
 end
 if not rest then
-  if n == 1 then return answers[1] end
+  if n == 1 and not over then return answers[1] end
   return answers
 end
 

@@ -5,5 +5,5 @@ for _, one in ipairs(rest) do
   if not ok and type(answer) ~= 'table' then answer = redis.error_reply(answer) end
   answers[i] = answer
 end
-if n == 1 then return answers[1] end
+if n == 1 and not over then return answers[1] end
 return answers

@@ -1,7 +1,7 @@
 //! Requests that are ready together travel together, and each still gets its own answer.
 
 use super::*;
-use crate::store::{BoxFuture, StoreErrorKind};
+use crate::store::{BoxFuture, ListenerPolicy, StoreErrorKind, Takeover};
 
 /// Script calls that the server has executed so far.
 async fn calls(server: &Server) -> u64 {
@@ -120,6 +120,53 @@ async fn each_member_gets_its_own_answer() {
         assert_eq!(released.unwrap().held, [held.contains(name)], "{name}");
     }
     assert_eq!(release(&store, &theirs).await.unwrap().held, [true], "still theirs");
+}
+
+#[tokio::test]
+async fn holds_that_are_taken_over_together_get_each_their_own_answer() {
+    let server = Server::start();
+    let (store, before) = warm(&server).await;
+    let names = ["first", "a", "listened", "shared", "bad", "ahead", "lost", "b"];
+    let held: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
+    for acquired in acquire_all(&store, &held).await {
+        assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+    }
+    let _: () = server.command(&["HSET", "lock:shared", "somebody:1", "1"]).await;
+    let _: () = server.command(&["SET", "redisson_lock_token:{lock:bad}", "abc"]).await;
+    let _: () = server.command(&["SET", "redisson_lock_token:{lock:ahead}", "9007199254740993"]).await;
+    let _: () = server.command(&["DEL", "lock:lost"]).await;
+    let other = super::store(&server);
+    let _watch = other.watch(Arc::new(request(&[item("listened")]))).await.unwrap();
+    let before = before + 2;
+    assert_eq!(calls(&server).await, before);
+
+    let next: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
+    let releases = held.iter().zip(&next).zip(1..).map(|((mine, next), tokens)| {
+        let next = Arc::new(request(next).tokens(tokens));
+        let then = Takeover { request: next, listeners: ListenerPolicy::Respect };
+        store.release(Arc::new(ReleaseRequest { then: Some(then), ..release_request(mine) }))
+    });
+    for (index, released) in together(releases).await.into_iter().enumerate() {
+        let (name, released) = (names[index], released.unwrap());
+        assert_eq!(released.held, [name != "lost"], "{name}");
+        assert_eq!(released.other_listeners, u64::from(name == "listened"), "{name}");
+        let taken = ["first", "a", "ahead", "b"].contains(&name);
+        let tokens = released.then.map(|then| then.tokens[0]);
+        assert_eq!(tokens.map(|range| range.last - range.first), taken.then_some(index as u64), "{name}");
+        let holder: Vec<String> = server.command(&["HKEYS", &format!("lock:{name}")]).await;
+        match name {
+            "shared" => assert_eq!(holder, ["somebody:1"]),
+            _ if taken => {
+                assert_eq!(holder, [next[index][0].owner.as_str()], "{name}");
+                let left: i64 = server.command(&["PTTL", &format!("lock:{name}")]).await;
+                assert!(left > 0, "{name}");
+            }
+            _ => assert!(holder.is_empty(), "{name}: {holder:?}"),
+        }
+    }
+    assert_eq!(calls(&server).await - before, 2, "one alone, the others together");
+    let text: String = server.command(&["GET", "redisson_lock_token:{lock:bad}"]).await;
+    assert_eq!(text, "abc", "put back");
 }
 
 #[tokio::test]
