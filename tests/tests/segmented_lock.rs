@@ -447,18 +447,27 @@ async fn segments_exclude_in_the_middle_of_a_crowd() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_fails_for_some_segments_is_no_hindrance_for_the_others() {
     let mut cluster = Cluster::start_with(cluster::Options::default().node_timeout(LONG));
-    let locks = LockManager::builder().call_timeout(ms(300)).connect(&cluster.url()).await.unwrap();
+    let connect =
+        async || LockManager::builder().call_timeout(ms(300)).connect(&cluster.url()).await.unwrap();
     let count = 24;
-    let lock = segments(&locks, count);
-    lock.acquire_all().await.unwrap().release().await.unwrap();
+    // Each of them begins somewhere else, and finds out by itself.
+    let mut all = Vec::new();
+    for _ in 0..12 {
+        let locks = connect().await;
+        segments(&locks, count).acquire_all().await.unwrap().release().await.unwrap();
+        all.push(locks);
+    }
+    let lock = segments(&all[0], count);
     let node_of = |index: u32| cluster.node_of(&format!("lock:{NAME}:{index}"));
     let on_first: HashSet<u32> = (0..count).filter(|index| node_of(*index) == 0).collect();
     assert!(!on_first.is_empty() && on_first.len() < count as usize, "{on_first:?}");
     cluster.nodes_mut()[0].stop();
-    for _ in 0..6 {
-        let guard = any(&lock).await;
-        assert!(!on_first.contains(&guard.index()), "{}", guard.index());
-        guard.release().await.unwrap();
+    for locks in &all {
+        for lock in [segments(locks, count), segments(locks, count).no_wait()] {
+            let guard = any(&lock).await;
+            assert!(!on_first.contains(&guard.index()), "{}", guard.index());
+            guard.release().await.unwrap();
+        }
     }
     // Who wants all, or one of those, is told what is missing.
     let silent = *on_first.iter().next().unwrap();

@@ -213,7 +213,7 @@ impl SegmentedLock {
     /// Takes one of the segments, of those that are not [marked empty](Self::mark_empty); `None` when all are.
     ///
     /// The better of two random ones is tried first, then the others, and what is left of the wait goes to the last one. A
-    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had. One that
+    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had. A server that
     /// does not answer is waited for once, for as long as a call may take, whatever the wait.
     ///
     /// # Errors
@@ -230,11 +230,17 @@ impl SegmentedLock {
         let load = |index: u32| segments.keys.get(index as usize).map_or(0, |key| engine.load_of(key));
         let tried = order(segments.stocked(), load, jitter);
         let Some((&last, others)) = tried.split_last() else { return Ok(None) };
+        let place = |index: u32| segments.keys.get(index as usize).map_or(0, |key| engine.store.place(key));
+        // The servers that have failed, and of these the ones that are silent.
+        let (mut failing, mut silent, mut unanswered) = (Vec::new(), Vec::new(), None);
         // Who is inside of a hold enters it again.
         let outside = Scope::current().is_empty();
         for &index in others {
-            // One that this process has is not free, and asking for it costs much more than a look.
+            // One that this manager has is not free, and asking for it costs much more than a look.
             if outside && segments.keys.get(index as usize).is_some_and(|key| engine.is_claimed(key)) {
+                continue;
+            }
+            if !silent.is_empty() && silent.contains(&place(index)) {
                 continue;
             }
             if budget.left(engine.clock.now()) == Wait::No && budget.wait != Wait::No {
@@ -243,22 +249,26 @@ impl SegmentedLock {
             let (attempt, begun) = (Budget { wait: Wait::No, ..budget }, engine.clock.now());
             match self.take(&segments, index, attempt).await {
                 Ok(guard) => return Ok(Some(guard)),
-                // It has not refused, it is silent: so it will be when it is asked for the others.
-                Err(error @ AcquireError::Unavailable { .. })
-                    if engine.clock.now().since(begun) >= engine.config.call_timeout / 2 =>
-                {
-                    if budget.left(engine.clock.now()) == Wait::No {
-                        return Err(error);
+                Err(AcquireError::Busy { .. }) => {}
+                Err(AcquireError::NotReplicated { .. }) => failing.push(place(index)),
+                Err(error @ AcquireError::Unavailable { .. }) => {
+                    failing.push(place(index));
+                    // It has not refused, it is silent: so it will be when it is asked for the others that it has.
+                    if engine.clock.now().since(begun) >= engine.config.call_timeout / 2 {
+                        silent.push(place(index));
+                        unanswered = Some(error);
                     }
-                    break;
                 }
-                Err(
-                    AcquireError::Busy { .. }
-                    | AcquireError::Unavailable { .. }
-                    | AcquireError::NotReplicated { .. },
-                ) => {}
                 Err(error) => return Err(error),
             }
+        }
+        let works = |index: &&u32| !failing.contains(&place(**index));
+        let last = if failing.is_empty() { last } else { *tried.iter().rev().find(works).unwrap_or(&last) };
+        if let Some(error) = unanswered
+            && silent.contains(&place(last))
+            && budget.left(engine.clock.now()) == Wait::No
+        {
+            return Err(error);
         }
         self.take(&segments, last, budget).await.map(Some)
     }

@@ -485,6 +485,13 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    /// Which server has `key`, as a number that means nothing else: keys with the same one share its fate. 0 when it is not
+    /// known, and for all keys of a store that is up or down as a whole.
+    fn place(&self, key: &LockKey) -> u64 {
+        let _ = key;
+        0
+    }
+
     /// Checks that the store can be used, for [`LockManager::connect`](crate::LockManager::connect).
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;
 

@@ -304,6 +304,13 @@ impl LockStore for RedisStore {
         })
     }
 
+    fn place(&self, key: &LockKey) -> u64 {
+        match &self.topology {
+            Topology::One(_) => 0,
+            Topology::Cluster(cluster) => cluster.place_of_key(key),
+        }
+    }
+
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         step!(
             self,

@@ -14,6 +14,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -25,16 +26,17 @@ use super::RedisOptions;
 use super::classify::Address;
 use super::dialer::Dialer;
 use super::fault::{Fault, Redirect};
+use super::names::Names;
 use super::node::{At, Channels, Node};
 use super::script::Dialect;
 use super::url::Seeds;
 use crate::clock::Tick;
+use crate::key::LockKey;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::lock;
 
 mod admin;
 mod counting;
-
 mod load;
 mod moving;
 mod route;
@@ -131,6 +133,16 @@ impl Cluster {
         self.refresh();
         let what = format!("CLUSTERDOWN no server of the cluster has the slot {slot}");
         Err(self.error(StoreErrorKind::NotReady, &what))
+    }
+
+    /// The server that has a lock, as a number; 0 when it is not known.
+    pub(super) fn place_of_key(&self, key: &LockKey) -> u64 {
+        let (Ok(names), Some(map)) = (Names::new(&self.options.prefix, key), &*self.map.borrow()) else {
+            return 0;
+        };
+        let mut hasher = DefaultHasher::new();
+        map.owner(slots::slot(&names.lock().to_string())).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Runs a step at the server that has `slot`, and follows redirects: they mean that nothing was executed.
