@@ -208,7 +208,7 @@ impl Engine {
         machine.waiting() + usize::from(machine.hold().is_some())
     }
 
-    /// Whether a caller of this process has the mutex of `name`: whoever tries it, and is not inside of that call, is refused.
+    /// Whether a caller of this manager has the mutex of `name`: whoever tries it, and is not inside of that call, is refused.
     pub(crate) fn is_claimed(&self, name: &LockKey) -> bool {
         self.registry.find(name, Lane::Mutex).is_some_and(|key| lock(&key.machine).is_claimed())
     }

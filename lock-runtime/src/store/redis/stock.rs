@@ -23,10 +23,10 @@ use crate::store::stock::{
 };
 use crate::store::{BoxFuture, ServerTime, StoreError, StoreErrorKind};
 
-/// Records that one call of a sweep looks at, which takes the server less than a millisecond.
-const RECORDS: u32 = 1024;
+/// Records that one call of a sweep looks at, which takes the server about a millisecond.
+const RECORDS: u32 = 512;
 /// Such calls of a sweep, at most, so that one sweeper gets through a million records in a minute.
-const LOOKS: u32 = 16;
+const LOOKS: u32 = 32;
 
 pub(super) fn number(value: &Value) -> Option<u64> {
     int(value).and_then(|number| u64::try_from(number).ok())
@@ -257,17 +257,6 @@ impl Node {
             return Ok(Swept::default());
         };
         let mut swept = Swept { more: over.len() as u64 > u64::from(limit), ..Swept::default() };
-        for _ in 0..LOOKS {
-            let (forgotten, more) = self.forget_old(call, RECORDS, at).await?;
-            swept.forgotten += forgotten;
-            if !more {
-                break;
-            }
-            if swept.forgotten >= u64::from(limit) {
-                swept.more = true;
-                break;
-            }
-        }
         let mut failed = None;
         for operation in over.into_iter().take(limit as usize) {
             match self.settle_operation(call, &operation, "expire", at).await {
@@ -277,6 +266,21 @@ impl Node {
                 Ok(_) => {}
                 // It is no reason to leave the others as they are.
                 Err(fault) => failed = failed.or(Some(fault)),
+            }
+        }
+        for look in 1..=LOOKS {
+            match self.forget_old(call, RECORDS, at).await {
+                Ok((forgotten, more)) => {
+                    swept.forgotten += forgotten;
+                    swept.more |= more && look == LOOKS;
+                    if !more {
+                        break;
+                    }
+                }
+                Err(fault) => {
+                    failed = failed.or(Some(fault));
+                    break;
+                }
             }
         }
         if let Some(fault) = failed {

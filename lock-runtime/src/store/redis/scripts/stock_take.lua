@@ -5,10 +5,10 @@
 --          before is written again, so that WAIT waits for it), records to look at for what is over, quantity of each
 --          operation if all have the same, and how many arguments each has, which follow: its name; of 2 and 4 its
 --          quantity; of 4 the only segment it may be taken from, and the token to show there (0: none)
--- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock. Or {1, now, segments (-1: not looked at), answer, …}:
---          k: all taken now, of segment k (after -2: one answer for all). {'D', repeated, state, remaining ms, k, units, …}, {'O', state},
---          {'X', quantity, reserved}, {'L', available}, {'F'}: an older token than was seen, {'?'}: somebody's data,
---          or the error
+-- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock. Or {1, now, segments
+--          (-1: not looked at; -2: nor, and one answer for all), answer, …}: k: all taken now, of segment k;
+--          {'D', repeated, state, remaining ms, k, units, …}, {'O', state}, {'X', quantity, reserved}, {'L', available},
+--          {'F'}: an older token than was seen, {'?'}: somebody's data, or the error
 --
 -- This part knows the usual cases only: the first segment has enough, and the operations have no records. It has no functions,
 -- since making one costs as much as a command. stock.lua and stock_take_rest.lua stand behind it for everything else.
@@ -21,7 +21,7 @@ local now = time[1] * 1000000 + time[2]
 if now > tonumber(args[1]) then return {2, now} end
 local ms, place, each, wanted = math.floor(now / 1000), args[4], tonumber(args[8]), args[7]
 local over, count, answers, taken = ' ' .. string.format('%.0f', ms + args[2]) .. ' ', (#args - 8) / each, {1, now, -1}, false
-local only = each == 4
+local only, n = each == 4, nil
 
 -- The cheapest, for what is sold at once. What is no stock, or has no such segment, has nothing to take there.
 if args[3] == '-1' and not only then
@@ -41,20 +41,19 @@ if args[3] == '-1' and not only then
       local at = each * i + 9 - each
       if each > 1 then wanted = args[at + 1] end
       if wanted ~= last then text, last = 'S 0 ' .. wanted .. over .. place .. ':' .. wanted, wanted end
-      sum, names[i], records[2 * i - 1], records[2 * i] = sum + wanted, args[at], args[at], text
+      local name = args[at]
+      if names[name] then break end
+      sum, names[i], names[name], records[2 * i - 1], records[2 * i] = sum + wanted, name, true, name, text
     end
     local units = string.format('%.0f', sum)
-    local left = try('HINCRBY', stock, a, '-' .. units)
+    local left = #names == count and try('HINCRBY', stock, a, '-' .. units)
     if type(left) == 'number' then
       local seen = left >= 0 and try('HMGET', ops, unpack(names))
       local free = seen and not seen.err
       for i = 1, free and count or 0 do free = free and not seen[i] end
-      local made = free and try('HSET', ops, unpack(records))
-      if made == count then
+      if free and type(try('HSET', ops, unpack(records))) == 'number' then
         answers[3], answers[4], taken = -2, tonumber(place), true
       else
-        -- Some have the same name.
-        if type(made) == 'number' then redis.call('HDEL', ops, unpack(names)) end
         redis.call('HINCRBY', stock, a, units)
       end
     end
@@ -67,8 +66,9 @@ if args[3] == '-1' and only then
     local at = args[4 * i + 7]
     fields[2 * i], fields[2 * i + 1] = 'a' .. at, 'f' .. at
   end
-  local seen, fit = try('HMGET', stock, unpack(fields)), true
-  local n = tonumber(seen[1] or 0) or 0
+  local seen = try('HMGET', stock, unpack(fields))
+  n = tonumber(seen[1] or nil)
+  local fit = n ~= nil
   for i = 1, count do
     local a, at, token = fields[2 * i], tonumber(args[4 * i + 7]), tonumber(args[4 * i + 8])
     local left = (tonumber(seen[2 * i] or 0) or 0) - args[4 * i + 6]
@@ -93,19 +93,18 @@ if args[3] == '-1' and only then
   end
 end
 if taken and args[6] == '0' then return answers end
--- Everything else is done one after the other.
-local n = try('HGET', stock, 'n')
-if type(n) == 'table' then return n end
-if not n then
-  -- What the first try has made.
-  if redis.call('HGET', stock, 'a' .. place) == '0' then try('HDEL', stock, 'a' .. place) end
-  return {4, now}
+-- Everything else is done one after the other. What is no stock, or has no such segment, may have a count by now.
+local k, hold, token, fence, ends = tonumber(place), tonumber(args[3]), nil, nil, nil
+if not taken then
+  -- Some of those above are taken where it is known.
+  local found = only and n or try('HGET', stock, 'n')
+  if type(found) == 'table' then return found end
+  n = tonumber(found or nil)
+  if k >= (n or 0) and not only then
+    if redis.call('HGET', stock, 'a' .. place) == '0' then try('HDEL', stock, 'a' .. place) end
+    k = k % (n or 1)
+  end
+  if not found then return {4, now} end
+  if not n then return {3, now} end
+  ends = hold >= 0 and string.format('%.0f', math.ceil(now / 1000) + hold)
 end
-n = tonumber(n)
-if not n then return {3, now} end
-local k, hold, token, fence, stale = tonumber(place), tonumber(args[3]), nil, nil, nil
-if k >= n and not only then
-  if redis.call('HGET', stock, 'a' .. place) == '0' then try('HDEL', stock, 'a' .. place) end
-  k = k % n
-end
-local ends = hold >= 0 and string.format('%d', math.ceil(now / 1000) + hold)

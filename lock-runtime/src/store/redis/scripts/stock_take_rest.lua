@@ -69,7 +69,11 @@ local function take(name, quantity)
   if bad then return {'?'} end
   if record then return again(name, text, record, quantity) end
   if only then
-    if stale and k < n then return {'F'} end
+    local shown = fence and try('HGET', stock, fence) or '0'
+    if type(shown) == 'table' then return shown end
+    shown = tonumber(shown)
+    if not shown then return {'?'} end
+    if fence and shown > tonumber(token) and k < n then return {'F'} end
     local left = k < n and number(stock, 'a' .. place) or 0
     if left < quantity then return {'L', left} end
   end
@@ -126,7 +130,6 @@ for i = 1, taken and 0 or count do
     if only then
       place, token = args[at + 2], args[at + 3]
       k, fence = tonumber(place), token ~= '0' and 'f' .. place
-      stale = fence and tonumber(token) < number(stock, fence)
     end
     answers[i + 3] = take(args[at], tonumber(each == 1 and wanted or args[at + 1]))
   end
