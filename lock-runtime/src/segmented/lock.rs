@@ -213,8 +213,8 @@ impl SegmentedLock {
     /// Takes one of the segments, of those that are not [marked empty](Self::mark_empty); `None` when all are.
     ///
     /// The better of two random ones is tried first, then the others, and what is left of the wait goes to the last one. A
-    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had. A server that
-    /// does not answer is waited for once, for as long as a call may take, whatever the wait.
+    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had. A server
+    /// that does not answer is waited for once, for as long as a call may take, whatever the wait.
     ///
     /// # Errors
     ///
@@ -240,7 +240,9 @@ impl SegmentedLock {
             if outside && segments.keys.get(index as usize).is_some_and(|key| engine.is_claimed(key)) {
                 continue;
             }
-            if !silent.is_empty() && silent.contains(&place(index)) {
+            // Whose it is now: while it is asked for, its server may be replaced.
+            let at = place(index);
+            if silent.contains(&at) {
                 continue;
             }
             if budget.left(engine.clock.now()) == Wait::No && budget.wait != Wait::No {
@@ -250,12 +252,12 @@ impl SegmentedLock {
             match self.take(&segments, index, attempt).await {
                 Ok(guard) => return Ok(Some(guard)),
                 Err(AcquireError::Busy { .. }) => {}
-                Err(AcquireError::NotReplicated { .. }) => failing.push(place(index)),
+                Err(AcquireError::NotReplicated { .. }) => failing.push(at),
                 Err(error @ AcquireError::Unavailable { .. }) => {
-                    failing.push(place(index));
+                    failing.push(at);
                     // It has not refused, it is silent: so it will be when it is asked for the others that it has.
                     if engine.clock.now().since(begun) >= engine.config.call_timeout / 2 {
-                        silent.push(place(index));
+                        silent.push(at);
                         unanswered = Some(error);
                     }
                 }

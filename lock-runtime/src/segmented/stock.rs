@@ -132,7 +132,8 @@ impl SegmentedStock {
     }
 
     /// For how long the id of an operation is known once that is over: 24 h by default. It has to be longer than anybody
-    /// repeats a request. What is kept of it may stay in the store for longer, until others take or it is [swept](Self::sweep).
+    /// repeats a request, and than a call may take. What is kept of it may stay in the store for longer, until others take or
+    /// it is [swept](Self::sweep).
     #[must_use]
     pub fn retention(self, retention: Duration) -> Self {
         Self { retention, ..self }
@@ -341,7 +342,8 @@ impl SegmentedStock {
     }
 
     /// Ends reservations that are over, at most about `limit`, finishes or undoes what others have left half-done, and forgets
-    /// operations whose retention is over. Any instance may do it at any time, and one has to now and then; a [sweeper](Self::sweeper) does.
+    /// operations whose retention is over. Any instance may do it at any time, and one has to now and then; a
+    /// [sweeper](Self::sweeper) does.
     ///
     /// # Errors
     ///

@@ -132,8 +132,8 @@ impl Node {
         Ok(released)
     }
 
-    /// How many of those who listen to a released lock are this process's own releasers; -1 when others of it listen too, who
-    /// have no subscription of their own that a script could count.
+    /// How many of those who listen to a released lock are its releasers; -1 when others of this process listen too, who have
+    /// no subscription of their own that a script could count.
     pub(super) fn own_listeners(&self, channel: Name<'_>, request: &ReleaseRequest) -> i32 {
         let own = self.subscriber.own(&channel.to_string());
         if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) }

@@ -170,6 +170,10 @@ impl Step for TakeoverOne {
         let lease = all().map(|(_, then)| then.request.lease).max().unwrap_or_default();
         let latest = node.stamp(all().map(|(_, then)| &then.request), ready.now)?;
         let count = requests.len();
+        if latest == ServerTime::from_micros(0) && count > 1 {
+            // One of them was withdrawn meanwhile, and the others take over without it.
+            return Err(node.too_late(None).into());
+        }
         let mut invocation = node.invocation(&script::ACQUIRE, 2 * count, 2 + 6 * count);
         for item in requests.iter().flat_map(|request| &request.items) {
             let names = node.name(item)?;

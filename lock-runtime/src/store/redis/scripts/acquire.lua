@@ -15,8 +15,9 @@
 -- What Redisson sees: see grant.lua and free.lua.
 --
 -- This part knows the plain state only, a free lock and a counter behind the server's clock, and does in five commands
--- what take() does in eight. A counter that is ahead, or none at all, is put back before take() has it. It has no functions, since making one costs as much as a command. tokens.lua,
--- grant.lua and acquire_rest.lua stand behind it for everything else.
+-- what take() does in eight. A counter that is ahead, or none at all, is put back before take() has it. It has no functions,
+-- since making one costs as much as a command. tokens.lua, grant.lua and acquire_rest.lua stand behind it for everything
+-- else.
 local try, find, keys, args = redis.pcall, string.find, KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

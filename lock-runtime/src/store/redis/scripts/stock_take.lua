@@ -23,7 +23,7 @@ local ms, place, each, wanted = math.floor(now / 1000), args[4], tonumber(args[8
 local over, count, answers, taken = ' ' .. string.format('%.0f', ms + args[2]) .. ' ', (#args - 8) / each, {1, now, -1}, false
 local only, n = each == 4, nil
 
--- The cheapest, for what is sold at once. What is no stock, or has no such segment, has nothing to take there.
+-- The cheapest, for what is sold at once. Where there is no stock or no such segment, there is nothing to take.
 if args[3] == '-1' and not only then
   local a = 'a' .. place
   if #args == 9 then
@@ -73,7 +73,9 @@ if args[3] == '-1' and only then
     local a, at, token = fields[2 * i], tonumber(args[4 * i + 7]), tonumber(args[4 * i + 8])
     local left = (tonumber(seen[2 * i] or 0) or 0) - args[4 * i + 6]
     local shown = tonumber(seen[2 * i + 1] or 0)
-    fit = fit and at < n and left >= 0 and not fields[a] and (token == 0 or shown and shown <= token)
+    -- Above 2^53 numbers are not exact.
+    fit = fit and at < n and left >= 0 and not fields[a]
+      and (token == 0 or shown and shown <= token and token < 9007199254740992)
     if not fit then break end
     fields[a], counts[last + 1], counts[last + 2], last = true, a, string.format('%.0f', left), last + 2
     if token > 0 then counts[last + 1], counts[last + 2], last = fields[2 * i + 1], args[4 * i + 8], last + 2 end

@@ -1,6 +1,8 @@
 -- The end of stock_take.lua: operations that were sent before, and units that the first segment does not have.
 -- What the segments have, as far as it is known.
 local known, total
+-- The token that was shown last where the operation may take, as text.
+local shown
 
 -- The operation has a record.
 local function again(name, text, record, quantity)
@@ -69,11 +71,12 @@ local function take(name, quantity)
   if bad then return {'?'} end
   if record then return again(name, text, record, quantity) end
   if only then
-    local shown = fence and try('HGET', stock, fence) or '0'
+    shown = fence and try('HGET', stock, fence) or '0'
     if type(shown) == 'table' then return shown end
-    shown = tonumber(shown)
-    if not shown then return {'?'} end
-    if fence and shown > tonumber(token) and k < n then return {'F'} end
+    if not find(shown, '^%d+$') then return {'?'} end
+    -- As texts, which are exact above 2^53 too.
+    local older = #shown ~= #token and #token < #shown or #shown == #token and token < shown
+    if fence and older and k < n then return {'F'} end
     local left = k < n and number(stock, 'a' .. place) or 0
     if left < quantity then return {'L', left} end
   end
@@ -95,7 +98,7 @@ local function take(name, quantity)
     before[last + 1], before[last + 2] = 'a' .. at, known[at + 1]
   end
   if fence then
-    before[#before + 1], before[#before + 2] = fence, number(stock, fence)
+    before[#before + 1], before[#before + 2] = fence, shown
     counts[#counts + 1], counts[#counts + 2] = fence, token
   end
   if ends then
@@ -131,7 +134,11 @@ for i = 1, taken and 0 or count do
       place, token = args[at + 2], args[at + 3]
       k, fence = tonumber(place), token ~= '0' and 'f' .. place
     end
-    answers[i + 3] = take(args[at], tonumber(each == 1 and wanted or args[at + 1]))
+    -- What is wrong with one is no matter of the others.
+    local ok, answer = pcall(take, args[at], tonumber(each == 1 and wanted or args[at + 1]))
+    if not ok then known = nil end
+    if not ok and type(answer) ~= 'table' then answer = redis.error_reply(answer) end
+    answers[i + 3] = answer
   end
 end
 if args[6] ~= '0' then purge(stock, ops, args[6], tonumber(args[2]), ms) end

@@ -1,4 +1,5 @@
--- Releases locks and, when that freed all of them and nobody else listens, takes them for new owners.
+-- Releases locks and, when that freed all of them and nobody else listens, takes them for new owners. Single locks are taken
+-- over by acquire.lua; this is for several, for tokens with a floor, and for a cluster.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- ARGV     number a of arguments before the grant's, 1 to respect listeners or 0 to ignore them,

@@ -42,6 +42,16 @@ async fn release_all(store: &RedisStore, items: &[[Item; 1]]) -> Vec<Result<Rele
     together(items.iter().map(|item| store.release(Arc::new(release_request(item))))).await
 }
 
+/// A release with a takeover, if nobody else listens.
+fn take_over(
+    store: &RedisStore,
+    mine: &[Item],
+    next: &Arc<AcquireRequest>,
+) -> BoxFuture<Result<Released, StoreError>> {
+    let then = Takeover { request: Arc::clone(next), listeners: ListenerPolicy::Respect };
+    store.release(Arc::new(ReleaseRequest { then: Some(then), ..release_request(mine) }))
+}
+
 /// Polls each call once.
 async fn begin<T>(calls: &mut [BoxFuture<T>]) {
     for call in calls {
@@ -126,7 +136,7 @@ async fn each_member_gets_its_own_answer() {
 async fn holds_that_are_taken_over_together_get_each_their_own_answer() {
     let server = Server::start();
     let (store, before) = warm(&server).await;
-    let names = ["first", "a", "listened", "shared", "bad", "ahead", "lost", "b"];
+    let names = ["first", "a", "listened", "ignored", "shared", "bad", "ahead", "lost", "b"];
     let held: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
     for acquired in acquire_all(&store, &held).await {
         assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
@@ -137,20 +147,23 @@ async fn holds_that_are_taken_over_together_get_each_their_own_answer() {
     let _: () = server.command(&["DEL", "lock:lost"]).await;
     let other = super::store(&server);
     let _watch = other.watch(Arc::new(request(&[item("listened")]))).await.unwrap();
+    let _another = other.watch(Arc::new(request(&[item("ignored")]))).await.unwrap();
     let before = before + 2;
     assert_eq!(calls(&server).await, before);
 
     let next: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
     let releases = held.iter().zip(&next).zip(1..).map(|((mine, next), tokens)| {
-        let next = Arc::new(request(next).tokens(tokens));
-        let then = Takeover { request: next, listeners: ListenerPolicy::Respect };
+        let ignored = next[0].key.as_str() == "ignored";
+        let listeners = if ignored { ListenerPolicy::Ignore } else { ListenerPolicy::Respect };
+        let then = Takeover { request: Arc::new(request(next).tokens(tokens)), listeners };
         store.release(Arc::new(ReleaseRequest { then: Some(then), ..release_request(mine) }))
     });
     for (index, released) in together(releases).await.into_iter().enumerate() {
         let (name, released) = (names[index], released.unwrap());
         assert_eq!(released.held, [name != "lost"], "{name}");
-        assert_eq!(released.other_listeners, u64::from(name == "listened"), "{name}");
-        let taken = ["first", "a", "ahead", "b"].contains(&name);
+        let listened = ["listened", "ignored"].contains(&name);
+        assert_eq!(released.other_listeners, u64::from(listened), "{name}");
+        let taken = ["first", "a", "ignored", "ahead", "b"].contains(&name);
         let tokens = released.then.map(|then| then.tokens[0]);
         assert_eq!(tokens.map(|range| range.last - range.first), taken.then_some(index as u64), "{name}");
         let holder: Vec<String> = server.command(&["HKEYS", &format!("lock:{name}")]).await;
@@ -195,6 +208,39 @@ async fn one_members_missing_rights_are_no_matter_of_the_others() {
             Ok(Acquired::Busy(busy)) => panic!("{busy:?}"),
         }
     }
+    let next: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
+    let releases =
+        items.iter().zip(&next).map(|(mine, next)| take_over(&store, mine, &Arc::new(request(next))));
+    for (name, released) in names.iter().zip(together(releases).await) {
+        match released {
+            Ok(released) => {
+                assert_ne!(*name, "other");
+                assert!(released.held == [true] && released.then.is_some(), "{name}: {released:?}");
+            }
+            Err(error) => assert_eq!((*name, error.kind()), ("other", StoreErrorKind::Denied), "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_takeover_that_was_withdrawn_before_it_was_sent_still_releases() {
+    let server = Server::start();
+    let (store, _) = warm(&server).await;
+    let (held, next) = (items(4), items(4));
+    for acquired in acquire_all(&store, &held).await {
+        assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+    }
+    let requests: Vec<_> = next.iter().map(|next| Arc::new(request(next))).collect();
+    let mut calls: Vec<_> =
+        held.iter().zip(&requests).map(|(mine, next)| take_over(&store, mine, next)).collect();
+    begin(&mut calls).await;
+    let withdrawn = store.withdraw(Arc::clone(&requests[2])).await.unwrap();
+    assert_eq!(withdrawn, crate::store::Withdrawn::Settled);
+    for (index, call) in calls.into_iter().enumerate() {
+        let released = call.await.unwrap();
+        assert_eq!((&*released.held, released.then.is_some()), (&[true][..], index != 2), "{index}");
+    }
+    assert!(!server.keys().await.contains(&"lock:k2".to_owned()));
 }
 
 #[tokio::test]
