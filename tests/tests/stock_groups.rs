@@ -8,7 +8,7 @@ use std::time::Duration;
 use lock_runtime::segmented::{SegmentedStock, StockError, Taken};
 use lock_runtime::store::stock::{OperationId, StockCall, StockStore, TakeAnswer, TakeRequest};
 use lock_runtime::testing::store_of;
-use lock_runtime::{LockKey, LockManager};
+use lock_runtime::{FencingToken, LockKey, LockManager};
 use lock_tests::RedisServer;
 use tokio::task::JoinSet;
 
@@ -171,10 +171,68 @@ async fn takes_of_all_sorts_are_ready_together() {
     assert_eq!(sold(&stock).await, 121 + 140);
 }
 
-fn request(operation: &str, timeout: Duration) -> Arc<TakeRequest> {
+fn request_of(operation: &str, timeout: Duration) -> TakeRequest {
     let call = StockCall::new(LockKey::new(NAME).unwrap(), timeout, LONG);
     let operation = OperationId::new(operation).unwrap();
-    Arc::new(TakeRequest { call, operation, quantity: 1, hold: None, first: 0, only: None })
+    TakeRequest { call, operation, quantity: 1, hold: None, first: 0, only: None }
+}
+
+fn request(operation: &str, timeout: Duration) -> Arc<TakeRequest> {
+    Arc::new(request_of(operation, timeout))
+}
+
+/// Segments are shown tokens of their own, above 2^53 too, and what is wrong with one take is no matter of the others.
+#[tokio::test]
+async fn takes_under_the_locks_of_several_segments_share_a_call() {
+    const LARGE: u64 = 9_007_199_254_740_993;
+    let redis = RedisServer::start();
+    let (locks, stock) = a_stock(&redis, 100).await;
+    let store = store_of(&locks).stocks().unwrap();
+    let stock_key = "lock_stock:{lock:stock:1001}";
+    let fences = ["f0", "7", "f1", "9", "f2", "junk", "f3", &LARGE.to_string(), "f4", &LARGE.to_string()];
+    redis.cli(&[&["HSET", stock_key], &fences[..]].concat());
+    let left = redis.cli(&["HGET", stock_key, "a5"]);
+    // Operation, quantity, segment, token.
+    let takes = [
+        ("newer", 1, 0, 8),
+        ("older", 1, 1, 8),
+        ("junk", 1, 2, 8),
+        ("large, older", 1, 3, LARGE - 1),
+        ("large, newer", 1, 4, LARGE + 1),
+        ("too many", 20, 5, 1),
+        ("first", 1, 6, 1),
+        ("retired", 1, 30, 1),
+        ("plain", 1, 7, 1),
+    ];
+    let before = scripts(&redis);
+    let answers = together(takes.map(|(operation, quantity, segment, token)| {
+        let only = Some((segment, Some(FencingToken::new(token))));
+        let request = TakeRequest { quantity, only, ..request_of(operation, LONG) };
+        store.take(Arc::new(request))
+    }))
+    .await;
+    let calls = scripts(&redis) - before;
+    assert!(calls <= 3, "{calls} calls for {} takes", takes.len());
+    let found: HashSet<_> = answers
+        .into_iter()
+        .map(|answer| match answer {
+            Ok(TakeAnswer::Done { parts, repeated, .. }) => format!("{} {repeated}", parts[0].segment),
+            Ok(answer) => format!("{answer:?}"),
+            Err(error) => format!("{:?}", error.kind()),
+        })
+        .collect();
+    let short = format!("Short {{ available: {left} }}");
+    let expected =
+        ["0 false", "4 false", "6 true", "7 false", "Stale", "ForeignData", &short, "Short { available: 0 }"];
+    let known = redis.cli(&["HGET", RECORDS, "first"]);
+    let first = known.rsplit_once(' ').unwrap().1.split_once(':').unwrap().0.to_owned();
+    let expected = expected.map(|text| text.replace("6 true", &format!("{first} true")));
+    assert_eq!(found, HashSet::from(expected));
+    let shown: Vec<_> =
+        (0..8).map(|segment| redis.cli(&["HGET", stock_key, &format!("f{segment}")])).collect();
+    let large = [LARGE, LARGE + 1].map(|token| token.to_string());
+    assert_eq!(shown, ["8", "9", "junk", &large[0], &large[1], "", "", "1"]);
+    assert_eq!(sold(&stock).await, 1 + 3);
 }
 
 #[tokio::test]
