@@ -54,6 +54,18 @@ pub(crate) async fn an_intent_is_kept(Subject { store, other, .. }: Subject) {
     }
 }
 
+pub(crate) async fn an_intent_is_not_kept_when_the_readers_are_gone(Subject { store, other, .. }: Subject) {
+    grant(&store, read("a", 1)).await;
+    busy(&other, writer("a", 9)).await;
+    give_back(&store, &read("a", 1)).await;
+    rest(INTENT_LIFE / 2).await;
+    let kept = keep_waiter(&other, item_of(Kind::Write, "a", 9)).await;
+    assert!(matches!(kept, Kept::Waiting(left) if left < SHORT), "{kept:?}");
+    // It would live for 400 ms more, had it been lengthened.
+    rest(OVER - INTENT_LIFE / 2).await;
+    grant(&store, read("a", 2)).await;
+}
+
 pub(crate) async fn a_writer_that_finds_readers_later_is_told_to_ask_again(
     Subject { store, other, .. }: Subject,
 ) {

@@ -167,6 +167,7 @@ macro_rules! conformance {
                 a_writer_that_does_not_wait_keeps_nobody_out
                 an_intent_ends_by_itself
                 an_intent_is_kept
+                an_intent_is_not_kept_when_the_readers_are_gone
                 a_writer_that_finds_readers_later_is_told_to_ask_again
                 an_intent_stops_no_writer
                 an_intent_ends_with_the_grant

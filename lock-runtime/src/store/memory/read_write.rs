@@ -95,16 +95,19 @@ impl ReadWrite {
         self.writer(now).is_none() && self.ends(now).is_some()
     }
 
-    /// The intent of `owner` lives on. Whether it is missing, although there are readers to keep out.
+    /// Lengthens the intent of `owner`, while there are readers to keep out. Returns whether nobody keeps them out.
     pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
-        match &mut self.intent {
-            Some(intent) if intent.expires > now => {
+        if !self.is_read(now) {
+            return false;
+        }
+        match self.intent.as_mut().filter(|intent| intent.expires > now) {
+            Some(intent) => {
                 if intent.owner == *owner {
                     intent.expires = now + INTENT_LIFE;
                 }
                 false
             }
-            _ => self.is_read(now),
+            None => true,
         }
     }
 
