@@ -11,43 +11,37 @@ use crate::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
 /// Servers that a busy machine keeps from answering for less are not taken for dead.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The environment variable that says on which servers the tests run that would otherwise have a Redis server of their
-/// own: `sentinel`, `cluster` or `quorum`. For `cargo xtask test topologies`.
+/// The environment variable that says on which servers the tests of every store run, besides the memory store: `single`,
+/// which is the default, `sentinel`, `cluster` or `quorum`. For `cargo xtask test topologies`.
 pub(crate) const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
 
 /// A store of its own for one test, to which any number of managers connect.
 #[derive(Debug)]
 pub struct Site {
     url: String,
-    /// In front of every key, so that tests can share servers.
-    prefix: Option<String>,
-    servers: Servers,
+    /// `None` for a memory store.
+    place: Option<Place>,
 }
 
+/// Servers that the tests of a process share, none of which ends them. They end with the last test that has them.
 #[derive(Debug)]
-enum Servers {
-    None,
-    Own(RedisServer),
-    Shared(Arc<Several>),
-}
-
-/// Servers that the tests of a process share, since they take long to start. They end with the last test that has them.
-#[derive(Debug)]
-enum Several {
+enum Shared {
+    Single(RedisServer),
     Sentinel(Sentinels),
     Cluster(Cluster),
     Quorum(Quorum),
 }
 
-impl Several {
+impl Shared {
     fn get(topology: &str) -> Arc<Self> {
-        static SHARED: Mutex<Weak<Several>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<Shared>> = Mutex::new(Weak::new());
 
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(servers) = shared.upgrade() {
             return servers;
         }
         let servers = Arc::new(match topology {
+            "single" => Self::Single(RedisServer::start()),
             "sentinel" => {
                 Self::Sentinel(Sentinels::start_with(sentinels::Options::default().down_after(PATIENCE)))
             }
@@ -55,7 +49,7 @@ impl Several {
                 Self::Cluster(Cluster::start_with(cluster::Options::default().node_timeout(PATIENCE)))
             }
             "quorum" => Self::Quorum(Quorum::start()),
-            other => panic!("{TOPOLOGY}={other}: there are sentinel, cluster and quorum"),
+            other => panic!("{TOPOLOGY}={other}: there are single, sentinel, cluster and quorum"),
         });
         *shared = Arc::downgrade(&servers);
         servers
@@ -63,6 +57,7 @@ impl Several {
 
     fn url(&self) -> String {
         match self {
+            Self::Single(server) => server.url(),
             Self::Sentinel(servers) => servers.url(),
             Self::Cluster(servers) => servers.url(),
             Self::Quorum(servers) => servers.url(),
@@ -72,6 +67,7 @@ impl Several {
     /// All that take writes.
     fn primaries(&self) -> Vec<&RedisServer> {
         match self {
+            Self::Single(server) => vec![server],
             Self::Sentinel(servers) => vec![servers.primary()],
             Self::Cluster(servers) => {
                 servers.primaries().into_iter().map(|at| &servers.nodes()[at]).collect()
@@ -81,6 +77,14 @@ impl Several {
     }
 }
 
+/// A part of shared servers.
+#[derive(Debug)]
+struct Place {
+    servers: Arc<Shared>,
+    /// In front of every key, so that tests can share the servers.
+    prefix: String,
+}
+
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Site {
@@ -88,10 +92,10 @@ impl Site {
     #[must_use]
     pub fn memory() -> Self {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { url: format!("memory:site-{n}"), prefix: None, servers: Servers::None }
+        Self { url: format!("memory:site-{n}"), place: None }
     }
 
-    /// A fresh Redis server, or a part of several, see `LOCK_TESTS_TOPOLOGY`.
+    /// A part of the Redis server that the tests share, or of several, see `LOCK_TESTS_TOPOLOGY`.
     ///
     /// # Panics
     ///
@@ -99,14 +103,10 @@ impl Site {
     #[must_use]
     #[track_caller]
     pub fn redis() -> Self {
-        if let Ok(topology) = std::env::var(TOPOLOGY) {
-            let servers = Several::get(&topology);
-            let n = NEXT.fetch_add(1, Ordering::Relaxed);
-            let prefix = Some(format!("site-{n}:"));
-            return Self { url: servers.url(), prefix, servers: Servers::Shared(servers) };
-        }
-        let server = RedisServer::start();
-        Self { url: server.url(), prefix: None, servers: Servers::Own(server) }
+        let topology = std::env::var(TOPOLOGY).unwrap_or_else(|_| "single".to_owned());
+        let servers = Shared::get(&topology);
+        let prefix = format!("site-{}:", NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { url: servers.url(), place: Some(Place { servers, prefix }) }
     }
 
     /// The store's URL.
@@ -119,13 +119,13 @@ impl Site {
     /// also of one that was not needed for the grant.
     #[must_use]
     pub fn tells_the_last_token(&self) -> bool {
-        !matches!(&self.servers, Servers::Shared(several) if matches!(**several, Several::Quorum(_)))
+        !self.place.as_ref().is_some_and(|place| matches!(*place.servers, Shared::Quorum(_)))
     }
 
     /// Whether there are servers behind it, so that time is real and other processes are in the way.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        !matches!(self.servers, Servers::None)
+        self.place.is_some()
     }
 
     /// What is at the servers, a memory store apart: all keys, sorted.
@@ -135,14 +135,9 @@ impl Site {
     /// When one does not answer.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
-        let (servers, pattern) = match (&self.servers, &self.prefix) {
-            (Servers::None, _) => return Vec::new(),
-            (Servers::Own(server), _) => (vec![server], "*".to_owned()),
-            (Servers::Shared(several), prefix) => {
-                (several.primaries(), format!("*{}*", prefix.as_deref().unwrap_or_default()))
-            }
-        };
-        let keys = servers.iter().flat_map(|server| {
+        let Some(Place { servers, prefix }) = &self.place else { return Vec::new() };
+        let pattern = format!("*{prefix}*");
+        let keys = servers.primaries().into_iter().flat_map(|server| {
             let keys = server.cli(&["KEYS", &pattern]);
             keys.lines().filter(|key| !key.is_empty()).map(str::to_owned).collect::<Vec<_>>()
         });
@@ -170,9 +165,9 @@ impl Site {
         settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
     ) -> LockManager {
         let mut builder = LockManager::builder();
-        if let Some(prefix) = &self.prefix {
+        if let Some(place) = &self.place {
             // On a quorum leases have a maximum, but for what is tested here.
-            builder = builder.prefix(prefix.clone()).max_lease(Duration::from_secs(24 * 60 * 60));
+            builder = builder.prefix(place.prefix.clone()).max_lease(Duration::from_secs(24 * 60 * 60));
         }
         match settings(builder).connect(&self.url).await {
             Ok(locks) => locks,

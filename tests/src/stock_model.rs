@@ -344,12 +344,13 @@ pub async fn play_at(
     }
 }
 
-/// Runs `case` for so many random lists of operations.
+/// Runs `case` for so many random lists of operations, or a multiple of that if `PROPTEST_CASES` is one of its default, 256.
 ///
 /// # Panics
 ///
 /// When one fails; the text has the smallest that does.
 pub fn check(cases: u32, time: bool, mut case: impl FnMut(Ops)) {
+    let cases = cases * ProptestConfig::default().cases.div_ceil(256);
     let config = ProptestConfig { failure_persistence: None, cases, ..ProptestConfig::default() };
     let case = RefCell::new(&mut case);
     let played = TestRunner::new(config).run(&ops(time), |ops| {

@@ -1,6 +1,6 @@
 //! Waiting for a condition instead of sleeping and hoping.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(5);
 
@@ -11,7 +11,6 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// # Panics
 ///
 /// When the condition is still false after `within`.
-#[cfg(feature = "helpers")]
 #[track_caller]
 pub fn eventually<C: AsyncFnMut() -> bool>(condition: C, within: Duration) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
@@ -26,7 +25,6 @@ pub fn eventually<C: AsyncFnMut() -> bool>(condition: C, within: Duration) -> im
 }
 
 /// Polls `future` once and leaves it, whether that completes it or not.
-#[cfg(feature = "helpers")]
 pub async fn poll_once_and_drop<F: Future>(future: F) {
     use std::task::Poll;
 
@@ -44,7 +42,6 @@ pub async fn poll_once_and_drop<F: Future>(future: F) {
 /// # Panics
 ///
 /// When the first poll completes it.
-#[cfg(feature = "helpers")]
 pub async fn first_poll<F: Future>(future: F) -> std::pin::Pin<Box<F>> {
     use std::task::Poll;
 
@@ -54,44 +51,10 @@ pub async fn first_poll<F: Future>(future: F) -> std::pin::Pin<Box<F>> {
     future
 }
 
-/// The same as `eventually` for tests without a runtime.
-///
-/// # Panics
-///
-/// When the condition is still false after `within`.
-#[track_caller]
-pub fn eventually_blocking(mut condition: impl FnMut() -> bool, within: Duration) {
-    let deadline = Instant::now() + within;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not true within {within:?}");
-        std::thread::sleep(PERIOD);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_condition_that_comes_true_ends_the_wait() {
-        let mut calls = 0;
-        eventually_blocking(
-            || {
-                calls += 1;
-                calls == 3
-            },
-            Duration::from_secs(30),
-        );
-        assert_eq!(calls, 3);
-    }
-
-    #[test]
-    #[should_panic(expected = "not true within 10ms")]
-    fn a_condition_that_stays_false_fails() {
-        eventually_blocking(|| false, Duration::from_millis(10));
-    }
-
-    #[cfg(feature = "helpers")]
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "not true within 3600s")]
     async fn paused_time_makes_waiting_free() {

@@ -9,6 +9,7 @@ use lock_tests::process::Process;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::build;
+use crate::runner::Output;
 
 /// How long the program may take to end everything.
 const ENDS: Duration = Duration::from_secs(30);
@@ -25,7 +26,8 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
 }
 
 fn try_run(args: &[String]) -> Result<ExitCode, String> {
-    let program = build::program(&["--package", "lock-tests", "--bin", "chaos"], "bin", "chaos")?;
+    let program =
+        build::program(&["--package", "lock-tests", "--bin", "chaos"], "bin", "chaos", &Output::Live)?;
     // Before anything is started: a signal that comes between must not leave it behind.
     let signalled = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -6,6 +6,7 @@ use lock_tests::soak::Servers;
 use lock_tests::stress::{Kinds, Lock};
 
 use crate::bench::{self, bars};
+use crate::deep;
 use crate::servers::Topology;
 use crate::stress;
 use crate::test::Part;
@@ -20,6 +21,7 @@ Commands:
   bench     the benchmarks, and whether the bars hold that are set for them
   servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
   chaos     rival processes while servers, network and processes fail in all the ways that are known
+  deep      models and simulation, thousands of seeds of each kind
   stress    processes that are killed and stopped for minutes; or a process whose memory must be flat
 
 `cargo xtask <command> --help` says more.";
@@ -27,10 +29,13 @@ Commands:
 const HELP_TEST: &str = "\
 Checks everything that CI checks.
 
-Usage: cargo xtask test [--install] [--only <part>]... [<part>]...
+Usage: cargo xtask test [--install] [--quick | --list] [--only <part>]... [<part>]...
 
   --install      install what is missing with the system's package manager (as root, or with sudo);
                  without it the commands are printed and what needs them is skipped
+  --quick        what every hour of work needs: fmt, clippy, unit and model tests, the tests on one server, and the
+                 examples in memory; some minutes less
+  --list         print the names of all tests, each behind its program, and run none
   --only <part>  only this part; may be given several times, or as a list: --only fmt,clippy
   <part>         the same in short: cargo xtask test interop
 
@@ -50,8 +55,26 @@ Parts, in this order:
   examples  all examples, in memory and on Redis servers, two processes at once (needs redis-server)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
+Everything with tests in it is built first. Then the tests run, and beside them, with what they leave of the processors,
+the compilers: fmt, clippy, features, docs, loom, tls, and the tests that compile something. The table in the end has the
+seconds and the processor seconds of each step.
+
 With CI=true in the environment, --install is implied and a part that is left out is a failure.
 LOCK_URL is not read: tests start their own servers.
+
+Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
+
+const HELP_DEEP: &str = "\
+Runs what CI runs in short, in release and for longer: the simulation of processes and servers, and the models that
+locks, stores and stocks are held against. Ten minutes on two cores with the defaults.
+
+Usage: cargo xtask deep [--seeds <n>] [--cases <n>] [--seed <s>]
+
+  --seeds <n>    seeds of each kind of simulated faults; default 5000
+  --cases <n>    random lists of operations of each model, where 256 are as many as in CI; default 25600
+  --seed <s>     simulate only this seed, which prints its logs, and let the models' operations follow from it
+
+Needs redis-server. A failure says its seed.
 
 Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
 
@@ -126,7 +149,7 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --lease <seconds>   of renewed locks, instead of 2.4; bodies then last up to two thirds of it
   --skew <seconds>    the clocks of every second and third server are ahead and behind by so much from the start
   --break <how>       break the lock, which the checkers must notice: double-grant, reused-token, leak, deaf-waiter,
-                      no-lost-signal
+                      no-lost-signal, forgotten-request
   --report <file>     write the table as Markdown
   --keep              keep the logs of a run in which nothing was found too
   --judge <folder>    only check the logs of an earlier run
@@ -140,9 +163,12 @@ Exit status: 0 if nothing was found, 1 if something was, or an argument is not u
 pub(crate) enum Task {
     Help(&'static str),
     Test(Options),
+    /// The names of all tests.
+    List,
     Bench(bench::Options),
     Servers(Topology),
     Stress(stress::Options),
+    Deep(deep::Options),
     /// Its arguments.
     Chaos(Vec<String>),
 }
@@ -150,8 +176,16 @@ pub(crate) enum Task {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) install: bool,
+    pub(crate) scope: Scope,
     /// In the order of [`Part::ALL`].
     pub(crate) parts: Vec<Part>,
+}
+
+/// How much of each part is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    All,
+    Quick,
 }
 
 pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
@@ -167,13 +201,14 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
             Some(name) => topology(name, args.next()),
         },
         Some("stress") => parse_stress(args),
+        Some("deep") => parse_deep(args),
         Some("chaos") => {
             let args: Vec<String> = args.map(str::to_owned).collect();
             let help = args.iter().any(|arg| ["-h", "--help"].contains(&arg.as_str()));
             Ok(if help { Task::Help(HELP_CHAOS) } else { Task::Chaos(args) })
         }
         Some(other) => {
-            Err(format!("unknown command {other:?}; there are: test, bench, servers, stress, chaos"))
+            Err(format!("unknown command {other:?}; there are: test, bench, servers, chaos, deep, stress"))
         }
     }
 }
@@ -191,12 +226,14 @@ fn topology(name: &str, more: Option<&str>) -> Result<Task, String> {
 }
 
 fn parse_test<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
-    let mut install = false;
+    let (mut install, mut scope, mut list) = (false, Scope::All, false);
     let mut only = Vec::new();
     while let Some(arg) = args.next() {
         match arg {
             "-h" | "--help" => return Ok(Task::Help(HELP_TEST)),
             "--install" => install = true,
+            "--quick" => scope = Scope::Quick,
+            "--list" => list = true,
             "--only" => {
                 let list = args.next().ok_or_else(|| format!("--only needs a part: {}", Part::names()))?;
                 only.extend(parts(list)?);
@@ -205,15 +242,22 @@ fn parse_test<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, Strin
                 Some(list) => only.extend(parts(list)?),
                 None if arg.starts_with('-') => {
                     return Err(format!(
-                        "`cargo xtask test` knows no {arg:?}; it takes --install, --only <part>, --help"
+                        "`cargo xtask test` knows no {arg:?}; it takes --install, --quick, --list, --only <part>, --help"
                     ));
                 }
                 None => only.extend(parts(arg)?),
             },
         }
     }
-    let chosen = |part: &Part| only.is_empty() || only.contains(part);
-    Ok(Task::Test(Options { install, parts: Part::ALL.into_iter().filter(chosen).collect() }))
+    if list {
+        let alone = !install && scope == Scope::All && only.is_empty();
+        return if alone { Ok(Task::List) } else { Err("--list takes nothing beside it".to_owned()) };
+    }
+    let chosen = |part: &Part| match only.is_empty() {
+        true => scope == Scope::All || part.is_quick(),
+        false => only.contains(part),
+    };
+    Ok(Task::Test(Options { install, scope, parts: Part::ALL.into_iter().filter(chosen).collect() }))
 }
 
 fn parse_bench<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
@@ -258,14 +302,41 @@ fn workloads(list: &str) -> Result<Vec<&'static str>, String> {
         .collect()
 }
 
+/// `--name value` and `--name=value` are the same.
+fn split<'a>(args: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    args.flat_map(|arg| match arg.split_once('=') {
+        Some((name, value)) if name.starts_with("--") => vec![name, value],
+        _ => vec![arg],
+    })
+}
+
+fn parse_deep<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
+    let mut options = deep::Options::default();
+    let mut args = split(args);
+    while let Some(arg) = args.next() {
+        let mut number = || -> Result<u64, String> {
+            let value = args.next().ok_or_else(|| format!("{arg} needs a number"))?;
+            value.parse().map_err(|_| format!("{arg} {value:?} is not a number"))
+        };
+        match arg {
+            "-h" | "--help" => return Ok(Task::Help(HELP_DEEP)),
+            "--seeds" => options.seeds = number()?.max(1),
+            "--cases" => options.cases = u32::try_from(number()?.max(1)).unwrap_or(u32::MAX),
+            "--seed" => options.seed = Some(number()?),
+            _ => {
+                return Err(format!(
+                    "`cargo xtask deep` knows no {arg:?}; it takes --seeds, --cases, --seed, --help"
+                ));
+            }
+        }
+    }
+    Ok(Task::Deep(options))
+}
+
 fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
     let mut options = stress::Options::default();
     let mut time = None;
-    // `--name value` and `--name=value` are the same.
-    let mut args = args.flat_map(|arg| match arg.split_once('=') {
-        Some((name, value)) if name.starts_with("--") => vec![name, value],
-        _ => vec![arg],
-    });
+    let mut args = split(args);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg {
@@ -324,21 +395,26 @@ mod tests {
 
     #[test]
     fn without_options_everything_is_tested() {
-        let all = Options { install: false, parts: Part::ALL.to_vec() };
+        let all = Options { install: false, scope: Scope::All, parts: Part::ALL.to_vec() };
         assert_eq!(parsed("test"), Ok(Task::Test(all)));
+        let parts = vec![Part::Fmt, Part::Clippy, Part::Test, Part::Examples];
+        let quick = Options { install: false, scope: Scope::Quick, parts };
+        assert_eq!(parsed("test --quick"), Ok(Task::Test(quick)));
+        assert_eq!(parsed("test --list"), Ok(Task::List));
     }
 
     #[test]
     fn parts_run_in_their_own_order() {
-        let some = Options { install: true, parts: vec![Part::Fmt, Part::Clippy, Part::Docs] };
+        let some =
+            Options { install: true, scope: Scope::All, parts: vec![Part::Fmt, Part::Clippy, Part::Docs] };
         assert_eq!(parsed("test --only docs,fmt --install --only=clippy"), Ok(Task::Test(some)));
     }
 
     #[test]
     fn a_part_can_be_named_in_short() {
-        let interop = Options { install: false, parts: vec![Part::Interop] };
+        let interop = Options { install: false, scope: Scope::All, parts: vec![Part::Interop] };
         assert_eq!(parsed("test interop"), Ok(Task::Test(interop)));
-        let some = Options { install: true, parts: vec![Part::Fmt, Part::Interop] };
+        let some = Options { install: true, scope: Scope::All, parts: vec![Part::Fmt, Part::Interop] };
         assert_eq!(parsed("test --only interop --install fmt"), Ok(Task::Test(some)));
     }
 
@@ -376,6 +452,14 @@ mod tests {
     }
 
     #[test]
+    fn a_deep_run_has_thousands_of_seeds_or_the_one_that_is_named() {
+        let default = deep::Options::default();
+        assert_eq!(parsed("deep"), Ok(Task::Deep(default)));
+        let some = deep::Options { seeds: 10, cases: 20, seed: Some(42) };
+        assert_eq!(parsed("deep --seeds 10 --cases=20 --seed 42"), Ok(Task::Deep(some)));
+    }
+
+    #[test]
     fn one_server_is_started_unless_a_topology_is_named() {
         assert_eq!(parsed("servers"), Ok(Task::Servers(Topology::Single)));
         for topology in Topology::ALL {
@@ -396,6 +480,7 @@ mod tests {
             "test --install --help",
             "stress --soak -h",
             "chaos --once --help",
+            "deep --help",
         ] {
             assert!(matches!(parsed(line), Ok(Task::Help(_))), "{line}");
         }
@@ -409,6 +494,7 @@ mod tests {
             ("test --only nonsense", "nonsense"),
             ("test nonsense", "unknown part"),
             ("test --only", "needs a part"),
+            ("test --list --quick", "--list"),
             ("bench --nonsense", "--strict"),
             ("bench --only nonsense", "pingpong"),
             ("bench --only", "needs a workload"),
@@ -416,6 +502,8 @@ mod tests {
             ("servers now", "now"),
             ("servers now", "single, sentinel, cluster, quorum"),
             ("servers quorum now", "now"),
+            ("deep now", "now"),
+            ("deep --seeds x", "x"),
             ("stress now", "now"),
             ("stress --minutes", "--minutes"),
             ("stress --minutes=-1", "-1"),

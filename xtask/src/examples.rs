@@ -7,13 +7,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::cli::Scope;
+use crate::servers::{Running as Servers, Topology};
+use crate::test::{Lane, Outcome, Part, Programs};
 use lock_tests::RedisServer;
 use lock_tests::process::Process;
-use serde_json::Value;
-
-use crate::build;
-use crate::servers::{Running as Servers, Topology};
-use crate::test::{Outcome, Table};
 
 /// Their names, and how they are asked to look after themselves and end.
 const EXAMPLES: [(&str, &[&str]); 5] = [
@@ -33,41 +31,43 @@ const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-
 /// Examples take seconds; one that hangs must not hang CI.
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) fn run(table: &mut Table, server_missing: bool) {
+pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &Programs) {
+    let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
     for (name, args) in EXAMPLES {
-        let mut program = None;
-        table.step(&format!("examples: {name}, build"), || match find(name) {
-            Err(why) => Outcome::Failed(why),
-            Ok(false) => Outcome::Skipped(format!("missing: there is no example {name}")),
-            Ok(true) => match build::program(&["--example", name], "example", name) {
-                Ok(path) => {
-                    program = Some(path);
-                    Outcome::Ok
-                }
-                Err(why) => Outcome::Failed(why),
-            },
-        });
-        let Some(program) = program else { continue };
-        table.step(&format!("examples: {name}, in memory"), || finish(start(&program, args, None)));
-        if server_missing {
-            let why = Outcome::Skipped("missing: redis-server".to_owned());
-            table.step(&format!("examples: {name}, on Redis"), || why);
+        let Some(program) = programs.example(name) else {
+            step(&format!("examples: {name}"), &|| Outcome::Failed("cargo has not built it".to_owned()));
+            continue;
+        };
+        step(&format!("examples: {name}, in memory"), &|| finish(start(program, args, None)));
+        if scope == Scope::Quick {
+            continue;
+        }
+        if !has_servers {
+            lane.skip(Part::Examples, &format!("examples: {name}, on Redis"), "missing: redis-server");
             continue;
         }
         if name == FLASH_SALE {
-            flash_sales(table, &program);
+            flash_sales(lane, program);
             continue;
         }
-        table.step(&format!("examples: {name}, on Redis"), || on_redis(&program, args, Topology::Single, 1));
+        step(&format!("examples: {name}, on Redis"), &|| on_redis(program, args, Topology::Single, 1));
         for topology in Topology::ALL {
-            let step = format!("examples: {name}, two processes, {}", topology.name());
-            table.step(&step, || on_redis(&program, args, topology, 2));
+            let text = format!("examples: {name}, two processes, {}", topology.name());
+            step(&text, &|| on_redis(program, args, topology, 2));
         }
         for (_, serve) in SERVERS.into_iter().filter(|(server, _)| *server == name) {
-            let step = format!("examples: {name}, a second instance");
-            table.step(&step, || second_instance(&program, serve, args));
+            let text = format!("examples: {name}, a second instance");
+            step(&text, &|| second_instance(program, serve, args));
         }
     }
+}
+
+/// Runs the command of the README, with the features that a newcomer gets.
+pub(crate) fn run_as_newcomer(lane: &Lane<'_>) {
+    lane.step(Part::Examples, "examples: cargo run --example quickstart", |step| {
+        let mut cargo = crate::cargo();
+        step.run(cargo.args(["run", "--example", "quickstart"]).env_remove("LOCK_URL"))
+    });
 }
 
 /// Runs `count` processes at once on fresh servers; afterwards no lock may be left.
@@ -137,16 +137,16 @@ enum Joins {
     AndIsKilled,
 }
 
-fn flash_sales(table: &mut Table, program: &Path) {
+fn flash_sales(lane: &Lane<'_>, program: &Path) {
     let few = ["--requests", "4000", "--over", "1"];
-    table.step(&format!("examples: {FLASH_SALE}, on Redis"), || on_redis(program, &few, Topology::Single, 1));
+    let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
+    step(&format!("examples: {FLASH_SALE}, on Redis"), &|| on_redis(program, &few, Topology::Single, 1));
     for (topology, layout) in STOCKED {
         for (joins, what) in
             [(Joins::ToTheEnd, "a second instance"), (Joins::AndIsKilled, "one of two is killed")]
         {
-            let step = format!("examples: {FLASH_SALE}, {what}, {}, {layout}", topology.name());
-            table
-                .step(&step, || joint_sale(program, topology, layout, joins).unwrap_or_else(Outcome::Failed));
+            let text = format!("examples: {FLASH_SALE}, {what}, {}, {layout}", topology.name());
+            step(&text, &|| joint_sale(program, topology, layout, joins).unwrap_or_else(Outcome::Failed));
         }
     }
 }
@@ -283,18 +283,4 @@ fn finish(running: Running) -> Outcome {
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     }
-}
-
-/// Whether the workspace has the example.
-fn find(name: &str) -> Result<bool, String> {
-    let output = crate::cargo()
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cargo metadata: {error}"))?;
-    let metadata: Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
-    Ok(build::list(&metadata["packages"])
-        .flat_map(|package| build::list(&package["targets"]))
-        .any(|target| build::is(target, "example", name)))
 }

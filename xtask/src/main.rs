@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod chaos;
 mod cli;
+mod deep;
 mod examples;
 mod install;
 mod runner;
@@ -23,9 +24,11 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(cli::Task::Test(options)) => test::run(&options),
+        Ok(cli::Task::List) => test::list(),
         Ok(cli::Task::Bench(options)) => bench::run(&options),
         Ok(cli::Task::Servers(topology)) => servers::run(topology),
         Ok(cli::Task::Stress(options)) => stress::run(&options),
+        Ok(cli::Task::Deep(options)) => deep::run(options),
         Ok(cli::Task::Chaos(args)) => chaos::run(&args),
         Err(message) => {
             eprintln!("error: {message}");

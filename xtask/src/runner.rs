@@ -1,8 +1,10 @@
-//! Runs cargo, and keeps what its output says about failures, to be said once more at the end of all that is printed.
+//! Runs programs, and keeps what their output says about failures, to be said once more at the end of all that is printed.
 
 use std::cmp::Ordering;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,70 +12,166 @@ use lock_tests::process::Process;
 
 use crate::test::Outcome;
 
-/// So many lines are said again of one test program, at most.
+/// Maximum number of lines that are said again of one test program.
 const LINES: usize = 200;
 
 /// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
-/// Runs `command`, a cargo, with its output on ours. When it fails, what the tests said follows the first line of why.
-pub(crate) fn run(command: &mut Command) -> Outcome {
-    let mut line = String::new();
-    for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
-        line.push_str(&format!("{}={} ", name.display(), value.display()));
+/// Where the output of programs goes.
+#[derive(Clone, Debug)]
+pub(crate) enum Output {
+    /// To ours, line by line.
+    Live,
+    /// It is kept, and goes to ours all at once.
+    Kept(Arc<Mutex<Vec<u8>>>),
+}
+
+impl Output {
+    pub(crate) fn kept() -> Self {
+        Self::Kept(Arc::default())
     }
-    line.push_str("cargo");
-    for arg in command.get_args() {
-        line.push(' ');
-        line.push_str(&arg.to_string_lossy());
+
+    pub(crate) fn line(&self, line: &str) {
+        self.bytes(format!("{line}\n").as_bytes());
     }
-    println!("$ {line}");
-    let mut process = match Process::spawn(command.stdout(Stdio::piped()), None) {
-        Ok(process) => process,
-        Err(error) => return Outcome::Failed(format!("`{line}`: {error}")),
-    };
-    let output = process.stdout().expect("its output is a pipe");
-    let reader = thread::spawn(move || pass_on(output));
-    let deadline = Instant::now() + LIMIT;
+
+    fn bytes(&self, bytes: &[u8]) {
+        match self {
+            Self::Live => print(bytes),
+            Self::Kept(kept) => {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            }
+        }
+    }
+
+    /// Prints what was kept.
+    pub(crate) fn flush(&self) {
+        if let Self::Kept(kept) = self {
+            print(&std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner)));
+        }
+    }
+}
+
+/// Prints all of it without anything else between.
+fn print(bytes: &[u8]) {
+    let mut stdout = std::io::stdout().lock();
+    // Nobody may be there to read it.
+    let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+}
+
+/// Runs `command`. When it fails, what the tests said follows the first line of why.
+pub(crate) fn run(command: &mut Command, output: &Output) -> Outcome {
+    run_for(command, output, Some(LIMIT))
+}
+
+/// The same with another limit, or without one.
+pub(crate) fn run_for(command: &mut Command, output: &Output, limit: Option<Duration>) -> Outcome {
+    match execute(command, output, Stdout::Shown, limit) {
+        Ok(_) => Outcome::Ok,
+        Err(why) => Outcome::Failed(why),
+    }
+}
+
+/// Runs `command`, and returns what it writes to its standard output.
+pub(crate) fn read(command: &mut Command, output: &Output) -> Result<String, String> {
+    execute(command, output, Stdout::Returned, Some(LIMIT))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stdout {
+    Shown,
+    Returned,
+}
+
+fn execute(
+    command: &mut Command,
+    output: &Output,
+    stdout: Stdout,
+    limit: Option<Duration>,
+) -> Result<String, String> {
+    let line = line_of(command);
+    output.line(&format!("$ {line}"));
+    if let Output::Kept(_) = output {
+        command.stderr(Stdio::piped());
+    }
+    let spawned = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()), None);
+    let mut process = spawned.map_err(|error| format!("`{line}`: {error}"))?;
+    let shown = (stdout == Stdout::Shown).then(|| output.clone());
+    let written = process.stdout().expect("its output is a pipe");
+    let reader = thread::spawn(move || pass_on(written, shown.as_ref()));
+    let errors = process.stderr().map(|errors| {
+        let output = output.clone();
+        thread::spawn(move || drop(pass_on(errors, Some(&output))))
+    });
+    let start = Instant::now();
     let why = loop {
         match process.ended() {
             Some(status) if status.success() => break None,
             Some(status) => break Some(status.to_string()),
-            None if Instant::now() >= deadline => {
-                process.kill_tree();
-                break Some(format!("not done within {LIMIT:?}"));
-            }
-            None => thread::sleep(Duration::from_millis(20)),
+            None => {}
         }
+        if let Some(limit) = limit.filter(|limit| start.elapsed() >= *limit) {
+            process.kill_tree();
+            break Some(format!("not done within {limit:?}"));
+        }
+        thread::sleep(Duration::from_millis(20));
     };
     // What a test left running may keep the pipe open.
     let patience = Instant::now() + Duration::from_secs(5);
-    while !reader.is_finished() && Instant::now() < patience {
+    let is_read = || reader.is_finished() && errors.as_ref().is_none_or(thread::JoinHandle::is_finished);
+    while !is_read() && Instant::now() < patience {
         thread::sleep(Duration::from_millis(5));
     }
-    let Some(why) = why else { return Outcome::Ok };
-    let mut why = format!("`{line}`: {why}");
-    if reader.is_finished() {
-        for said in reader.join().unwrap_or_default() {
-            why.push('\n');
-            why.push_str(&said);
-        }
+    let read = if reader.is_finished() { reader.join().unwrap_or_default() } else { Passed::default() };
+    match why {
+        None => Ok(read.all),
+        Some(why) => Err(format!("`{line}`: {why}{}", read.failures)),
     }
-    Outcome::Failed(why)
 }
 
-/// Prints what comes from `output`, and gives back what it says about failures.
-fn pass_on(output: impl Read) -> Vec<String> {
+/// The command as a shell takes it.
+fn line_of(command: &Command) -> String {
+    let mut line = String::new();
+    for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+        // What cargo itself would set says nothing.
+        if !name.to_string_lossy().starts_with("CARGO") {
+            line.push_str(&format!("{}={} ", name.display(), value.display()));
+        }
+    }
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    line.push_str(&program.to_string_lossy());
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    line
+}
+
+/// What came from a program.
+#[derive(Debug, Default)]
+struct Passed {
+    /// All of it, if it was not shown.
+    all: String,
+    /// What it says about failures, each line behind a line break.
+    failures: String,
+}
+
+fn pass_on(from: impl Read, shown: Option<&Output>) -> Passed {
     let mut failures = Failures::default();
-    let mut output = BufReader::new(output);
-    let mut line = Vec::new();
-    while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+    let mut from = BufReader::new(from);
+    let (mut line, mut all) = (Vec::new(), String::new());
+    while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         let text = String::from_utf8_lossy(&line);
-        print!("{text}");
         failures.line(text.trim_end());
+        match shown {
+            Some(output) => output.bytes(&line),
+            None => all.push_str(&text),
+        }
         line.clear();
     }
-    failures.into_lines()
+    let failures = failures.into_lines().iter().map(|line| format!("\n{line}")).collect();
+    Passed { all, failures }
 }
 
 /// Takes the lines of an output and keeps those that say what failed.

@@ -12,6 +12,7 @@ use lock_tests::{soak, stress};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::build;
+use crate::runner::Output;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -43,7 +44,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 
 fn try_run(options: &Options) -> Result<bool, String> {
     let name = if options.soak.is_some() { "soak" } else { "stress" };
-    let program = build::program(&["--package", "lock-tests", "--bin", name], "bin", name)?;
+    let program = build::program(&["--package", "lock-tests", "--bin", name], "bin", name, &Output::Live)?;
     // Before anything is started: a signal that comes between must not leave it behind.
     let signalled = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod schedule;
 mod want;
+mod witness;
 mod worker;
 
 pub use arena::Topology;

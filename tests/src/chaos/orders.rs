@@ -22,16 +22,19 @@ pub enum Broken {
     DeafWaiter,
     /// The body goes on with a lock that is lost, and nobody is told.
     NoLostSignal,
+    /// Some requests with a short wait are never sent.
+    ForgottenRequest,
 }
 
 impl Broken {
-    const NAMES: [(Self, &'static str); 6] = [
+    const NAMES: [(Self, &'static str); 7] = [
         (Self::Nothing, "nothing"),
         (Self::DoubleGrant, "double-grant"),
         (Self::ReusedToken, "reused-token"),
         (Self::Leak, "leak"),
         (Self::DeafWaiter, "deaf-waiter"),
         (Self::NoLostSignal, "no-lost-signal"),
+        (Self::ForgottenRequest, "forgotten-request"),
     ];
 
     /// As on the command line.

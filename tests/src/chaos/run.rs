@@ -11,11 +11,12 @@ use super::orders::Orders;
 use super::plan::Plan;
 use super::report::{Losses, Outcome};
 use super::want::{WANTED, stored_keys};
+use super::witness::Witness;
 use super::{CALL_TIMEOUT, LEASE};
 use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
-use crate::history::{Check, ECHO, ErrorClass, Event, History, Log, Loses, Remains, Request, check};
+use crate::history::{Check, ECHO, ErrorClass, Event, History, Log, Loses, Remains, Request, WITNESS, check};
 
 /// How long programs may take to start and to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
@@ -81,6 +82,9 @@ pub fn run(
     let holders = if plan.topology == Topology::Quorum { Holders::OnMost } else { Holders::OnOne };
     let addrs = stage.arena.servers().iter().map(crate::RedisServer::addr).collect();
     let observer = Observer::start(Log::open(&logs.join("observer.log"))?, addrs, holders);
+    let witness_log = Log::open(&logs.join(format!("{WITNESS}.log")))?;
+    let ways = (0..stage.arena.servers().len()).map(|at| stage.arena.proxy(at).addr());
+    let witness = Witness::start(&witness_log, ways);
     stage.rest(Duration::from_secs(2))?;
     let start = Instant::now();
     let mut missed = Vec::new();
@@ -123,7 +127,7 @@ pub fn run(
         log.say(&Event::Remains { what: Remains::Other, ttl: None, name: what });
     }
     stage.note_what_is_left(&log)?;
-    drop(observer);
+    drop((observer, witness));
     for key in WANTED {
         let value = FencedRegister::open(stage.arena.resource.addr(), key).value();
         let elements = value.split(',').filter(|element| !element.is_empty()).map(str::to_owned).collect();

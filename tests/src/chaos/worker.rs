@@ -16,10 +16,11 @@ use tokio::sync::mpsc;
 
 use super::orders::{Broken, Orders};
 use super::want::{MUTEXES, TOGETHER, Wish};
+use super::witness::watch_executor;
 use super::{CALL_TIMEOUT, FALLBACK, LEASE, MAX_LEASE};
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
-use crate::history::{Event, Kind, Log, Outcome, Want, Wrote};
+use crate::history::{ErrorClass, Event, Kind, Log, Outcome, Want, Wrote};
 use crate::poll_once_and_drop;
 
 /// Threads of a worker's executor.
@@ -42,6 +43,7 @@ const RELEASING: u8 = 3;
 pub async fn work(orders: Orders) -> Result<(), String> {
     let log = Log::open(&orders.log).map_err(|error| error.to_string())?;
     let mut lines = lines(log.clone());
+    let witness = tokio::spawn(watch_executor(log.clone()));
     let locks = connect(&orders).await.map_err(|error| format!("can't connect: {error}"))?;
     let leaked = match orders.broken {
         // Nobody has it, and it is renewed.
@@ -94,6 +96,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
     };
     println!("quiet {} {} {}", rest.keys, rest.timers, rest.tasks);
     while lines.recv().await.is_some() {}
+    witness.abort();
     drop(leaked);
     locks.shutdown(Duration::from_secs(5)).await.map_err(|error| error.to_string())
 }
@@ -237,6 +240,12 @@ impl Worker {
             let (want, wait, lease) = (wish.want, wish.wait, wish.lease);
             let key = (*key).to_owned();
             self.note(&[id], &Event::Ask { key, kind: *kind, want, wait, lease, call }, None);
+        }
+        if self.orders.broken == Broken::ForgottenRequest && wish.want == Want::Short && dice.once_in(3) {
+            tokio::time::sleep(wish.wait).await;
+            let why = "no answer".to_owned();
+            self.note(&ids, &Event::Refused { error: ErrorClass::Unavailable, why }, None);
+            return;
         }
         match self.acquire(&wish, dice).await {
             Some(Ok(guard)) => self.hold(&wish, Held { guard, ids }, dice).await,

@@ -11,9 +11,9 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for request in &history.requests {
         let Some(life) = history.lives.get(&request.process) else { continue };
-        let Request { id, key, want, wait, asked, .. } = request;
+        let Request { id, process, key, want, wait, asked, .. } = request;
         if let (Some((error, why)), Some(at)) = (&request.refused, request.answered)
-            && !explained(history, life, limits, *error, *asked, at)
+            && !explained(history, process, limits, *error, (*asked, at))
             && !asked_for(request, *error, why, at)
         {
             found.push(format!("{key}: {id} ({want:?}, wait {wait:?}) was refused: {error:?}: {why}"));
@@ -21,7 +21,9 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
         let Some(grant) = &request.grant else { continue };
         if let (Some((ended, until)), Some((at, how))) = (&grant.ended, &grant.out) {
             match how {
-                Outcome::Failed(error, why) if !explained(history, life, limits, *error, *ended, *at) => {
+                Outcome::Failed(error, why)
+                    if !explained(history, process, limits, *error, (*ended, *at)) =>
+                {
                     found.push(format!("{key}: the release of {id} failed: {error:?}: {why}"));
                 }
                 // What was lost says so: a hold that had been over for long is not released.
@@ -57,16 +59,26 @@ fn asked_for(request: &Request, error: ErrorClass, why: &str, at: u64) -> bool {
 }
 
 /// A fault that was there while the call was, or the call before that, brings such errors; a stop of the process eats
-/// the time in which the store's answer was awaited.
-fn explained(history: &History, life: &Life, limits: &Limits, error: ErrorClass, from: u64, to: u64) -> bool {
+/// the time in which the store's answer was awaited, and so does a machine that stands still for most of it.
+fn explained(
+    history: &History,
+    process: &str,
+    limits: &Limits,
+    error: ErrorClass,
+    (asked, to): (u64, u64),
+) -> bool {
+    let Some(life) = history.lives.get(process) else { return false };
     let lag = nanos(limits.call_timeout);
-    let from = from.saturating_sub(lag);
+    let from = asked.saturating_sub(lag);
     let there = |start: u64, end: u64| start <= to && end.saturating_add(lag) >= from;
     let fault =
         history.faults.iter().any(|fault| fault.errors.contains(&error) && there(fault.from, fault.to));
+    // Whoever waits for less than a call may take is told that there was no answer when its time is over.
+    let stood =
+        error == ErrorClass::Unavailable && history.stood(process, asked, to) * 2 >= length((asked, to));
     let paused = matches!(error, ErrorClass::Unavailable | ErrorClass::TimedOut)
         && life.pauses.iter().any(|(start, end)| there(*start, *end));
-    fault || paused
+    fault || paused || stood
 }
 
 #[cfg(test)]
@@ -105,6 +117,28 @@ mod tests {
         assert_eq!(refused("try 0", "unavailable", &cut(12)), 1, "later");
         assert_eq!(refused("try 0", "unavailable", &cut(3)), 1, "long before");
         assert_eq!(refused("try 0", "misconfigured", &cut(9)), 1);
+    }
+
+    #[test]
+    fn a_machine_that_stood_still_explains_what_was_not_answered_and_nothing_else() {
+        let log = |error: &str| {
+            format!("1 {0} 0 ask mutex short 100 - 1 a\n1 {1} 0 refused {error} x", 10 * S, 10 * S + S / 5)
+        };
+        // Of the 200 ms in which an answer was awaited, so many before and after its half.
+        let stood = |ms: u64| format!("0 {} 0 stood {ms}", 10 * S + S / 10);
+        let with = |error: &str, who: &str, ms| {
+            let (log, stood) = (log(error), stood(ms));
+            match who {
+                "itself" => found(Errors, &[("0.0", &format!("{stood}\n{log}"))]),
+                _ => found(Errors, &[("0.0", &log), (who, &stood)]),
+            }
+        };
+        for who in ["itself", "witness"] {
+            assert_eq!((with("unavailable", who, 100), with("unavailable", who, 90)), (0, 1), "{who}");
+            assert_eq!(with("shut-down", who, 100), 1, "{who}");
+        }
+        assert_eq!(with("unavailable", "1.0", 100), 1, "somebody else did");
+        assert_eq!(with("unavailable", "witness", 9000), 0, "and before");
     }
 
     #[test]

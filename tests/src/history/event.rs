@@ -187,6 +187,11 @@ pub enum Event {
     Continued,
     /// It was killed.
     Killed,
+    /// Until now the machine stood still, or what the log is about did: its executor, or the way to the servers.
+    Stood {
+        /// For how long.
+        time: Duration,
+    },
 
     /// A fault begins.
     Fault {

@@ -34,6 +34,8 @@ mod waiting;
 #[cfg(feature = "helpers")]
 pub(crate) use exclusion::ECHO;
 pub(crate) use exclusion::{Window, beside};
+#[cfg(feature = "helpers")]
+pub(crate) use request::WITNESS;
 pub(crate) use tokens::not_grown;
 
 pub use check::{Check, Limits, Violation, check};

@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use super::event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote};
 use super::log::{Log, Record};
+use super::spans::{Spans, nanos};
+
+/// The log of whoever watches the way to the servers, and asks for nothing.
+pub(crate) const WITNESS: &str = "witness";
 
 /// A request for one key.
 #[derive(Clone, Debug)]
@@ -67,6 +71,10 @@ pub struct Life {
     pub pauses: Vec<(u64, u64)>,
     /// When.
     pub killed: Option<u64>,
+    /// When it stood still, or the machine with it.
+    pub(super) stood: Spans,
+    /// When it could do nothing: it was paused, or stood still.
+    still: Spans,
 }
 
 impl Life {
@@ -74,9 +82,7 @@ impl Life {
     #[must_use]
     pub fn running(&self, from: u64, to: u64) -> Duration {
         let to = self.killed.map_or(to, |killed| killed.min(to));
-        let paused = |(start, end): &(u64, u64)| (*end).min(to).saturating_sub((*start).max(from));
-        let paused: u64 = self.pauses.iter().map(paused).sum();
-        Duration::from_nanos(to.saturating_sub(from).saturating_sub(paused))
+        Duration::from_nanos(to.saturating_sub(from).saturating_sub(self.still.covered(from, to)))
     }
 }
 
@@ -231,6 +237,13 @@ impl History {
         Ok(history)
     }
 
+    /// For how much of the time between the two the process, the way to the servers or the machine stood still.
+    pub(super) fn stood(&self, process: &str, from: u64, to: u64) -> Duration {
+        let lives = [process, WITNESS].into_iter().filter_map(|name| self.lives.get(name));
+        let stood = Spans::of(lives.flat_map(|life| life.stood.iter()));
+        Duration::from_nanos(stood.covered(from, to))
+    }
+
     /// Requests that were granted, by key.
     pub(super) fn grants(&self) -> BTreeMap<&str, Vec<(&Request, &Grant)>> {
         let mut keys: BTreeMap<&str, Vec<(&Request, &Grant)>> = BTreeMap::new();
@@ -247,6 +260,9 @@ impl History {
     }
 
     fn sort(&mut self) {
+        for life in self.lives.values_mut() {
+            life.still = Spans::of(life.pauses.iter().copied().chain(life.stood.iter()));
+        }
         self.requests.sort_by(|a, b| a.process.cmp(&b.process));
         self.faults.sort_by_key(|fault| fault.from);
         self.seen.values_mut().for_each(|seen| seen.sort_by_key(|seen| seen.at));
@@ -255,7 +271,7 @@ impl History {
 
     /// Adds the log of one process.
     fn add(&mut self, process: &str, log: &str) -> Result<(), String> {
-        let mut own = Own { process, requests: BTreeMap::new(), life: Life::default() };
+        let mut own = Own { process, requests: BTreeMap::new(), life: Life::default(), stood: Vec::new() };
         // A killed process may have left half a line.
         let whole = log.rfind('\n').map_or("", |end| &log[..end]);
         for text in whole.lines().filter(|text| !text.is_empty()) {
@@ -264,6 +280,7 @@ impl History {
             own.apply(record, self).ok_or_else(|| text.to_owned())?;
         }
         self.requests.extend(own.requests.into_values());
+        own.life.stood = Spans::of(own.stood);
         self.lives.insert(process.to_owned(), own.life);
         Ok(())
     }
@@ -274,6 +291,7 @@ struct Own<'a> {
     process: &'a str,
     requests: BTreeMap<u64, Request>,
     life: Life,
+    stood: Vec<(u64, u64)>,
 }
 
 impl Own<'_> {
@@ -345,6 +363,7 @@ impl Own<'_> {
             Event::Paused => self.life.pauses.push((at, u64::MAX)),
             Event::Continued => self.life.pauses.last_mut()?.1 = at,
             Event::Killed => self.life.killed = Some(at),
+            Event::Stood { time } => self.stood.push((at.saturating_sub(nanos(time)), at)),
             Event::Calm => history.calm = Some(at),
             Event::Quiet => history.quiet = Some(at),
             Event::Fault { name, loses, errors } => {

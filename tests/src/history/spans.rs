@@ -59,6 +59,13 @@ impl Spans {
         self.0.get(next).is_some_and(|span| span.0 <= to)
     }
 
+    /// How much of the time between the two they cover.
+    pub(super) fn covered(&self, from: u64, to: u64) -> u64 {
+        let first = self.0.partition_point(|span| span.1 <= from);
+        let inside = self.0.iter().skip(first).take_while(|span| span.0 < to);
+        inside.map(|span| span.1.min(to).saturating_sub(span.0.max(from))).sum()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
     }
@@ -88,6 +95,8 @@ mod tests {
         assert_eq!(spans.without(&Spans::one(3, 6)), Spans(vec![(1, 3), (6, 7)]));
         assert_eq!(Spans::one(0, u64::MAX).without(&spans).iter().last(), Some((7, u64::MAX)));
         assert_eq!(spans.total(), 5);
+        let covered = [(0, 9), (2, 6), (4, 5), (6, 6), (9, 2)].map(|(from, to)| spans.covered(from, to));
+        assert_eq!(covered, [5, 3, 0, 0, 0]);
         assert!(spans.touches(4, 4) && spans.touches(7, 9) && !spans.touches(8, 9));
     }
 }

@@ -112,6 +112,7 @@ pub(super) fn to_text(event: &Event) -> String {
         Event::Paused => "paused".to_owned(),
         Event::Continued => "continued".to_owned(),
         Event::Killed => "killed".to_owned(),
+        Event::Stood { time } => format!("stood {}", time.as_millis()),
         Event::Fault { name, loses, errors } => {
             let errors: Vec<String> = errors.iter().map(|error| error.name().to_owned()).collect();
             format!("fault {} {} {}", loses.name(), listed(&errors), flat(name))
@@ -187,6 +188,7 @@ pub(super) fn from_text(text: &str) -> Option<Event> {
         "paused" => Event::Paused,
         "continued" => Event::Continued,
         "killed" => Event::Killed,
+        "stood" => Event::Stood { time: Duration::from_millis(words.number()?) },
         "fault" => {
             let loses = words.named()?;
             let errors =
@@ -250,6 +252,7 @@ mod tests {
             Event::Paused,
             Event::Continued,
             Event::Killed,
+            Event::Stood { time: Duration::from_millis(7) },
             Event::Fault { name: "cut 1".to_owned(), loses: Loses::Nothing, errors: Vec::new() },
             Event::Fault {
                 name: "flush".to_owned(),

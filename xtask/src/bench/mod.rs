@@ -15,6 +15,7 @@ use self::bars::{Plan, Run};
 use self::table::Results;
 use crate::build;
 use crate::install::{Found, Tool};
+use crate::runner::Output;
 
 /// The longest run is `pingpong` with 20 000 rounds, about two minutes.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -32,13 +33,14 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if Found::look(&[Tool::RedisServer], false).is_missing(Tool::RedisServer) {
         return ExitCode::FAILURE;
     }
-    let program = match build::program(&["--release", "--package", "lock-bench"], "bin", "lock-bench") {
-        Ok(program) => program,
-        Err(why) => {
-            eprintln!("error: {why}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let program =
+        match build::program(&["--release", "--package", "lock-bench"], "bin", "lock-bench", &Output::Live) {
+            Ok(program) => program,
+            Err(why) => {
+                eprintln!("error: {why}");
+                return ExitCode::FAILURE;
+            }
+        };
     let plan = Plan::new(&options.only, options.long);
     let mut results = Results::default();
     for round in 1..=options.rounds {

@@ -15,7 +15,7 @@ async fn status(store: &RedisStore, name: &str) -> LockStatus {
 
 #[tokio::test]
 async fn status_tells_the_kind_and_the_holders() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     assert_eq!(status(&store, "a").await, LockStatus::free());
     for kind in [Kind::Mutex, Kind::Read, Kind::Write] {
@@ -33,7 +33,7 @@ async fn status_tells_the_kind_and_the_holders() {
 
 #[tokio::test]
 async fn status_shows_all_readers_and_a_writer_that_reads_twice() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (one, two) = (read("a"), read("a"));
     granted(&store, std::slice::from_ref(&one)).await;
@@ -44,7 +44,7 @@ async fn status_shows_all_readers_and_a_writer_that_reads_twice() {
     expected.sort();
     assert_eq!(holders, expected);
     // One whose own lease is over is no holder, as long as others are.
-    let _: () = server.command(&["DEL", &hold(&one)]).await;
+    let _: () = server.ask(&["DEL", &hold(&one)]).await;
     assert_eq!(status(&store, "a").await.holders, [(two.owner, 1)]);
 
     let writer = write("b");
@@ -57,7 +57,7 @@ async fn status_shows_all_readers_and_a_writer_that_reads_twice() {
 
 #[tokio::test]
 async fn status_counts_who_waits() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, other) = (store(&server), store(&server));
     for kind in [Kind::Mutex, Kind::Read, Kind::Write] {
         let mine = [item_of(kind, "a")];
@@ -73,7 +73,7 @@ async fn status_counts_who_waits() {
     }
     let mine = [item("b")];
     granted(&store, &mine).await;
-    let _: () = server.command(&["RPUSH", "redisson_lock_queue:{lock:b}", JAVA, "x:1"]).await;
+    let _: () = server.ask(&["RPUSH", "redisson_lock_queue:{lock:b}", JAVA, "x:1"]).await;
     let held = status(&store, "b").await;
     assert_eq!((held.kind, held.waiters), (Some(Kind::Fair), 2));
     release(&store, &mine).await.unwrap();
@@ -83,7 +83,7 @@ async fn status_counts_who_waits() {
 
 #[tokio::test]
 async fn force_release_frees_any_kind_and_wakes_whoever_waits() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for (kind, channel, message) in [
         (Kind::Mutex, "redisson_lock__channel:{lock:a}", "0"),
@@ -121,7 +121,7 @@ async fn scan_all(store: &RedisStore, prefix: &str) -> Vec<(LockKey, LockStatus)
 
 #[tokio::test]
 async fn a_scan_finds_the_locks_of_a_prefix_and_nothing_else() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut expected = BTreeSet::new();
     for number in 0..60 {
@@ -132,31 +132,31 @@ async fn a_scan_finds_the_locks_of_a_prefix_and_nothing_else() {
         expected.insert((key(&name), format!("{kind:?}")));
     }
     // Somebody's data, and what makes no key.
-    let _: () = server.command(&["HSET", "lock:order*[1]?:hash", "name", "ann"]).await;
-    let _: () = server.command(&["SET", "lock:order*[1]?:text", "x"]).await;
+    let _: () = server.ask(&["HSET", "lock:order*[1]?:hash", "name", "ann"]).await;
+    let _: () = server.ask(&["SET", "lock:order*[1]?:text", "x"]).await;
     for odd in [&b"lock:order*[1]?:\xff"[..], b"lock:order*[1]?:{", b"order*[1]?:1"] {
-        let _: () = server.command(&[b"HSET", odd, JAVA.as_bytes(), b"1"]).await;
-        let _: () = server.command(&[b"PEXPIRE", odd, b"60000"]).await;
+        let _: () = server.ask(&[b"HSET", odd, JAVA.as_bytes(), b"1"]).await;
+        let _: () = server.ask(&[b"PEXPIRE", odd, b"60000"]).await;
     }
     for number in 0..500 {
-        let _: () = server.command(&["HSET", &format!("lock:order*[1]?:h{number}"), "x", "1"]).await;
+        let _: () = server.ask(&["HSET", &format!("lock:order*[1]?:h{number}"), "x", "1"]).await;
     }
-    let before: u64 = server.command(&["DBSIZE"]).await;
+    let before: u64 = server.ask(&["DBSIZE"]).await;
     let found = scan_all(&store, "order*[1]?:").await;
     let named = found.iter().map(|(key, held)| (key.clone(), format!("{:?}", held.kind.unwrap()))).collect();
     assert_eq!(expected, named);
     assert!(found.iter().all(|(_, held)| held.is_locked() && held.remaining.is_some()));
-    assert_eq!(server.command::<u64>(&["DBSIZE"]).await, before);
+    assert_eq!(server.ask::<u64>(&["DBSIZE"]).await, before);
     let all: BTreeSet<_> = scan_all(&store, "").await.into_iter().map(|(key, _)| key).collect();
     assert_eq!(all.len(), 120);
     assert!(scan_all(&store, "nothing").await.is_empty());
-    let stats: String = server.command(&["INFO", "commandstats"]).await;
+    let stats: String = server.ask(&["INFO", "commandstats"]).await;
     assert!(stats.contains("cmdstat_scan:"), "{stats}");
 }
 
 #[tokio::test]
 async fn a_lock_that_has_ended_is_in_no_page() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[read("a")]).await;
     granted(&store, &[item("b")]).await;

@@ -25,13 +25,13 @@ async fn fake(info: &'static str, version: &'static str, role: &'static str) -> 
 
 #[tokio::test]
 async fn a_good_server_passes() {
-    let server = Server::start();
+    let server = RedisServer::start();
     store_with(&server, |options| options.strict = true).check().await.unwrap();
 }
 
 #[tokio::test]
 async fn eviction_warns_and_is_an_error_in_strict_mode() {
-    let server = Server::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+    let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
     store(&server).check().await.unwrap();
     let error = store_with(&server, |options| options.strict = true).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
@@ -41,9 +41,9 @@ async fn eviction_warns_and_is_an_error_in_strict_mode() {
 
 #[tokio::test]
 async fn without_the_right_to_look_it_only_warns() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let _: () = server
-        .command(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all", "-info", "-config"])
+        .ask(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all", "-info", "-config"])
         .await;
     let mut options = options();
     options.strict = true;

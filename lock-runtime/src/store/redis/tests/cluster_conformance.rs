@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::acquire_late;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterExt as _};
 use crate::store::conformance::Subject;
 
 /// The tests that run side by side share a cluster, each with a prefix of its own.
@@ -14,7 +14,7 @@ async fn shared() -> Arc<Cluster> {
     if let Some(cluster) = shared.upgrade() {
         return cluster;
     }
-    let cluster = Arc::new(Cluster::start().await);
+    let cluster = Arc::new(Cluster::start());
     *shared = Arc::downgrade(&cluster);
     cluster
 }

@@ -1,9 +1,8 @@
 //! Clusters of which a server is away, and servers that are no cluster.
 
 use super::super::script::Dialect;
-use super::super::url::{Servers, servers};
 use super::super::{Topology, cluster};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterExt as _, Options, home};
 use super::*;
 use crate::store::{
     Notice, PermitId, Permits, PermitsChange, PermitsHold, PermitsKeep, PermitsRequest, ScanRequest,
@@ -11,23 +10,20 @@ use crate::store::{
 };
 
 /// A key that the server `index` has.
-fn key_at(cluster: &Cluster, index: usize) -> String {
-    (0..)
-        .map(|number| format!("k{number}"))
-        .find(|key| cluster.home(&format!("lock:{key}")) == index)
-        .unwrap()
+fn key_at(index: usize) -> String {
+    (0..).map(|number| format!("k{number}")).find(|key| home(&format!("lock:{key}")) == index).unwrap()
 }
 
-/// A cluster that goes on without one of its servers.
-async fn partial() -> Cluster {
-    Cluster::start_with(&["--cluster-require-full-coverage", "no"]).await
+/// Starts a cluster that goes on without one of its servers.
+fn partial() -> Cluster {
+    Cluster::start_with(Options::default().args(&["--cluster-require-full-coverage", "no"]))
 }
 
 #[tokio::test]
 async fn renewals_at_a_server_that_is_away_fail_alone() {
-    let mut cluster = partial().await;
+    let mut cluster = partial();
     let store = cluster.store();
-    let mine = [0, 1, 2, 0].map(|index| item(&key_at(&cluster, index)));
+    let mine = [0, 1, 2, 0].map(|index| item(&key_at(index)));
     let mine = &mine[..3];
     for item in mine {
         granted(&store, std::slice::from_ref(item)).await;
@@ -35,15 +31,15 @@ async fn renewals_at_a_server_that_is_away_fail_alone() {
     let semaphores = store.semaphores().unwrap();
     let mut holds = Vec::new();
     for index in 0..3 {
-        let key = key(&format!("{}s", key_at(&cluster, index)));
+        let key = key(&format!("{}s", key_at(index)));
         let change = PermitsChange { key: key.clone(), permits: Permits::Set(1), timeout: TIMEOUT };
         semaphores.change(change).await.unwrap();
         let ids = vec![PermitId::from_bytes([index as u8; 16])];
         let request = PermitsRequest::new(key.clone(), ids.clone(), LEASE, TIMEOUT);
         semaphores.acquire(Arc::new(request)).await.unwrap();
-        holds.push((cluster.home(&format!("lock:{key}")), PermitsHold { key, ids, lease: LEASE }));
+        holds.push((home(&format!("lock:{key}")), PermitsHold { key, ids, lease: LEASE }));
     }
-    cluster.servers[1].kill();
+    cluster.nodes_mut()[1].kill();
     assert_eq!(keep(&store, mine, LEASE).await, [Kept::Renewed, Kept::Unknown, Kept::Renewed]);
     let expected: Vec<_> = holds.iter().map(|(home, _)| (*home != 1).then(|| vec![true])).collect();
     let holds = holds.into_iter().map(|(_, hold)| hold).collect();
@@ -59,12 +55,12 @@ async fn renewals_at_a_server_that_is_away_fail_alone() {
 
 #[tokio::test]
 async fn a_request_that_one_server_can_not_serve_takes_nothing() {
-    let mut cluster = partial().await;
+    let mut cluster = partial();
     let store = cluster.store();
     store.check().await.unwrap();
-    let mine = [0, 1, 2].map(|index| item(&key_at(&cluster, index)));
+    let mine = [0, 1, 2].map(|index| item(&key_at(index)));
     granted(&store, &mine[2..]).await;
-    cluster.servers[2].kill();
+    cluster.nodes_mut()[2].kill();
     let error = acquire(&store, &mine).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     if !error.outcome_unknown() {
@@ -76,13 +72,13 @@ async fn a_request_that_one_server_can_not_serve_takes_nothing() {
 
 #[tokio::test]
 async fn a_server_that_comes_back_is_found_again() {
-    let mut cluster = partial().await;
+    let mut cluster = partial();
     let store = cluster.store();
-    let name = key_at(&cluster, 1);
+    let name = key_at(1);
     granted(&store, &[item(&name)]).await;
-    cluster.servers[1].kill();
+    cluster.nodes_mut()[1].kill();
     assert!(acquire(&store, &[item(&name)]).await.unwrap_err().is_transient());
-    cluster.servers[1].start_again();
+    cluster.nodes_mut()[1].restart(Data::Lost);
     until("the lock is free", || async {
         matches!(acquire(&store, &[item(&name)]).await, Ok(Acquired::Granted(_)))
     })
@@ -91,23 +87,21 @@ async fn a_server_that_comes_back_is_found_again() {
 
 #[tokio::test]
 async fn the_second_seed_is_asked_when_the_first_is_away() {
-    let cluster = Cluster::start().await;
-    let dead = super::server::free_port();
-    let url = format!("redis+cluster://127.0.0.1:{dead},127.0.0.1:{}", cluster.servers[2].port());
-    let Servers::Cluster(seeds) = servers(&url).unwrap() else { panic!("no cluster") };
-    let store = RedisStore::cluster(&seeds, options()).unwrap();
+    let cluster = Cluster::start();
+    let dead = free_port().unwrap();
+    let url = format!("redis+cluster://127.0.0.1:{dead},127.0.0.1:{}", cluster.nodes()[2].port());
+    let store = store_at(&url, options());
     store.check().await.unwrap();
     for index in 0..3 {
-        granted(&store, &[item(&key_at(&cluster, index))]).await;
+        granted(&store, &[item(&key_at(index))]).await;
     }
 }
 
 #[tokio::test]
 async fn a_cluster_that_is_not_there_is_unreachable() {
-    let port = super::server::free_port();
+    let port = free_port().unwrap();
     let url = format!("redis+cluster://ann:hunter2@127.0.0.1:{port}");
-    let Servers::Cluster(seeds) = servers(&url).unwrap() else { panic!("no cluster") };
-    let store = RedisStore::cluster(&seeds, options()).unwrap();
+    let store = store_at(&url, options());
     for error in [store.check().await.unwrap_err(), acquire(&store, &[item("a")]).await.unwrap_err()] {
         assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
         assert!(!format!("{error} {error:?} {store:?}").contains("hunter2"));
@@ -117,26 +111,25 @@ async fn a_cluster_that_is_not_there_is_unreachable() {
 
 #[tokio::test]
 async fn each_kind_of_address_is_refused_by_the_other_kind_of_server() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let url = format!("redis+cluster://127.0.0.1:{}", server.port());
-    let Servers::Cluster(seeds) = servers(&url).unwrap() else { panic!("no cluster") };
-    let error = RedisStore::cluster(&seeds, options()).unwrap().check().await.unwrap_err();
+    let error = store_at(&url, options()).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("redis://"), "{error}");
 
-    let cluster = Cluster::start().await;
-    let alone = store(&cluster.servers[0]);
+    let cluster = Cluster::start();
+    let alone = store(&cluster.nodes()[0]);
     let error = alone.check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("redis+cluster://"), "{error}");
-    let error = acquire(&alone, &[item(&key_at(&cluster, 1))]).await.unwrap_err();
+    let error = acquire(&alone, &[item(&key_at(1))]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("redis+cluster://"), "{error}");
 }
 
 #[tokio::test]
 async fn a_list_of_locks_has_those_of_all_servers_or_says_that_it_has_not() {
-    let mut cluster = partial().await;
+    let mut cluster = partial();
     let store = cluster.store();
     let mut expected = Vec::new();
     for number in 0..30 {
@@ -158,10 +151,10 @@ async fn a_list_of_locks_has_those_of_all_servers_or_says_that_it_has_not() {
 
     let next = store.scan(page(0)).await.unwrap().next.unwrap();
     // Servers are asked in the order of their addresses.
-    let mut ports: Vec<_> = cluster.servers.iter().map(Server::port).collect();
+    let mut ports: Vec<_> = cluster.nodes().iter().map(RedisServer::port).collect();
     ports.sort_by_key(|port| format!("127.0.0.1:{port}"));
     let second = ports[1];
-    cluster.servers.iter_mut().find(|server| server.port() == second).unwrap().kill();
+    cluster.nodes_mut().iter_mut().find(|server| server.port() == second).unwrap().kill();
     let error = store.scan(page(next)).await.unwrap_err();
     assert!(error.to_string().contains("not whole") || error.to_string().contains("begin again"), "{error}");
     let error = store.scan(page(next ^ 1 << 50)).await.unwrap_err();
@@ -170,12 +163,12 @@ async fn a_list_of_locks_has_those_of_all_servers_or_says_that_it_has_not() {
 
 #[tokio::test]
 async fn scripts_that_a_server_forgot_are_sent_again() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let mine = [0, 1, 2].map(|index| item(&key_at(&cluster, index)));
+    let mine = [0, 1, 2].map(|index| item(&key_at(index)));
     granted(&store, &mine).await;
-    for server in &cluster.servers {
-        let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
+    for server in cluster.nodes() {
+        let _: () = server.ask(&["SCRIPT", "FLUSH"]).await;
     }
     assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed; 3]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true; 3]);
@@ -192,10 +185,10 @@ fn classic(cluster: &Cluster) -> RedisStore {
 
 #[tokio::test]
 async fn older_servers_tell_everybody_and_are_not_believed_about_listeners() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (holder, waiter) = (classic(&cluster), classic(&cluster));
     for index in 0..3 {
-        let name = key_at(&cluster, index);
+        let name = key_at(index);
         let mine = [item(&name)];
         granted(&holder, &mine).await;
         let mut watch = waiter.watch(Arc::new(request(&[item(&name)]))).await.unwrap();
@@ -224,13 +217,13 @@ fn slots_of_the_names_of_a_lock_are_one() {
 
 #[tokio::test]
 async fn a_cluster_that_is_down_is_not_ready() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start();
     let store = cluster.store();
-    let name = key_at(&cluster, 0);
+    let name = key_at(0);
     granted(&store, &[item(&name)]).await;
-    cluster.servers[2].kill();
+    cluster.nodes_mut()[2].kill();
     until("the others notice", async || {
-        let info: String = cluster.servers[0].command(&["CLUSTER", "INFO"]).await;
+        let info: String = cluster.nodes()[0].ask(&["CLUSTER", "INFO"]).await;
         info.contains("cluster_state:fail")
     })
     .await;
@@ -238,20 +231,19 @@ async fn a_cluster_that_is_down_is_not_ready() {
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
     assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
     assert!(cluster.store().check().await.unwrap_err().is_transient());
-    cluster.servers[2].start_again();
+    cluster.nodes_mut()[2].restart(Data::Lost);
     until("it is up again", async || acquire(&store, &[item(&name)]).await.is_ok()).await;
     until("all of it is up again", async || store.check().await.is_ok()).await;
 }
 
 #[tokio::test]
 async fn a_server_that_says_nothing_holds_up_nobody_else() {
-    let cluster = partial().await;
-    let names = [0, 1].map(|index| key_at(&cluster, index));
+    let mut cluster = partial();
+    let names = [0, 1].map(key_at);
     // It is the seed that is asked first, too.
-    cluster.servers[0].signal("STOP");
-    let url = format!("{},127.0.0.1:{}", cluster.url(), cluster.servers[1].port());
-    let Servers::Cluster(seeds) = servers(&url).unwrap() else { panic!("no cluster") };
-    let store = RedisStore::cluster(&seeds, options()).unwrap();
+    cluster.nodes_mut()[0].stop();
+    let url = format!("{},127.0.0.1:{}", cluster.seed(), cluster.nodes()[1].port());
+    let store = store_at(&url, options());
     let mine = [item(&names[1])];
     granted(&store, &mine).await;
     let wish = [item(&names[0])];
@@ -261,5 +253,5 @@ async fn a_server_that_says_nothing_holds_up_nobody_else() {
     assert!(stopped.unwrap_err().is_transient());
     assert_eq!(kept, [Kept::Renewed]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
-    cluster.servers[0].signal("CONT");
+    cluster.nodes_mut()[0].cont();
 }

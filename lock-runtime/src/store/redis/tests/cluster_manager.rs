@@ -1,13 +1,13 @@
 //! Managers on a cluster: everything together, while slots move.
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterExt as _, home, slot_of};
 use super::*;
 use crate::LockManager;
 
 const ROUNDS: usize = 40;
 
 async fn manager(cluster: &Cluster) -> LockManager {
-    LockManager::connect(&cluster.url()).await.unwrap()
+    LockManager::connect(&cluster.seed()).await.unwrap()
 }
 
 /// Who is inside, and the highest token seen there.
@@ -31,7 +31,7 @@ impl Inside {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contenders_of_two_managers_go_on_while_their_slot_moves() {
-    let cluster = Arc::new(Cluster::start().await);
+    let cluster = Arc::new(Cluster::start());
     let managers = [manager(&cluster).await, manager(&cluster).await];
     let inside = Arc::new(Inside::default());
     let mut tasks = tokio::task::JoinSet::new();
@@ -50,13 +50,13 @@ async fn contenders_of_two_managers_go_on_while_their_slot_moves() {
     let mover = tokio::spawn({
         let cluster = Arc::clone(&cluster);
         async move {
-            let mut at = cluster.home("lock:a");
+            let mut at = home("lock:a");
             loop {
                 let to = (at + 1) % 3;
-                cluster.begin_move("lock:a", at, to).await;
+                let moving = cluster.begin_move(slot_of("lock:a"), to);
                 tokio::time::sleep(Duration::from_millis(30)).await;
-                cluster.move_slot_keys("lock:a", at, to).await;
-                cluster.end_move("lock:a", to).await;
+                cluster.move_all_keys(moving);
+                cluster.end_move(moving);
                 at = to;
                 tokio::time::sleep(Duration::from_millis(150)).await;
             }
@@ -72,7 +72,7 @@ async fn contenders_of_two_managers_go_on_while_their_slot_moves() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_for_keys_of_several_servers_exclude_each_other_and_single_ones() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let names = ["a", "b", "c", "d"];
     let inside = Arc::new(names.map(|_| Inside::default()));
     let mut tasks = tokio::task::JoinSet::new();
@@ -104,10 +104,10 @@ async fn requests_for_keys_of_several_servers_exclude_each_other_and_single_ones
 
 #[tokio::test]
 async fn a_manager_says_at_once_when_the_address_is_of_another_kind_of_server() {
-    let cluster = Cluster::start().await;
-    let error = LockManager::connect(&format!("redis://127.0.0.1:{}", cluster.servers[0].port())).await;
+    let cluster = Cluster::start();
+    let error = LockManager::connect(&cluster.nodes()[0].url()).await;
     assert!(error.unwrap_err().to_string().contains("redis+cluster://"));
-    let server = Server::start();
+    let server = RedisServer::start();
     let error = LockManager::connect(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
     assert!(error.unwrap_err().to_string().contains("not in cluster mode"));
 }

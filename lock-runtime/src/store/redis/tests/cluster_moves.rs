@@ -1,7 +1,6 @@
 //! Slots that move from one server of a cluster to another, all the way or half of it.
 
-use super::super::cluster::slots::slot;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterExt as _, SlotMove, home, slot_of};
 use super::*;
 use crate::store::{Notice, StoreErrorKind, Watch, Withdrawn};
 
@@ -10,9 +9,14 @@ const COUNTER: &str = "redisson_lock_token:{lock:a}";
 const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
 /// The server that has the lock `a`, and another one.
-fn ends(cluster: &Cluster) -> (usize, usize) {
-    let from = cluster.home(LOCK);
+fn ends() -> (usize, usize) {
+    let from = home(LOCK);
     (from, (from + 1) % 3)
+}
+
+/// Lets the slot of the lock `a` begin to move.
+fn begin_move(cluster: &Cluster) -> SlotMove {
+    cluster.begin_move(slot_of(LOCK), ends().1)
 }
 
 async fn notice(watch: &mut Watch) -> Notice {
@@ -20,25 +24,24 @@ async fn notice(watch: &mut Watch) -> Notice {
 }
 
 async fn exists(cluster: &Cluster, server: usize, key: &str) -> bool {
-    cluster.servers[server].keys().await.iter().any(|found| found == key)
+    cluster.nodes()[server].keys().await.iter().any(|found| found == key)
 }
 
 /// Moves the slot of the lock `a` with these keys.
 async fn move_all(cluster: &Cluster, keys: &[&str]) {
-    let (from, to) = ends(cluster);
-    cluster.begin_move(LOCK, from, to).await;
+    let moving = begin_move(cluster);
     for key in keys {
-        cluster.move_key(key, from, to).await;
+        cluster.move_key(moving, key).await;
     }
-    cluster.end_move(LOCK, to).await;
+    cluster.end_move(moving);
 }
 
 #[tokio::test]
 async fn a_slot_that_has_moved_is_found() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
     store.check().await.unwrap();
-    let (_, to) = ends(&cluster);
+    let (_, to) = ends();
     move_all(&cluster, &[]).await;
     let mine = [item("a")];
     granted(&store, &mine).await;
@@ -49,7 +52,7 @@ async fn a_slot_that_has_moved_is_found() {
 
 #[tokio::test]
 async fn a_hold_survives_the_move_of_its_slot() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
     let mine = [item("a")];
     let before = granted(&store, &mine).await;
@@ -64,16 +67,16 @@ async fn a_hold_survives_the_move_of_its_slot() {
 
 #[tokio::test]
 async fn a_waiter_is_woken_by_the_move_of_its_slot_and_hears_of_the_release_after_it() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (holder, waiter) = (cluster.store(), cluster.store());
     let mine = [item("a")];
     granted(&holder, &mine).await;
     let mut watch = waiter.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     assert!(watch.is_confirmed());
-    let (from, to) = ends(&cluster);
+    let (from, to) = ends();
     let subscribers = async |server: usize| -> u64 {
         let (_, count): (String, u64) =
-            cluster.servers[server].command(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).await;
+            cluster.nodes()[server].ask(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).await;
         count
     };
     assert_eq!((subscribers(from).await, subscribers(to).await), (1, 0));
@@ -91,13 +94,12 @@ async fn a_waiter_is_woken_by_the_move_of_its_slot_and_hears_of_the_release_afte
 
 #[tokio::test]
 async fn a_lock_whose_counter_has_stayed_behind_is_kept_released_and_taken() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (store, other) = (cluster.store(), cluster.store());
     let mine = [item("a")];
     let before = granted(&store, &mine).await;
-    let (from, to) = ends(&cluster);
-    cluster.begin_move(LOCK, from, to).await;
-    cluster.move_key(LOCK, from, to).await;
+    let moving = begin_move(&cluster);
+    cluster.move_key(moving, LOCK).await;
 
     // The server that is asked has never seen these scripts.
     assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
@@ -109,10 +111,13 @@ async fn a_lock_whose_counter_has_stayed_behind_is_kept_released_and_taken() {
     let after = granted(&other, &next).await;
     assert!(after.tokens[0].first > before.tokens[0].last, "{after:?} {before:?}");
     assert_eq!(after.tokens[0].first, after.tokens[0].last, "one token only");
-    assert_eq!((exists(&cluster, to, LOCK).await, exists(&cluster, from, COUNTER).await), (true, true));
+    assert_eq!(
+        (exists(&cluster, moving.to, LOCK).await, exists(&cluster, moving.from, COUNTER).await),
+        (true, true)
+    );
 
-    cluster.move_key(COUNTER, from, to).await;
-    cluster.end_move(LOCK, to).await;
+    cluster.move_key(moving, COUNTER).await;
+    cluster.end_move(moving);
     assert_eq!(keep(&other, &next, LEASE).await, [Kept::Renewed]);
     assert_eq!(release(&other, &next).await.unwrap().held, [true]);
     let last = granted(&store, &[item("a")]).await;
@@ -121,13 +126,12 @@ async fn a_lock_whose_counter_has_stayed_behind_is_kept_released_and_taken() {
 
 #[tokio::test]
 async fn a_lock_whose_counter_has_gone_ahead_is_kept_released_and_taken() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (store, other) = (cluster.store(), cluster.store());
     let mine = [item("a")];
     let before = granted(&store, &mine).await;
-    let (from, to) = ends(&cluster);
-    cluster.begin_move(LOCK, from, to).await;
-    cluster.move_key(COUNTER, from, to).await;
+    let moving = begin_move(&cluster);
+    cluster.move_key(moving, COUNTER).await;
 
     assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
     assert_eq!(busy(&other, &[item("a")]).await.item, 0);
@@ -135,17 +139,16 @@ async fn a_lock_whose_counter_has_gone_ahead_is_kept_released_and_taken() {
     let next = [item("a")];
     let after = granted(&other, &next).await;
     assert!(after.tokens[0].first > before.tokens[0].last);
-    assert!(exists(&cluster, to, LOCK).await, "new keys are made where the slot goes");
+    assert!(exists(&cluster, moving.to, LOCK).await, "new keys are made where the slot goes");
     assert_eq!(release(&other, &next).await.unwrap().held, [true]);
     assert_eq!(cluster.keys().await, [COUNTER]);
 }
 
 #[tokio::test]
 async fn a_lock_that_never_was_is_taken_while_its_slot_moves() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let (from, to) = ends(&cluster);
-    cluster.begin_move(LOCK, from, to).await;
+    begin_move(&cluster);
     let mine = [item("a")];
     let begun = tokio::time::Instant::now();
     granted(&store, &mine).await;
@@ -161,11 +164,10 @@ async fn a_lock_that_never_was_is_taken_while_its_slot_moves() {
 
 #[tokio::test]
 async fn a_call_without_time_for_that_says_that_the_slot_moves() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
     store.check().await.unwrap();
-    let (from, to) = ends(&cluster);
-    cluster.begin_move(LOCK, from, to).await;
+    let moving = begin_move(&cluster);
     let short = AcquireRequest::new(vec![item("a")], LEASE, Duration::from_millis(200));
     let error = store.acquire(Arc::new(short)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
@@ -175,7 +177,7 @@ async fn a_call_without_time_for_that_says_that_the_slot_moves() {
         let error = acquire(&store, &[item_of(kind, "a")]).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::NotReady, "{kind:?}: {error}");
     }
-    cluster.end_move(LOCK, to).await;
+    cluster.end_move(moving);
     for kind in [Kind::Fair, Kind::Write, Kind::Read] {
         let mine = [item_of(kind, "a")];
         granted(&store, &mine).await;
@@ -185,13 +187,12 @@ async fn a_call_without_time_for_that_says_that_the_slot_moves() {
 
 #[tokio::test]
 async fn locks_that_moved_in_part_are_kept_and_given_back_one_by_one() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store_with(|options| options.prefix.clear());
-    let (from, to) = (cluster.home("{t}"), (cluster.home("{t}") + 1) % 3);
     let mine = [item("{t}a"), item("{t}b")];
     granted(&store, &mine).await;
-    cluster.begin_move("{t}", from, to).await;
-    cluster.move_key("{t}b", from, to).await;
+    let moving = cluster.begin_move(slot_of("{t}"), (home("{t}") + 1) % 3);
+    cluster.move_key(moving, "{t}b").await;
     assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed, Kept::Renewed]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true, true]);
 
@@ -206,19 +207,18 @@ async fn locks_that_moved_in_part_are_kept_and_given_back_one_by_one() {
 /// The server to which the slot goes is told the name of the lock only, and has not what else belongs to it.
 #[tokio::test]
 async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (store, other) = (cluster.store(), cluster.store());
     let (mine, theirs) = ([item_of(Kind::Read, "a")], [item_of(Kind::Read, "a")]);
     granted(&store, &mine).await;
     granted(&other, &theirs).await;
-    let (from, to) = ends(&cluster);
-    cluster.begin_move(LOCK, from, to).await;
+    let moving = begin_move(&cluster);
     let keys = cluster.keys().await;
     let is_of = |key: &str, items: &[Item]| key.contains(items[0].owner.as_str());
     let (last, first): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| is_of(key, &theirs));
     assert_eq!(last.len(), 1, "{last:?}");
     for key in &first {
-        cluster.move_key(key, from, to).await;
+        cluster.move_key(moving, key).await;
     }
 
     assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
@@ -226,9 +226,9 @@ async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part(
     let error = release(&store, &mine).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
     for key in &last {
-        cluster.move_key(key, from, to).await;
+        cluster.move_key(moving, key).await;
     }
-    cluster.end_move(LOCK, to).await;
+    cluster.end_move(moving);
 
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
     assert_eq!(keep(&other, &theirs, LEASE).await, [Kept::Renewed]);
@@ -239,14 +239,13 @@ async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part(
 
 #[tokio::test]
 async fn a_waiter_hears_of_a_release_where_the_slot_is_only_about_to_be() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (holder, waiter) = (cluster.store(), cluster.store());
     let mine = [item("a")];
     granted(&holder, &mine).await;
     let mut watch = waiter.watch(Arc::new(request(&[item("a")]))).await.unwrap();
-    let (from, to) = ends(&cluster);
-    cluster.begin_move(LOCK, from, to).await;
-    cluster.move_key(LOCK, from, to).await;
+    let moving = begin_move(&cluster);
+    cluster.move_key(moving, LOCK).await;
     assert_eq!(watch.try_notice(), None);
     release(&holder, &mine).await.unwrap();
     assert_eq!(notice(&mut watch).await, Notice::Retry);
@@ -254,56 +253,53 @@ async fn a_waiter_hears_of_a_release_where_the_slot_is_only_about_to_be() {
 
 #[tokio::test]
 async fn a_waiter_looks_by_itself_while_it_knows_that_the_slot_moves() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (holder, waiter) = (cluster.store(), cluster.store());
     let mine = [item("a")];
     granted(&holder, &mine).await;
     let mut watch = waiter.watch(Arc::new(request(&[item("a")]))).await.unwrap();
-    let (from, to) = ends(&cluster);
-    cluster.begin_move(LOCK, from, to).await;
-    cluster.move_key(LOCK, from, to).await;
-    cluster.move_key(COUNTER, from, to).await;
+    let moving = begin_move(&cluster);
+    cluster.move_key(moving, LOCK).await;
+    cluster.move_key(moving, COUNTER).await;
     assert_eq!(busy(&waiter, &[item("a")]).await.item, 0);
     // Without a message, as from a client that publishes to nobody.
-    let _: () = cluster.servers[to].command(&["ASKING"]).await;
+    let _: () = cluster.nodes()[moving.to].ask(&["ASKING"]).await;
     assert_eq!(notice(&mut watch).await, Notice::Retry);
     assert_eq!(notice(&mut watch).await, Notice::Retry);
 }
 
 #[tokio::test]
 async fn a_slot_between_two_servers_is_not_waited_for_when_it_comes_back() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
     let mine = [item("a")];
     granted(&store, &mine).await;
-    let (from, to) = ends(&cluster);
+    let (from, _) = ends();
     move_all(&cluster, &[LOCK, COUNTER]).await;
     assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
-    cluster.begin_move(LOCK, to, from).await;
-    cluster.move_key(LOCK, to, from).await;
-    cluster.move_key(COUNTER, to, from).await;
-    cluster.end_move(LOCK, from).await;
+    let moving = cluster.begin_move(slot_of(LOCK), from);
+    cluster.move_key(moving, LOCK).await;
+    cluster.move_key(moving, COUNTER).await;
+    cluster.end_move(moving);
     assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
 }
 
 #[tokio::test]
 async fn who_only_looks_at_a_slot_that_moves_wakes_nobody() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
     let latches = store.latches().unwrap();
     assert!(latches.try_set_count(key("l"), 2, TIMEOUT).await.unwrap());
-    let from = cluster.home("lock:l");
-    let to = (from + 1) % 3;
-    cluster.begin_move("lock:l", from, to).await;
-    cluster.move_key("lock:l", from, to).await;
-    for server in &cluster.servers {
-        let _: () = server.command(&["CONFIG", "RESETSTAT"]).await;
+    let moving = cluster.begin_move(slot_of("lock:l"), (home("lock:l") + 1) % 3);
+    cluster.move_key(moving, "lock:l").await;
+    for server in cluster.nodes() {
+        let _: () = server.ask(&["CONFIG", "RESETSTAT"]).await;
     }
     let published = async || {
         let mut published = false;
-        for server in &cluster.servers {
-            let info: String = server.command(&["INFO", "commandstats"]).await;
+        for server in cluster.nodes() {
+            let info: String = server.ask(&["INFO", "commandstats"]).await;
             published |= info.contains("cmdstat_spublish");
         }
         published
@@ -317,22 +313,23 @@ async fn who_only_looks_at_a_slot_that_moves_wakes_nobody() {
 /// As between the two last commands of somebody who moves a slot by hand.
 #[tokio::test]
 async fn servers_that_name_each_other_are_not_asked_in_a_circle() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let (from, to) = ends(&cluster);
-    let slot = slot(LOCK).to_string();
+    let (from, to) = ends();
     let rejected = async |server: usize| -> u64 {
-        let stats: String = cluster.servers[server].command(&["INFO", "commandstats"]).await;
+        let stats: String = cluster.nodes()[server].ask(&["INFO", "commandstats"]).await;
         let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_ssubscribe:"));
         let count = line.and_then(|line| line.split_once("rejected_calls=")?.1.split(',').next());
         count.map_or(0, |count| count.parse().unwrap())
     };
-    let _: () = cluster.servers[from].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.ids[to]]).await;
+    let moving = SlotMove { slot: slot_of(LOCK), from, to };
+    let (slot, id) = (moving.slot.to_string(), cluster.nodes()[to].cli(&["CLUSTER", "MYID"]));
+    let _: () = cluster.nodes()[from].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]).await;
     let watch = store.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let circles = rejected(from).await.max(rejected(to).await);
     // The cluster may mend itself meanwhile.
     assert!(circles <= 50, "{circles} subscriptions in a second");
-    cluster.end_move(LOCK, to).await;
+    cluster.end_move(moving);
     drop(watch);
 }

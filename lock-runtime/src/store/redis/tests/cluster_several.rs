@@ -1,24 +1,24 @@
 //! Requests for keys in several slots: all or nothing, nothing left behind, and nobody in anybody's way for ever.
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterExt as _, home, slot_of};
 use super::*;
 use crate::store::{Acquired, StoreErrorKind, Withdrawn};
 use crate::token::FencingToken;
 
 /// Names in three slots, at three servers, in an order that is not that of their slots.
-fn apart(cluster: &Cluster) -> [String; 3] {
+fn apart() -> [String; 3] {
     let find = |index| {
         let mut names = (0..).map(|number| format!("k{number}"));
-        names.find(|name| cluster.home(&format!("lock:{name}")) == index).unwrap()
+        names.find(|name| home(&format!("lock:{name}")) == index).unwrap()
     };
     [find(2), find(0), find(1)]
 }
 
 #[tokio::test]
 async fn keys_of_three_servers_are_taken_renewed_and_given_back_together() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let mine = apart(&cluster).map(|name| item(&name));
+    let mine = apart().map(|name| item(&name));
     let granted = granted(&store, &mine).await;
     assert_eq!(granted.tokens.len(), 3);
     for (item, range) in mine.iter().zip(&granted.tokens) {
@@ -36,9 +36,9 @@ async fn keys_of_three_servers_are_taken_renewed_and_given_back_together() {
 
 #[tokio::test]
 async fn a_refused_request_leaves_nothing_behind() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let names = apart(&cluster);
+    let names = apart();
     for index in 0..3 {
         let held = [item(&names[index])];
         granted(&store, &held).await;
@@ -60,9 +60,9 @@ async fn a_refused_request_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_refused_request_does_not_wake_itself_for_ever() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let names = apart(&cluster);
+    let names = apart();
     let wished = || Arc::new(request(&names.clone().map(|name| item(&name))));
     // Whichever slot is the first, and whether or not each attempt has an owner of its own.
     for (held, anew) in names.iter().flat_map(|name| [(name, false), (name, true)]) {
@@ -92,8 +92,8 @@ async fn a_refused_request_does_not_wake_itself_for_ever() {
 
 #[tokio::test]
 async fn rivals_for_the_same_keys_all_get_them_one_after_the_other() {
-    let cluster = Cluster::start().await;
-    let names = apart(&cluster);
+    let cluster = Cluster::start();
+    let names = apart();
     let inside = Arc::new(AtomicU64::new(0));
     let mut rivals = tokio::task::JoinSet::new();
     for rival in 0..4 {
@@ -119,9 +119,9 @@ async fn rivals_for_the_same_keys_all_get_them_one_after_the_other() {
 
 #[tokio::test]
 async fn a_withdrawal_reaches_every_slot() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let mine = apart(&cluster).map(|name| item(&name));
+    let mine = apart().map(|name| item(&name));
     let sent = Arc::new(AcquireRequest::new(mine.to_vec(), LEASE, Duration::from_millis(300)));
     assert!(matches!(store.acquire(Arc::clone(&sent)).await.unwrap(), Acquired::Granted(_)));
     loop {
@@ -146,18 +146,18 @@ async fn a_withdrawal_reaches_every_slot() {
 
 #[tokio::test]
 async fn keys_of_a_half_moved_slot_have_their_own_tokens() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let store = cluster.store();
-    let from = cluster.home("lock:{t}x");
+    let from = home("lock:{t}x");
     let mut others = (0..).map(|number| format!("k{number}"));
-    let other = others.find(|name| cluster.home(&format!("lock:{name}")) != from).unwrap();
+    let other = others.find(|name| home(&format!("lock:{name}")) != from).unwrap();
     // Not in the order of their slots.
     let names = ["{t}x", &other, "{t}y"];
     let mine = names.map(item);
     let before = granted(&store, &mine).await;
     assert_eq!(release(&store, &mine).await.unwrap().held, [true; 3]);
     let to = (from + 1) % 3;
-    cluster.begin_move("lock:{t}x", from, to).await;
+    cluster.begin_move(slot_of("lock:{t}x"), to);
 
     let next = names.map(item);
     let after = loop {

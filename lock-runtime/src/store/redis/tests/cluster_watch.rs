@@ -2,8 +2,7 @@
 
 use std::sync::atomic::AtomicU16;
 
-use super::super::url::{Servers, servers};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterExt as _, Options, home, slot_of};
 use super::server::Fake;
 use super::*;
 use crate::store::{Notice, Watch};
@@ -44,11 +43,7 @@ async fn an_unsubscription_in_the_place_of_an_answer_begins_a_new_connection() {
     })
     .await;
     port.store(fake.port, Ordering::SeqCst);
-    let Servers::Cluster(seeds) = servers(&format!("redis+cluster://127.0.0.1:{}", fake.port)).unwrap()
-    else {
-        panic!("no cluster")
-    };
-    let store = RedisStore::cluster(&seeds, options()).unwrap();
+    let store = store_at(&format!("redis+cluster://127.0.0.1:{}", fake.port), options());
     let mut watch = watch(&store, &[item("a")]).await;
     until("it has subscribed again", async || count.load(Ordering::SeqCst) == 2).await;
     while notice(&mut watch).await != Notice::Resubscribed {}
@@ -56,15 +51,14 @@ async fn an_unsubscription_in_the_place_of_an_answer_begins_a_new_connection() {
 
 #[tokio::test]
 async fn a_forbidden_channel_is_an_unconfirmed_watch() {
-    let cluster = Cluster::start().await;
-    for server in &cluster.servers {
+    let cluster = Cluster::start();
+    for server in cluster.nodes() {
         let rule =
             ["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "+@all", "resetchannels", "&redisson_rwlock:*"];
-        let _: () = server.command(&rule).await;
+        let _: () = server.ask(&rule).await;
     }
-    let url = cluster.url().replace("://", "://ann:hunter2@");
-    let Servers::Cluster(seeds) = servers(&url).unwrap() else { panic!("no cluster") };
-    let store = RedisStore::cluster(&seeds, options()).unwrap();
+    let url = cluster.seed().replace("://", "://ann:hunter2@");
+    let store = store_at(&url, options());
     assert!(!watch(&store, &[item("a")]).await.is_confirmed());
     assert!(watch(&store, &[item_of(Kind::Read, "a")]).await.is_confirmed());
     let mine = [item("a")];
@@ -74,11 +68,11 @@ async fn a_forbidden_channel_is_an_unconfirmed_watch() {
 
 #[tokio::test]
 async fn a_watch_of_keys_of_several_servers_hears_of_each() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (holder, waiter) = (cluster.store(), cluster.store());
     let names = ["a", "b", "c", "d", "e", "f"];
     let homes: std::collections::BTreeSet<_> =
-        names.iter().map(|name| cluster.home(&format!("lock:{name}"))).collect();
+        names.iter().map(|name| home(&format!("lock:{name}"))).collect();
     assert!(homes.len() > 1, "{homes:?}");
     let mut watch = watch(&waiter, &names.map(item)).await;
     assert!(watch.is_confirmed());
@@ -96,18 +90,18 @@ async fn a_watch_of_keys_of_several_servers_hears_of_each() {
 
 #[tokio::test]
 async fn messages_stay_with_the_server_that_has_the_slot() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (holder, waiter) = (cluster.store(), cluster.store());
     let watch = watch(&waiter, &[item("a")]).await;
     assert!(watch.is_confirmed());
-    let home = cluster.home("lock:a");
-    for (index, server) in cluster.servers.iter().enumerate() {
-        let (_, sharded): (String, u64) = server.command(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).await;
-        let (_, classic): (String, u64) = server.command(&["PUBSUB", "NUMSUB", CHANNEL]).await;
+    let home = home("lock:a");
+    for (index, server) in cluster.nodes().iter().enumerate() {
+        let (_, sharded): (String, u64) = server.ask(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).await;
+        let (_, classic): (String, u64) = server.ask(&["PUBSUB", "NUMSUB", CHANNEL]).await;
         assert_eq!((sharded, classic), (u64::from(index == home), 0));
     }
     let mine = [item("a")];
-    let lines = super::wire::monitored(&cluster.servers[home], async {
+    let lines = super::wire::monitored(&cluster.nodes()[home], async {
         granted(&holder, &mine).await;
         release(&holder, &mine).await.unwrap();
     })
@@ -119,19 +113,18 @@ async fn messages_stay_with_the_server_that_has_the_slot() {
 
 #[tokio::test]
 async fn a_fair_queue_survives_the_move_of_its_slot() {
-    let cluster = Cluster::start().await;
+    let cluster = Cluster::start();
     let (holder, waiter) = (cluster.store(), cluster.store());
     let (mine, next) = ([item_of(Kind::Fair, "a")], [item_of(Kind::Fair, "a")]);
     granted(&holder, &mine).await;
     let wish = Arc::new(request(&next).queued(LEASE));
     let mut watch = waiter.watch(Arc::clone(&wish)).await.unwrap();
     assert!(matches!(waiter.acquire(wish).await.unwrap(), Acquired::Busy(_)));
-    let (from, to) = (cluster.home("lock:a"), (cluster.home("lock:a") + 1) % 3);
-    cluster.begin_move("lock:a", from, to).await;
+    let moving = cluster.begin_move(slot_of("lock:a"), (home("lock:a") + 1) % 3);
     for key in cluster.keys().await {
-        cluster.move_key(&key, from, to).await;
+        cluster.move_key(moving, &key).await;
     }
-    cluster.end_move("lock:a", to).await;
+    cluster.end_move(moving);
     assert!(matches!(stay(&waiter, &next).await[..], [Kept::Waiting(_)]));
     while notice(&mut watch).await != Notice::Resubscribed {}
     release(&holder, &mine).await.unwrap();
@@ -146,17 +139,16 @@ async fn a_fair_queue_survives_the_move_of_its_slot() {
 
 #[tokio::test]
 async fn a_replica_that_takes_over_has_the_locks_and_the_watches() {
-    let mut cluster = Cluster::start().await;
-    let home = cluster.home("lock:a");
-    cluster.add_replica(home).await;
+    let home = home("lock:a");
+    let mut cluster = Cluster::start_with(Options::default().replica_of(home));
     let (holder, waiter) = (cluster.store(), cluster.store());
     let mine = [item("a")];
     granted(&holder, &mine).await;
     let mut watch = watch(&waiter, &[item("a")]).await;
     assert!(watch.is_confirmed());
-    until("the lock is replicated", async || cluster.replica().keys().await.contains(&"lock:a".to_owned()))
+    until("the lock is replicated", async || cluster.nodes()[3].keys().await.contains(&"lock:a".to_owned()))
         .await;
-    cluster.servers[home].kill();
+    cluster.nodes_mut()[home].kill();
     until("the replica has taken over", async || {
         holder
             .keep(keep_request(&mine, LEASE * 3, Standing::Holder))

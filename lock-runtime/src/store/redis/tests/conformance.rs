@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{acquire_late, server::Server, store};
+use lock_test_servers::RedisServer;
+
+use super::{acquire_late, store};
 use crate::store::conformance::Subject;
 
 async fn subject() -> Subject {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (one, other) = (Arc::new(store(&server)), Arc::new(store(&server)));
     let late = Arc::clone(&one);
     Subject::new(one, other)

@@ -18,14 +18,14 @@ pub(super) fn fair() -> Item {
 }
 
 pub(super) struct Rig {
-    pub(super) server: Server,
+    pub(super) server: RedisServer,
     pub(super) store: RedisStore,
     connection: redis::aio::MultiplexedConnection,
 }
 
 impl Rig {
     pub(super) async fn start() -> Self {
-        let server = Server::start();
+        let server = RedisServer::start();
         let (store, connection) = (store(&server), server.connection().await);
         Self { server, store, connection }
     }

@@ -1,6 +1,6 @@
 //! What breaks between us and the server.
 
-use super::server::{Fake, Proxy, free_port};
+use super::server::{Fake, Proxy};
 use super::*;
 use crate::store::{StoreErrorKind, Withdrawn};
 
@@ -10,7 +10,7 @@ fn short(items: &[Item], millis: u64) -> Arc<AcquireRequest> {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unreachable() {
-    let port = free_port();
+    let port = free_port().unwrap();
     let client = redis::Client::open(format!("redis://ann:hunter2@127.0.0.1:{port}")).unwrap();
     let store = RedisStore::new(&client, options()).unwrap();
     let started = tokio::time::Instant::now();
@@ -45,7 +45,7 @@ async fn a_server_that_says_nothing_is_unreachable_within_the_timeout() {
 
 #[tokio::test]
 async fn a_closed_connection_is_replaced_unnoticed() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for _ in 0..5 {
         let mine = [item("a")];
@@ -59,7 +59,7 @@ async fn a_closed_connection_is_replaced_unnoticed() {
 
 #[tokio::test]
 async fn a_restarted_server_is_found_again() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
     granted(&store, &mine).await;
@@ -67,20 +67,20 @@ async fn a_restarted_server_is_found_again() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let error = acquire(&store, &[item("b")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
-    server.start_again();
+    server.restart(Data::Lost);
     assert_eq!(release(&store, &mine).await.unwrap().held, [false], "it forgot the lock");
     granted(&store, &mine).await;
 }
 
 #[tokio::test]
 async fn a_connection_that_breaks_under_a_call_leaves_it_unanswered() {
-    let server = Server::start();
+    let mut server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
-    server.signal("STOP");
+    server.stop();
     let call = tokio::spawn(store.acquire(Arc::new(request(&[item("a")]))));
     tokio::time::sleep(Duration::from_millis(100)).await;
-    server.signal("KILL");
+    server.kill();
     let error = call.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
     assert!(error.outcome_unknown());
@@ -88,7 +88,7 @@ async fn a_connection_that_breaks_under_a_call_leaves_it_unanswered() {
 
 #[tokio::test]
 async fn a_socket_that_swallows_everything_is_replaced() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let proxy = Proxy::start(&server).await;
     let store = RedisStore::new(&proxy.client(), options()).unwrap();
     granted(&store, &[item("warm-up")]).await;
@@ -111,7 +111,7 @@ async fn a_socket_that_swallows_everything_is_replaced() {
 
 #[tokio::test]
 async fn concurrent_calls_share_one_attempt_to_connect() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let proxy = Proxy::start(&server).await;
     let store = Arc::new(RedisStore::new(&proxy.client(), options()).unwrap());
     let calls: Vec<_> =
@@ -126,14 +126,14 @@ async fn concurrent_calls_share_one_attempt_to_connect() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_stuck_in_a_socket_takes_nothing() {
     for round in 0..5 {
-        let server = Server::start();
+        let mut server = RedisServer::start();
         let store = Arc::new(store(&server));
         // A TTL that is over soon would hide a leak.
         let leaving = [item("a")];
         granted(&store, &leaving).await;
         release(&store, &leaving).await.unwrap();
 
-        server.signal("STOP");
+        server.stop();
         let stuck = short(&[item("a")], 300);
         let error = store.acquire(Arc::clone(&stuck)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
@@ -152,7 +152,7 @@ async fn an_acquire_stuck_in_a_socket_takes_nothing() {
         });
         // Long enough for a copy that is executed now to be late, in some rounds; shorter in others.
         tokio::time::sleep(Duration::from_millis([0, 100, 300, 600, 900][round])).await;
-        server.signal("CONT");
+        server.cont();
         tokio::time::timeout(Duration::from_secs(10), undone).await.unwrap().unwrap();
         assert!(!server.keys().await.contains(&"lock:a".to_owned()), "round {round}");
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -164,24 +164,24 @@ async fn an_acquire_stuck_in_a_socket_takes_nothing() {
 /// The same without a withdrawal: the server itself refuses what comes late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_server_refuses_what_it_finds_too_late() {
-    let server = Server::start();
+    let mut server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
-    server.signal("STOP");
+    server.stop();
     let error = store.acquire(short(&[item("a")], 200)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unanswered);
     tokio::time::sleep(Duration::from_millis(400)).await;
-    server.signal("CONT");
+    server.cont();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!server.keys().await.contains(&"lock:a".to_owned()));
 }
 
 #[tokio::test]
 async fn a_replica_is_read_only() {
-    let primary = Server::start();
-    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
+    let primary = RedisServer::start();
+    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
     until("the replica is in sync", async || {
-        replica.command::<String>(&["INFO", "replication"]).await.contains("master_link_status:up")
+        replica.ask::<String>(&["INFO", "replication"]).await.contains("master_link_status:up")
     })
     .await;
     let store = store(&replica);
@@ -195,7 +195,7 @@ async fn a_replica_is_read_only() {
     until("the lock is replicated", async || replica.keys().await.contains(&"lock:b".to_owned())).await;
     let error = release(&store, &mine).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
-    let _: () = replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+    let _: () = replica.ask(&["REPLICAOF", "NO", "ONE"]).await;
     granted(&store, &[item("a")]).await;
     assert_eq!(release(&store, &mine).await.unwrap().held, [true], "promoted");
 }
@@ -219,7 +219,7 @@ async fn answers_of_a_server_that_is_not_ready_say_so() {
 
 #[tokio::test]
 async fn a_server_busy_with_a_script_is_not_ready() {
-    let server = Server::start_with(&["--lua-time-limit", "50"]);
+    let server = RedisServer::start_with(&["--lua-time-limit", "50"]);
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
     let mut connection = server.connection().await;
@@ -233,7 +233,7 @@ async fn a_server_busy_with_a_script_is_not_ready() {
     while !busy(&mut asking).await {}
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
-    let _: () = server.command(&["SCRIPT", "KILL"]).await;
+    let _: () = server.ask(&["SCRIPT", "KILL"]).await;
     let _ = endless.await;
     granted(&store, &[item("a")]).await;
 }
@@ -255,7 +255,7 @@ async fn answers_that_make_no_sense_leave_the_outcome_open() {
 /// A runtime that ends takes its connections with it; calls fail, they don't hang or panic.
 #[test]
 fn calls_fail_when_the_runtime_of_the_store_has_gone() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (gone, alive) = (runtime(), runtime());

@@ -4,14 +4,14 @@ use super::*;
 use crate::store::{BoxFuture, ListenerPolicy, StoreErrorKind, Takeover};
 
 /// Script calls that the server has executed so far.
-async fn calls(server: &Server) -> u64 {
-    let stats: String = server.command(&["INFO", "commandstats"]).await;
+async fn calls(server: &RedisServer) -> u64 {
+    let stats: String = server.ask(&["INFO", "commandstats"]).await;
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 /// A store whose connection is there and whose scripts are known, and how many calls that took.
-async fn warm(server: &Server) -> (RedisStore, u64) {
+async fn warm(server: &RedisServer) -> (RedisStore, u64) {
     let store = store(server);
     let mine = [item("warm")];
     granted(&store, &mine).await;
@@ -65,7 +65,7 @@ async fn begin<T>(calls: &mut [BoxFuture<T>]) {
 
 #[tokio::test]
 async fn what_is_ready_together_is_one_call_and_the_first_waits_for_nobody() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, before) = warm(&server).await;
     let items = items(15);
     for acquired in acquire_all(&store, &items).await {
@@ -81,7 +81,7 @@ async fn what_is_ready_together_is_one_call_and_the_first_waits_for_nobody() {
 
 #[tokio::test]
 async fn a_call_is_never_longer_than_it_may_be() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, before) = warm(&server).await;
     let items = items(1 + 16 + 16 + 1);
     for acquired in acquire_all(&store, &items).await {
@@ -92,16 +92,16 @@ async fn a_call_is_never_longer_than_it_may_be() {
 
 #[tokio::test]
 async fn each_member_gets_its_own_answer() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, before) = warm(&server).await;
     let theirs = [item("busy")];
     granted(&store, &theirs).await;
-    let _: () = server.command(&["SET", "lock:text", "x"]).await;
-    let _: () = server.command(&["HSET", "lock:mine", "f", "x"]).await;
-    let _: () = server.command(&["SET", "redisson_lock_token:{lock:bad}", "abc"]).await;
-    let _: () = server.command(&["RPUSH", "redisson_lock_token:{lock:list}", "x"]).await;
-    let _: () = server.command(&["SET", "redisson_lock_token:{lock:full}", "9223372036854775807"]).await;
-    let _: () = server.command(&["SET", "redisson_lock_token:{lock:ahead}", "9007199254740993"]).await;
+    let _: () = server.ask(&["SET", "lock:text", "x"]).await;
+    let _: () = server.ask(&["HSET", "lock:mine", "f", "x"]).await;
+    let _: () = server.ask(&["SET", "redisson_lock_token:{lock:bad}", "abc"]).await;
+    let _: () = server.ask(&["RPUSH", "redisson_lock_token:{lock:list}", "x"]).await;
+    let _: () = server.ask(&["SET", "redisson_lock_token:{lock:full}", "9223372036854775807"]).await;
+    let _: () = server.ask(&["SET", "redisson_lock_token:{lock:ahead}", "9007199254740993"]).await;
     let names = ["first", "a", "busy", "text", "mine", "bad", "list", "full", "ahead", "b"];
     let items: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
     for (name, acquired) in names.iter().zip(acquire_all(&store, &items).await) {
@@ -122,7 +122,7 @@ async fn each_member_gets_its_own_answer() {
     }
     // One for the holder, one alone, one for all others.
     assert_eq!(calls(&server).await - before, 3);
-    let text: String = server.command(&["GET", "redisson_lock_token:{lock:bad}"]).await;
+    let text: String = server.ask(&["GET", "redisson_lock_token:{lock:bad}"]).await;
     assert_eq!(text, "abc", "put back");
 
     let held = ["first", "a", "ahead", "b"];
@@ -134,17 +134,17 @@ async fn each_member_gets_its_own_answer() {
 
 #[tokio::test]
 async fn holds_that_are_taken_over_together_get_each_their_own_answer() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, before) = warm(&server).await;
     let names = ["first", "a", "listened", "ignored", "shared", "bad", "ahead", "lost", "b"];
     let held: Vec<[Item; 1]> = names.iter().map(|name| [item(name)]).collect();
     for acquired in acquire_all(&store, &held).await {
         assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
     }
-    let _: () = server.command(&["HSET", "lock:shared", "somebody:1", "1"]).await;
-    let _: () = server.command(&["SET", "redisson_lock_token:{lock:bad}", "abc"]).await;
-    let _: () = server.command(&["SET", "redisson_lock_token:{lock:ahead}", "9007199254740993"]).await;
-    let _: () = server.command(&["DEL", "lock:lost"]).await;
+    let _: () = server.ask(&["HSET", "lock:shared", "somebody:1", "1"]).await;
+    let _: () = server.ask(&["SET", "redisson_lock_token:{lock:bad}", "abc"]).await;
+    let _: () = server.ask(&["SET", "redisson_lock_token:{lock:ahead}", "9007199254740993"]).await;
+    let _: () = server.ask(&["DEL", "lock:lost"]).await;
     let other = super::store(&server);
     let _watch = other.watch(Arc::new(request(&[item("listened")]))).await.unwrap();
     let _another = other.watch(Arc::new(request(&[item("ignored")]))).await.unwrap();
@@ -166,27 +166,27 @@ async fn holds_that_are_taken_over_together_get_each_their_own_answer() {
         let taken = ["first", "a", "ignored", "ahead", "b"].contains(&name);
         let tokens = released.then.map(|then| then.tokens[0]);
         assert_eq!(tokens.map(|range| range.last - range.first), taken.then_some(index as u64), "{name}");
-        let holder: Vec<String> = server.command(&["HKEYS", &format!("lock:{name}")]).await;
+        let holder: Vec<String> = server.ask(&["HKEYS", &format!("lock:{name}")]).await;
         match name {
             "shared" => assert_eq!(holder, ["somebody:1"]),
             _ if taken => {
                 assert_eq!(holder, [next[index][0].owner.as_str()], "{name}");
-                let left: i64 = server.command(&["PTTL", &format!("lock:{name}")]).await;
+                let left: i64 = server.ask(&["PTTL", &format!("lock:{name}")]).await;
                 assert!(left > 0, "{name}");
             }
             _ => assert!(holder.is_empty(), "{name}: {holder:?}"),
         }
     }
     assert_eq!(calls(&server).await - before, 2, "one alone, the others together");
-    let text: String = server.command(&["GET", "redisson_lock_token:{lock:bad}"]).await;
+    let text: String = server.ask(&["GET", "redisson_lock_token:{lock:bad}"]).await;
     assert_eq!(text, "abc", "put back");
 }
 
 #[tokio::test]
 async fn one_members_missing_rights_are_no_matter_of_the_others() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let _: () = server
-        .command(&[
+        .ask(&[
             "ACL",
             "SETUSER",
             "ann",
@@ -224,7 +224,7 @@ async fn one_members_missing_rights_are_no_matter_of_the_others() {
 
 #[tokio::test]
 async fn a_takeover_that_was_withdrawn_before_it_was_sent_still_releases() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, _) = warm(&server).await;
     let (held, next) = (items(4), items(4));
     for acquired in acquire_all(&store, &held).await {
@@ -245,7 +245,7 @@ async fn a_takeover_that_was_withdrawn_before_it_was_sent_still_releases() {
 
 #[tokio::test]
 async fn late_members_take_nothing_and_are_asked_again_with_the_new_time() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, before) = warm(&server).await;
     let clock = &store.node().server_clock;
     // A clock that was stepped: every estimate is far in the past, until an answer says better.
@@ -265,7 +265,7 @@ async fn late_members_take_nothing_and_are_asked_again_with_the_new_time() {
 
 #[tokio::test]
 async fn whoever_goes_before_the_call_is_sent_is_not_in_it() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, _) = warm(&server).await;
     let items = items(4);
     let requests: Vec<_> = items.iter().map(|item| Arc::new(request(item))).collect();
@@ -283,9 +283,9 @@ async fn whoever_goes_before_the_call_is_sent_is_not_in_it() {
 
 #[tokio::test]
 async fn a_call_that_is_not_answered_is_unanswered_for_every_member() {
-    let server = Server::start();
+    let mut server = RedisServer::start();
     let (store, _) = warm(&server).await;
-    server.signal("STOP");
+    server.stop();
     let items = items(5);
     let requests: Vec<_> = items
         .iter()
@@ -296,7 +296,7 @@ async fn a_call_that_is_not_answered_is_unanswered_for_every_member() {
         assert_eq!(acquired.unwrap_err().kind(), StoreErrorKind::Unanswered);
         assert!(request.latest().is_some(), "it has to be withdrawn");
     }
-    server.signal("CONT");
+    server.cont();
     for request in requests {
         while store.withdraw(Arc::clone(&request)).await.unwrap() != crate::store::Withdrawn::Settled {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -309,11 +309,11 @@ async fn a_call_that_is_not_answered_is_unanswered_for_every_member() {
 
 #[tokio::test]
 async fn members_are_told_when_the_runtime_that_sends_goes() {
-    let server = Server::start();
+    let mut server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let store = store_with(&server, |options| options.runtime = runtime.handle().clone());
     granted(&store, &[item("warm")]).await;
-    server.signal("STOP");
+    server.stop();
     let items = items(3);
     let mut calls: Vec<_> = items.iter().map(|item| store.acquire(Arc::new(request(item)))).collect();
     begin(&mut calls).await;
@@ -322,12 +322,12 @@ async fn members_are_told_when_the_runtime_that_sends_goes() {
         let error = call.await.unwrap_err();
         assert!(error.is_transient(), "{error}");
     }
-    server.signal("CONT");
+    server.cont();
 }
 
 #[tokio::test]
 async fn a_key_that_two_members_want_is_taken_by_one() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, _) = warm(&server).await;
     let acquired = acquire_all(&store, &[[item("first")], [item("k")], [item("k")]]).await;
     let granted = |acquired: &Result<Acquired, StoreError>| matches!(acquired, Ok(Acquired::Granted(_)));
@@ -338,7 +338,7 @@ async fn a_key_that_two_members_want_is_taken_by_one() {
 #[tokio::test]
 async fn a_member_that_was_withdrawn_before_it_was_sent_takes_nothing() {
     for late in [true, false] {
-        let server = Server::start();
+        let server = RedisServer::start();
         let (store, _) = warm(&server).await;
         let items = items(3);
         let timeout = if late { Duration::from_millis(100) } else { TIMEOUT };
@@ -363,7 +363,7 @@ async fn a_member_that_was_withdrawn_before_it_was_sent_takes_nothing() {
 
 #[test]
 fn a_blocked_worker_holds_up_nobody_elses_requests() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
     let url = format!("redis://127.0.0.1:{}", server.port());
     runtime.block_on(async move {
@@ -400,10 +400,10 @@ fn a_blocked_worker_holds_up_nobody_elses_requests() {
 /// A server in cluster mode that has all slots.
 #[tokio::test]
 async fn a_server_that_looks_at_slots_gets_each_alone() {
-    let server = Server::start_with(&["--cluster-enabled", "yes"]);
-    let _: () = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    let _: () = server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
     until("the cluster is up", async || {
-        let info: String = server.command(&["CLUSTER", "INFO"]).await;
+        let info: String = server.ask(&["CLUSTER", "INFO"]).await;
         info.contains("cluster_state:ok")
     })
     .await;

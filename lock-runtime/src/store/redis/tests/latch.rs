@@ -8,23 +8,23 @@ fn call(id: &str) -> Arc<CountDownRequest> {
     Arc::new(CountDownRequest::new(key("l"), id.to_owned(), TIMEOUT, Duration::from_secs(20)))
 }
 
-fn latches(server: &Server) -> Arc<dyn LatchStore> {
+fn latches(server: &RedisServer) -> Arc<dyn LatchStore> {
     store(server).latches().unwrap()
 }
 
 #[tokio::test]
 async fn keys_and_messages_are_those_of_a_count_down_latch() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let mut waiter = Subscription::start(&server, "redisson_countdownlatch__channel__{lock:l}").await;
     let latches = latches(&server);
     latches.try_set_count(key("l"), 2, TIMEOUT).await.unwrap();
     assert_eq!(waiter.next().await, "1");
-    assert_eq!(server.command::<String>(&["GET", "lock:l"]).await, "2");
+    assert_eq!(server.ask::<String>(&["GET", "lock:l"]).await, "2");
 
     latches.count_down(call("a")).await.unwrap();
-    assert_eq!(server.command::<String>(&["GET", "lock:l"]).await, "1");
+    assert_eq!(server.ask::<String>(&["GET", "lock:l"]).await, "1");
     assert_eq!(server.keys().await, ["lock:l", "lock_latch_done:{lock:l}:a"]);
-    let life: i64 = server.command(&["PTTL", "lock_latch_done:{lock:l}:a"]).await;
+    let life: i64 = server.ask(&["PTTL", "lock_latch_done:{lock:l}:a"]).await;
     assert!(life > 10_000 && life <= 20_000, "{life}");
 
     latches.count_down(call("b")).await.unwrap();
@@ -39,8 +39,8 @@ async fn keys_and_messages_are_those_of_a_count_down_latch() {
 /// Java may leave a zero behind, by `trySetCount(0)`.
 #[tokio::test]
 async fn a_latch_that_java_left_at_zero_is_cleared_by_counting() {
-    let server = Server::start();
-    let _: () = server.command(&["SET", "lock:l", "0"]).await;
+    let server = RedisServer::start();
+    let _: () = server.ask(&["SET", "lock:l", "0"]).await;
     let latches = latches(&server);
     assert_eq!(latches.count(key("l"), TIMEOUT).await, Ok(0));
     assert_eq!(latches.count_down(call("a")).await, Ok(0));
@@ -49,7 +49,7 @@ async fn a_latch_that_java_left_at_zero_is_cleared_by_counting() {
 
 #[tokio::test]
 async fn a_late_count_down_does_not_count() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let latches = latches(&server);
     latches.try_set_count(key("l"), 2, TIMEOUT).await.unwrap();
     let store = store(&server);
@@ -63,11 +63,11 @@ async fn a_late_count_down_does_not_count() {
 
 #[tokio::test]
 async fn what_is_no_latch_is_left_alone() {
-    let server = Server::start();
+    let server = RedisServer::start();
     for command in [["HSET", "lock:l", "a", "b"], ["SET", "lock:l", "a text", "KEEPTTL"]] {
-        let _: () = server.command(&["FLUSHALL"]).await;
-        let _: () = server.command(&command).await;
-        let before: Vec<u8> = server.command(&["DUMP", "lock:l"]).await;
+        let _: () = server.ask(&["FLUSHALL"]).await;
+        let _: () = server.ask(&command).await;
+        let before: Vec<u8> = server.ask(&["DUMP", "lock:l"]).await;
         let latches = latches(&server);
         let errors = [
             latches.try_set_count(key("l"), 1, TIMEOUT).await.err(),
@@ -81,16 +81,16 @@ async fn what_is_no_latch_is_left_alone() {
             assert!(error.to_string().contains("lock:l"), "{error}");
         }
         assert_eq!(server.keys().await, ["lock:l"]);
-        assert_eq!(server.command::<Vec<u8>>(&["DUMP", "lock:l"]).await, before);
+        assert_eq!(server.ask::<Vec<u8>>(&["DUMP", "lock:l"]).await, before);
     }
 }
 
 #[tokio::test]
 async fn a_latch_is_counted_down_when_memory_is_full() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let latches = latches(&server);
     latches.try_set_count(key("l"), 2, TIMEOUT).await.unwrap();
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let error = latches.try_set_count(key("m"), 2, TIMEOUT).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
     assert_eq!(latches.count_down(call("a")).await, Ok(1));

@@ -5,7 +5,7 @@ use crate::store::{KeepItem, KeepRequest, Kept, ServerTime, StoreErrorKind, Toke
 
 #[tokio::test]
 async fn a_lock_is_taken_once_and_given_back() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (first, second) = (item("a"), item("a"));
 
@@ -26,7 +26,7 @@ async fn a_lock_is_taken_once_and_given_back() {
 
 #[tokio::test]
 async fn several_keys_are_taken_all_or_none() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let held = [item("b")];
     granted(&store, &held).await;
@@ -48,7 +48,7 @@ async fn several_keys_are_taken_all_or_none() {
 
 #[tokio::test]
 async fn tokens_come_in_ranges_that_never_overlap() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut highest = 0;
     for tokens in [1, 1000, 1, 131_072, 1, 2, 131_072, 131_072] {
@@ -58,7 +58,7 @@ async fn tokens_come_in_ranges_that_never_overlap() {
         assert_eq!(last - first + 1, u64::from(tokens));
         assert!(first > highest, "{first} {highest}");
         highest = last;
-        let counter: u64 = server.command(&["GET", "redisson_lock_token:{lock:a}"]).await;
+        let counter: u64 = server.ask(&["GET", "redisson_lock_token:{lock:a}"]).await;
         assert_eq!(counter, last, "the counter is the highest token granted");
         release(&store, &item).await.unwrap();
     }
@@ -66,7 +66,7 @@ async fn tokens_come_in_ranges_that_never_overlap() {
 
 #[tokio::test]
 async fn tokens_are_above_the_floor() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let now = {
         let item = [item("a")];
@@ -87,13 +87,13 @@ async fn tokens_are_above_the_floor() {
 
 #[tokio::test]
 async fn keep_lengthens_what_is_held_and_nothing_else() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let items = [item("a"), item("b")];
     granted(&store, &items).await;
     let foreign = item("b");
     let text = item("text");
-    let _: () = server.command(&["SET", "lock:text", "x"]).await;
+    let _: () = server.ask(&["SET", "lock:text", "x"]).await;
     let keep = |item: &Item, secs| KeepItem::hold(item.clone(), Duration::from_secs(secs));
     let request = KeepRequest {
         items: vec![keep(&items[0], 60), keep(&foreign, 60), keep(&items[1], 1), keep(&text, 60)],
@@ -101,15 +101,15 @@ async fn keep_lengthens_what_is_held_and_nothing_else() {
     };
     let kept = store.keep(Arc::new(request)).await.unwrap();
     assert_eq!(kept, [Kept::Renewed, Kept::Gone, Kept::Renewed, Kept::Gone]);
-    let a: u64 = server.command(&["PTTL", "lock:a"]).await;
-    let b: u64 = server.command(&["PTTL", "lock:b"]).await;
+    let a: u64 = server.ask(&["PTTL", "lock:a"]).await;
+    let b: u64 = server.ask(&["PTTL", "lock:b"]).await;
     assert!(a > 50_000 && a <= 60_000, "{a}");
     assert!(b > 5_000 && b <= 10_000, "only lengthened: {b}");
 }
 
 #[tokio::test]
 async fn a_lingering_release_shortens_and_never_lengthens() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
     granted(&store, &mine).await;
@@ -118,17 +118,17 @@ async fn a_lingering_release_shortens_and_never_lengthens() {
         store.release(Arc::new(request))
     };
     assert_eq!(linger(&[item("a")], 100).await.unwrap().held, [false]);
-    let left: u64 = server.command(&["PTTL", "lock:a"]).await;
+    let left: u64 = server.ask(&["PTTL", "lock:a"]).await;
     assert!(left > 5_000, "not the owner: {left}");
     assert_eq!(linger(&mine, 3_000).await.unwrap().held, [true]);
     assert_eq!(linger(&mine, 60_000).await.unwrap().held, [true]);
-    let left: u64 = server.command(&["PTTL", "lock:a"]).await;
+    let left: u64 = server.ask(&["PTTL", "lock:a"]).await;
     assert!(left <= 3_000 && left > 1_000, "{left}");
 }
 
 #[tokio::test]
 async fn a_withdrawn_acquire_holds_nothing_and_settles_after_its_time() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let items = [item("a"), item("b")];
     let request = Arc::new(AcquireRequest::new(items.to_vec(), LEASE, Duration::from_millis(300)));
@@ -149,7 +149,7 @@ async fn a_withdrawn_acquire_holds_nothing_and_settles_after_its_time() {
 
 #[tokio::test]
 async fn withdrawing_touches_no_other_owner() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let late = Arc::new(request(&[item("a")]));
     let held = [item("a")];
@@ -161,7 +161,7 @@ async fn withdrawing_touches_no_other_owner() {
 
 #[tokio::test]
 async fn an_acquire_that_arrives_late_takes_nothing() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
     let late = Arc::new(AcquireRequest::new(vec![item("a")], LEASE, Duration::from_millis(200)));
@@ -173,7 +173,7 @@ async fn an_acquire_that_arrives_late_takes_nothing() {
 
 #[tokio::test]
 async fn after_a_clock_jump_the_second_try_succeeds() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
     // What the store thinks of the server's time is an hour old: the server's clock was stepped forward.
@@ -182,13 +182,13 @@ async fn after_a_clock_jump_the_second_try_succeeds() {
     store.node().server_clock.pretend(ServerTime::from_micros(estimate - 3_600_000_000), now);
     granted(&store, &[item("a")]).await;
     let estimate = store.node().server_clock.estimate(Clock::Boot.now()).unwrap().as_micros();
-    let (seconds, micros): (u64, u64) = server.command(&["TIME"]).await;
+    let (seconds, micros): (u64, u64) = server.ask(&["TIME"]).await;
     assert!(estimate.abs_diff(seconds * 1_000_000 + micros) < 5_000_000);
 }
 
 #[tokio::test]
 async fn status_tells_who_holds_a_lock() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let free = store.status(key("a")).await.unwrap();
     assert!(!free.is_locked() && free.remaining.is_none() && free.last_token.is_none());
@@ -206,7 +206,7 @@ async fn status_tells_who_holds_a_lock() {
 
 #[tokio::test]
 async fn force_release_frees_locks_and_leaves_the_counter() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     assert!(!store.force_release(key("a")).await.unwrap());
     let first = granted(&store, &[item("a")]).await;
@@ -217,7 +217,7 @@ async fn force_release_frees_locks_and_leaves_the_counter() {
 
 #[tokio::test]
 async fn nothing_happens_before_the_first_poll() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
     let call = store.acquire(Arc::new(request(&[item("a")])));
@@ -229,7 +229,7 @@ async fn nothing_happens_before_the_first_poll() {
 
 #[tokio::test]
 async fn calls_can_be_polled_outside_of_the_runtime() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = Arc::new(store(&server));
     let call = store.acquire(Arc::new(request(&[item("a")])));
     let acquired = tokio::task::spawn_blocking(|| std::thread::spawn(move || block_on(call)).join()).await;
@@ -257,7 +257,7 @@ fn block_on<T>(mut future: crate::store::BoxFuture<T>) -> T {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_stores_never_hold_a_lock_at_the_same_time() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let stores = [Arc::new(store(&server)), Arc::new(store(&server))];
     let holder = Arc::new(AtomicU64::new(0));
     let highest = Arc::new(AtomicU64::new(0));

@@ -5,20 +5,20 @@ use super::wire::Subscription;
 use super::*;
 
 /// What is held or waited for; counters apart.
-async fn left(server: &Server) -> Vec<String> {
+async fn left(server: &RedisServer) -> Vec<String> {
     server.keys().await.into_iter().filter(|key| !key.starts_with("redisson_lock_token")).collect()
 }
 
 #[tokio::test]
 async fn items_of_all_kinds_are_taken_and_given_back_together() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let all = [read("a"), write("b"), item("c")];
     let got = granted_by(&store, request(&all).tokens(5)).await;
     assert_eq!(got.tokens.len(), 3);
     for (range, name) in got.tokens.iter().zip(["a", "b", "c"]) {
         assert_eq!(range.last - range.first, 4);
-        let counter: u64 = server.command(&["GET", &format!("redisson_lock_token:{{lock:{name}}}")]).await;
+        let counter: u64 = server.ask(&["GET", &format!("redisson_lock_token:{{lock:{name}}}")]).await;
         assert_eq!(counter, range.last);
     }
     for lock in ["lock:a", "lock:b", "lock:c"] {
@@ -34,7 +34,7 @@ async fn items_of_all_kinds_are_taken_and_given_back_together() {
 
 #[tokio::test]
 async fn one_busy_item_is_enough_to_take_nothing() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for held in [item("b"), read("b"), write("b")] {
         granted(&store, std::slice::from_ref(&held)).await;
@@ -56,7 +56,7 @@ async fn one_busy_item_is_enough_to_take_nothing() {
 
 #[tokio::test]
 async fn a_refused_request_that_waits_keeps_readers_out_of_all_it_is_to_write() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (holders, other) = ([read("b"), read("c")], [item("a"), write("d")]);
     granted(&store, &holders).await;
@@ -82,7 +82,7 @@ async fn a_refused_request_that_waits_keeps_readers_out_of_all_it_is_to_write() 
 
 #[tokio::test]
 async fn a_withdrawal_frees_and_wakes_whatever_the_kinds_are() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut mutexes = Subscription::start(&server, "redisson_lock__channel:{lock:a}").await;
     let mut readers = Subscription::start(&server, "redisson_rwlock:{lock:b}").await;
@@ -95,7 +95,7 @@ async fn a_withdrawal_frees_and_wakes_whatever_the_kinds_are() {
 
 #[tokio::test]
 async fn holds_and_waiters_are_kept_by_one_call() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (holds, reader) = ([item("a"), read("b"), write("c")], [read("d")]);
     granted(&store, &holds).await;
@@ -106,7 +106,7 @@ async fn holds_and_waiters_are_kept_by_one_call() {
     items.push(kept(&waiter, Standing::Waiter));
     items.push(kept(&item("a"), Standing::Waiter));
     items.push(kept(&holds[0], Standing::Waiter));
-    let _: () = server.command(&["SET", "lock_rw_intent:{lock:d}", waiter.owner.as_str(), "PX", "500"]).await;
+    let _: () = server.ask(&["SET", "lock_rw_intent:{lock:d}", waiter.owner.as_str(), "PX", "500"]).await;
     let answers = store.keep(Arc::new(KeepRequest { items, timeout: TIMEOUT })).await.unwrap();
     assert_eq!(answers[..3], [Kept::Renewed; 3]);
     assert!(matches!(answers[3..5], [Kept::Waiting(_), Kept::Waiting(_)]), "{answers:?}");
@@ -121,7 +121,7 @@ async fn holds_and_waiters_are_kept_by_one_call() {
 
 #[tokio::test]
 async fn a_watch_hears_of_every_item_in_its_own_way() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, other) = (store(&server), store(&server));
     let wish = [item("a"), write("b"), read("c")];
     let mut watch = other.watch(Arc::new(request(&wish))).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_watch_hears_of_every_item_in_its_own_way() {
 
 #[tokio::test]
 async fn tokens_are_above_the_floor() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let floor = 1 << 60;
     let got = granted_by(&store, request(&[read("a"), item("b")]).tokens(2).token_floor(floor)).await;
@@ -144,7 +144,7 @@ async fn tokens_are_above_the_floor() {
 
 #[tokio::test]
 async fn linger_of_several_kinds_shortens_each() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let all = [item("a"), read("b"), write("c")];
     granted_by(&store, AcquireRequest::new(all.to_vec(), 10 * LEASE, TIMEOUT)).await;
@@ -157,7 +157,7 @@ async fn linger_of_several_kinds_shortens_each() {
 
 #[tokio::test]
 async fn a_request_with_fair_items_waits_in_their_queues_and_leaves_nothing_there() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let holders = [read("a"), item_of(Kind::Fair, "b"), item("c")];
     granted(&store, &holders).await;
@@ -170,7 +170,7 @@ async fn a_request_with_fair_items_waits_in_their_queues_and_leaves_nothing_ther
         assert_eq!(refused.item, 0);
         for name in ["b", "d"] {
             let queue: Vec<String> =
-                server.command(&["LRANGE", &format!("redisson_lock_queue:{{lock:{name}}}"), "0", "-1"]).await;
+                server.ask(&["LRANGE", &format!("redisson_lock_queue:{{lock:{name}}}"), "0", "-1"]).await;
             let mine = wish.iter().find(|item| item.key == key(name)).unwrap();
             assert_eq!(queue, [mine.owner.as_str()], "also where it is free");
         }
@@ -196,12 +196,12 @@ async fn a_request_with_fair_items_waits_in_their_queues_and_leaves_nothing_ther
 
 #[tokio::test]
 async fn full_memory_frees_and_keeps_items_of_all_kinds() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let all = [item("a"), read("b"), write("c"), item_of(Kind::Fair, "d")];
     granted(&store, &all).await;
-    let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let _: () = server.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let wish = request(&[read("x"), item_of(Kind::Fair, "y")]);
     let error = store.acquire(Arc::new(wish)).await.unwrap_err();
     assert_eq!(error.kind(), crate::store::StoreErrorKind::Full, "{error}");

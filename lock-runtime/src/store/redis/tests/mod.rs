@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::url::{Servers, servers};
 use super::{RedisOptions, RedisStore};
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
@@ -52,7 +53,9 @@ mod takeover;
 mod watch;
 mod wire;
 
-use server::Server;
+use lock_test_servers::RedisServer;
+use lock_test_servers::redis::{Data, free_port};
+use server::ServerExt as _;
 
 const LEASE: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -61,14 +64,23 @@ fn options() -> RedisOptions {
     RedisOptions::new(&Config::default(), Clock::Boot, Handle::current())
 }
 
-fn store_with(server: &Server, change: impl FnOnce(&mut RedisOptions)) -> RedisStore {
+fn store_with(server: &RedisServer, change: impl FnOnce(&mut RedisOptions)) -> RedisStore {
     let mut options = options();
     change(&mut options);
     RedisStore::new(&server.client(), options).unwrap()
 }
 
-fn store(server: &Server) -> RedisStore {
+fn store(server: &RedisServer) -> RedisStore {
     store_with(server, |_| {})
+}
+
+/// Returns a store at `url`, of whatever kind that is.
+fn store_at(url: &str, options: RedisOptions) -> RedisStore {
+    match servers(url).unwrap() {
+        Servers::One(client) => RedisStore::new(&client, options).unwrap(),
+        Servers::Sentinel(sentinels) => RedisStore::with_sentinels(&sentinels, options),
+        Servers::Cluster(seeds) => RedisStore::cluster(&seeds, options).unwrap(),
+    }
 }
 
 fn key(text: &str) -> LockKey {

@@ -7,11 +7,11 @@ use crate::store::{Mark, MarkRequest, Marked, StoreErrorKind};
 
 const MAX_LEASE: Duration = Duration::from_secs(15);
 
-fn three() -> [Server; 3] {
-    [Server::start(), Server::start(), Server::start()]
+fn three() -> [RedisServer; 3] {
+    [RedisServer::start(), RedisServer::start(), RedisServer::start()]
 }
 
-fn quorum(servers: &[Server; 3]) -> Arc<dyn LockStore> {
+fn quorum(servers: &[RedisServer; 3]) -> Arc<dyn LockStore> {
     let stores = servers.iter().map(|server| {
         let store: Arc<dyn LockStore> = Arc::new(store(server));
         store
@@ -22,7 +22,7 @@ fn quorum(servers: &[Server; 3]) -> Arc<dyn LockStore> {
     Arc::new(QuorumStore::new(stores.collect(), options).unwrap())
 }
 
-fn url(servers: &[Server; 3]) -> String {
+fn url(servers: &[RedisServer; 3]) -> String {
     let urls: Vec<_> = servers.iter().map(|server| format!("redis://127.0.0.1:{}", server.port())).collect();
     format!("quorum:{}", urls.join("|"))
 }
@@ -41,14 +41,14 @@ async fn mark(store: &RedisStore, mark: Mark) -> Marked {
 
 #[tokio::test]
 async fn a_marker_is_made_once_and_stays() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     assert_eq!(mark(&store, Mark::Look).await.since, None);
     let made = mark(&store, Mark::Make).await;
     assert_eq!(made.since, Some(made.server_time));
     let again = mark(&store, Mark::Make).await;
     assert!(again.since == made.since && again.server_time > made.server_time);
-    assert_eq!(server.command::<i64>(&["PTTL", "lock_quorum_marker:lock:"]).await, -1);
+    assert_eq!(server.ask::<i64>(&["PTTL", "lock_quorum_marker:lock:"]).await, -1);
     // The time in which the server could be called new is over.
     let late = Mark::First { latest: made.server_time };
     assert_eq!(mark(&store, late).await.since, made.since);
@@ -57,12 +57,12 @@ async fn a_marker_is_made_once_and_stays() {
 
     // The clock was set back by a minute.
     let future = in_time.as_micros().to_string();
-    let _: () = server.command(&["SET", "lock_quorum_marker:lock:", &*future]).await;
+    let _: () = server.ask(&["SET", "lock_quorum_marker:lock:", &*future]).await;
     assert_eq!(mark(&store, Mark::Look).await.since, Some(in_time));
     let made = mark(&store, Mark::Make).await;
     assert_eq!(made.since, Some(made.server_time));
 
-    let _: () = server.command(&["SET", "lock_quorum_marker:lock:", "mine"]).await;
+    let _: () = server.ask(&["SET", "lock_quorum_marker:lock:", "mine"]).await;
     let request = MarkRequest { mark: Mark::Make, timeout: TIMEOUT };
     let error = store.mark(request).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
@@ -77,7 +77,7 @@ async fn a_lock_of_three_servers_is_on_all_of_them() {
     assert!(!is_granted(&other, &theirs).await);
     // The slowest of them is not waited for.
     for server in &servers {
-        while server.command::<i64>(&["EXISTS", "lock:a"]).await == 0 {
+        while server.ask::<i64>(&["EXISTS", "lock:a"]).await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -95,7 +95,7 @@ async fn one_of_three_may_be_killed_or_stopped_whichever_it_is() {
         let held = item("held");
         assert!(is_granted(&store, &held).await);
         if node == 1 {
-            servers[node].signal("STOP");
+            servers[node].stop();
         } else {
             servers[node].kill();
         }
@@ -107,7 +107,7 @@ async fn one_of_three_may_be_killed_or_stopped_whichever_it_is() {
         assert_eq!(released.held, [true]);
         assert!(is_granted(&quorum(&servers), &item("held")).await);
         if node == 1 {
-            servers[node].signal("CONT");
+            servers[node].cont();
         }
     }
 }
@@ -120,8 +120,8 @@ async fn a_server_that_comes_back_without_its_data_gives_nobodys_lock_away() {
     servers[2].kill();
     assert!(is_granted(&one, &item("a")).await);
     // Of the two that have the lock, one forgets it and one dies. The third never knew of it.
-    servers[1].start_again();
-    servers[2].start_again();
+    servers[1].restart(Data::Lost);
+    servers[2].restart(Data::Lost);
     servers[0].kill();
     let error = try_acquire(&other, &item("a")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
@@ -144,9 +144,9 @@ async fn a_server_that_lost_a_hold_gets_it_back_with_the_next_renewal() {
     store.check().await.unwrap();
     let held = [item("a")];
     assert!(is_granted(&store, &held[0]).await);
-    servers[1].start_again();
+    servers[1].restart(Data::Lost);
     let back = tokio::time::timeout(Duration::from_secs(60), async {
-        while servers[1].command::<i64>(&["EXISTS", "lock:a"]).await == 0 {
+        while servers[1].ask::<i64>(&["EXISTS", "lock:a"]).await == 0 {
             let kept = store.keep(keep_request(&held, LEASE, Standing::Holder)).await.unwrap();
             assert_eq!(kept, [Kept::Renewed]);
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -180,11 +180,11 @@ async fn managers_exclude_each_other_while_servers_die_and_come_back() {
     }
     // The gate, with its data lost; then the last is stopped for a while. The first has no vote until the end.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    servers[0].start_again();
+    servers[0].restart(Data::Lost);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    servers[2].signal("STOP");
+    servers[2].stop();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    servers[2].signal("CONT");
+    servers[2].cont();
     while let Some(ended) = workers.join_next().await {
         ended.unwrap().unwrap();
     }

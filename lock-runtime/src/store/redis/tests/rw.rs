@@ -16,8 +16,8 @@ pub(super) fn write(name: &str) -> Item {
 }
 
 /// The fields of the hash, sorted.
-pub(super) async fn fields(server: &Server, lock: &str) -> Vec<(String, String)> {
-    let mut fields: Vec<(String, String)> = server.command(&["HGETALL", lock]).await;
+pub(super) async fn fields(server: &RedisServer, lock: &str) -> Vec<(String, String)> {
+    let mut fields: Vec<(String, String)> = server.ask(&["HGETALL", lock]).await;
     fields.sort();
     fields
 }
@@ -41,12 +41,12 @@ pub(super) fn hold(item: &Item) -> String {
     format!("{{lock:a}}:{}:rwlock_timeout:1", item.owner)
 }
 
-pub(super) async fn pttl(server: &Server, key: &str) -> i64 {
-    server.command(&["PTTL", key]).await
+pub(super) async fn pttl(server: &RedisServer, key: &str) -> i64 {
+    server.ask(&["PTTL", key]).await
 }
 
-pub(super) async fn pexpire(server: &Server, key: &str, millis: i64) {
-    let _: () = server.command(&["PEXPIRE", key, &millis.to_string()]).await;
+pub(super) async fn pexpire(server: &RedisServer, key: &str, millis: i64) {
+    let _: () = server.ask(&["PEXPIRE", key, &millis.to_string()]).await;
 }
 
 /// `left` is at most `most`, and not much less.
@@ -55,8 +55,8 @@ pub(super) fn assert_about(left: i64, most: i64) {
 }
 
 /// What has been published since the subscription began.
-async fn heard(server: &Server, subscription: &mut Subscription) -> Vec<String> {
-    let _: () = server.command(&["PUBLISH", CHANNEL, "9"]).await;
+async fn heard(server: &RedisServer, subscription: &mut Subscription) -> Vec<String> {
+    let _: () = server.ask(&["PUBLISH", CHANNEL, "9"]).await;
     let mut heard = Vec::new();
     loop {
         match subscription.next().await.as_str() {
@@ -68,13 +68,13 @@ async fn heard(server: &Server, subscription: &mut Subscription) -> Vec<String> 
 
 #[tokio::test]
 async fn the_keys_of_readers_and_writers_are_redissons() {
-    let server = Server::start();
+    let server = RedisServer::start();
     for (prefix, name, lock, tag) in [
         ("lock:", "a", "lock:a", "{lock:a}"),
         ("", "{x}:a", "{x}:a", "{x}:a"),
         ("{p}:", "a", "{p}:a", "{p}:a"),
     ] {
-        let _: () = server.command(&["FLUSHALL"]).await;
+        let _: () = server.ask(&["FLUSHALL"]).await;
         let store = store_with(&server, |options| options.prefix = prefix.to_owned());
         let counter = format!("redisson_lock_token:{tag}");
 
@@ -91,7 +91,7 @@ async fn the_keys_of_readers_and_writers_are_redissons() {
         keys.sort();
         assert_eq!(server.keys().await, keys);
         release(&store, &reader).await.unwrap();
-        let _: () = server.command(&["DEL", &format!("lock_rw_intent:{tag}")]).await;
+        let _: () = server.ask(&["DEL", &format!("lock_rw_intent:{tag}")]).await;
         assert_eq!(server.keys().await, [counter.as_str()]);
 
         let writer = [write(name)];
@@ -107,7 +107,7 @@ async fn the_keys_of_readers_and_writers_are_redissons() {
 
 #[tokio::test]
 async fn every_grant_has_a_token_above_all_before() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut highest = 0;
     for kind in [Kind::Read, Kind::Write, Kind::Mutex, Kind::Write, Kind::Read] {
@@ -115,7 +115,7 @@ async fn every_grant_has_a_token_above_all_before() {
         let range = granted_by(&store, request(&mine).tokens(3)).await.tokens[0];
         assert!(range.first > highest && range.last == range.first + 2, "{range:?} {highest}");
         highest = range.last;
-        let counter: u64 = server.command(&["GET", "redisson_lock_token:{lock:a}"]).await;
+        let counter: u64 = server.ask(&["GET", "redisson_lock_token:{lock:a}"]).await;
         assert_eq!(counter, highest);
         release(&store, &mine).await.unwrap();
     }
@@ -123,7 +123,7 @@ async fn every_grant_has_a_token_above_all_before() {
 
 #[tokio::test]
 async fn each_reader_has_its_own_lease_and_the_hash_the_longest() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (short, long, last) = ([read("a")], [read("a")], [read("a")]);
     let leased =
@@ -148,7 +148,7 @@ async fn each_reader_has_its_own_lease_and_the_hash_the_longest() {
 
 #[tokio::test]
 async fn writers_exclude_all_and_readers_exclude_writers() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let kinds = [Kind::Mutex, Kind::Read, Kind::Write];
     for held in kinds {
@@ -172,7 +172,7 @@ async fn writers_exclude_all_and_readers_exclude_writers() {
 
 #[tokio::test]
 async fn a_grant_that_is_sent_again_stays_one_hold_and_only_lengthens() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for mine in [[read("a")], [write("a")]] {
         let first = granted(&store, &mine).await;
@@ -198,7 +198,7 @@ async fn a_grant_that_is_sent_again_stays_one_hold_and_only_lengthens() {
 
 #[tokio::test]
 async fn the_last_reader_says_0_and_a_writer_says_1() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut waiter = Subscription::start(&server, CHANNEL).await;
     let (one, two, writer) = ([read("a")], [read("a")], [write("a")]);
@@ -220,7 +220,7 @@ async fn the_last_reader_says_0_and_a_writer_says_1() {
 
 #[tokio::test]
 async fn a_watch_of_readers_and_writers_hears_both() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, other) = (store(&server), store(&server));
     for waiting in [read("a"), write("a")] {
         let mut watch = other.watch(Arc::new(request(&[waiting]))).await.unwrap();
@@ -234,14 +234,14 @@ async fn a_watch_of_readers_and_writers_hears_both() {
 
 #[tokio::test]
 async fn a_waiting_writer_keeps_new_readers_out() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (reader, writer) = ([read("a")], [write("a")]);
     granted(&store, &reader).await;
     busy(&store, &writer).await;
     assert_eq!(pttl(&server, INTENT).await, -2, "who does not wait leaves nothing");
     assert_eq!(waits(&store, &writer).await.item, 0);
-    assert_eq!(server.command::<String>(&["GET", INTENT]).await, writer[0].owner.as_str());
+    assert_eq!(server.ask::<String>(&["GET", INTENT]).await, writer[0].owner.as_str());
     assert!((1..=1000).contains(&pttl(&server, INTENT).await));
 
     // One that has to last for the test.
@@ -250,7 +250,7 @@ async fn a_waiting_writer_keeps_new_readers_out() {
     assert!(left > Duration::from_secs(50), "as long as the intent, not the lock: {left:?}");
     granted(&store, &reader).await;
     waits(&store, &[write("a")]).await;
-    assert_eq!(server.command::<String>(&["GET", INTENT]).await, writer[0].owner.as_str(), "the first one's");
+    assert_eq!(server.ask::<String>(&["GET", INTENT]).await, writer[0].owner.as_str(), "the first one's");
 
     release(&store, &reader).await.unwrap();
     assert!(busy(&store, &[read("a")]).await.remaining > Duration::from_secs(50), "also when it is free");
@@ -262,7 +262,7 @@ async fn a_waiting_writer_keeps_new_readers_out() {
 
 #[tokio::test]
 async fn writers_that_wait_for_a_writer_or_a_mutex_have_no_intent() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for holder in [[write("a")], [item("a")]] {
         granted(&store, &holder).await;
@@ -276,21 +276,21 @@ async fn writers_that_wait_for_a_writer_or_a_mutex_have_no_intent() {
 
 #[tokio::test]
 async fn a_kept_writer_renews_its_intent_as_long_as_readers_have_the_lock() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (reader, writer) = ([read("a")], [write("a")]);
     granted(&store, &reader).await;
     assert_eq!(stay(&store, &writer).await, [Kept::Waiting(Duration::from_millis(1))], "lost: ask again");
     assert_eq!(pttl(&server, INTENT).await, -2);
-    let _: () = server.command(&["SET", INTENT, writer[0].owner.as_str(), "PX", "200"]).await;
+    let _: () = server.ask(&["SET", INTENT, writer[0].owner.as_str(), "PX", "200"]).await;
     let kept = stay(&store, &writer).await;
     assert!(matches!(kept[..], [Kept::Waiting(time)] if time > LEASE / 2 && time <= LEASE), "{kept:?}");
     assert!(pttl(&server, INTENT).await > 200);
     // Another's stays another's.
-    let _: () = server.command(&["SET", INTENT, "x:1", "PX", "60000"]).await;
+    let _: () = server.ask(&["SET", INTENT, "x:1", "PX", "60000"]).await;
     stay(&store, &writer).await;
-    assert_eq!(server.command::<String>(&["GET", INTENT]).await, "x:1");
-    let _: () = server.command(&["DEL", INTENT]).await;
+    assert_eq!(server.ask::<String>(&["GET", INTENT]).await, "x:1");
+    let _: () = server.ask(&["DEL", INTENT]).await;
 
     release(&store, &reader).await.unwrap();
     assert_eq!(stay(&store, &writer).await, [Kept::Waiting(Duration::from_millis(1))], "free: look at once");
@@ -301,7 +301,7 @@ async fn a_kept_writer_renews_its_intent_as_long_as_readers_have_the_lock() {
 
 #[tokio::test]
 async fn a_withdrawn_writer_wakes_the_readers_that_it_kept_out() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut waiter = Subscription::start(&server, CHANNEL).await;
     let reader = [read("a")];
@@ -321,13 +321,13 @@ async fn a_withdrawn_writer_wakes_the_readers_that_it_kept_out() {
     waits(&store, std::slice::from_ref(&theirs)).await;
     pexpire(&server, INTENT, 60_000).await;
     store.withdraw(mine).await.unwrap();
-    assert_eq!(server.command::<String>(&["GET", INTENT]).await, theirs.owner.as_str());
+    assert_eq!(server.ask::<String>(&["GET", INTENT]).await, theirs.owner.as_str());
     assert!(heard(&server, &mut waiter).await.is_empty());
 }
 
 #[tokio::test]
 async fn a_withdrawal_gives_back_what_was_granted() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let stays = [read("a")];
     for kind in [Kind::Read, Kind::Write] {
@@ -348,7 +348,7 @@ async fn a_withdrawal_gives_back_what_was_granted() {
 
 #[tokio::test]
 async fn keep_lengthens_hash_and_hold_and_nothing_else() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (reader, neighbour, writer) = (read("a"), read("a"), write("b"));
     granted(&store, &[reader.clone(), writer.clone()]).await;
@@ -368,13 +368,13 @@ async fn keep_lengthens_hash_and_hold_and_nothing_else() {
 
 #[tokio::test]
 async fn a_downgrade_makes_a_reader_and_says_1() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut waiter = Subscription::start(&server, CHANNEL).await;
     let writer = [write("a")];
     granted(&store, &writer).await;
     // Somebody else's wish to write does not matter.
-    let _: () = server.command(&["SET", INTENT, "x:1", "PX", "60000"]).await;
+    let _: () = server.ask(&["SET", INTENT, "x:1", "PX", "60000"]).await;
     assert_eq!(downgrade(&store, &writer, Duration::from_secs(60)).await, [Kept::Renewed]);
     assert_eq!(fields(&server, "lock:a").await, expected("read", &[reads(&writer[0])]));
     for key in ["lock:a", &hold(&writer[0])] {
@@ -391,7 +391,7 @@ async fn a_downgrade_makes_a_reader_and_says_1() {
     assert!(heard(&server, &mut waiter).await.is_empty());
     assert_eq!(downgrade(&store, &[write("a"), write("b")], LEASE).await, [Kept::Gone, Kept::Gone]);
 
-    let _: () = server.command(&["DEL", INTENT]).await;
+    let _: () = server.ask(&["DEL", INTENT]).await;
     let reader = [read("a")];
     granted(&store, &reader).await;
     // Whoever does not know yet that it only reads renews and releases as the writer that it was.
@@ -404,7 +404,7 @@ async fn a_downgrade_makes_a_reader_and_says_1() {
 
 #[tokio::test]
 async fn a_writer_may_read_too_and_gives_back_one_after_the_other() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let writer = [write("a")];
     let reader = [Item { kind: Kind::Read, ..writer[0].clone() }];
@@ -432,7 +432,7 @@ async fn a_writer_may_read_too_and_gives_back_one_after_the_other() {
 
 #[tokio::test]
 async fn a_lingering_release_shortens_and_says_so() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let linger = |items: &[Item], secs| {
         let request = ReleaseRequest { linger: Duration::from_secs(secs), ..release_request(items) };
@@ -461,7 +461,7 @@ async fn a_lingering_release_shortens_and_says_so() {
 
 #[tokio::test]
 async fn a_takeover_of_readers_and_writers_is_declined() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for mine in [[read("a")], [write("a")]] {
         granted(&store, &mine).await;

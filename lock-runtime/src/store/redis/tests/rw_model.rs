@@ -117,7 +117,7 @@ async fn state(store: &dyn LockStore) -> Vec<(Option<Kind>, Vec<(OwnerId, u64)>,
     all
 }
 
-async fn run(server: &Server, ops: &[Op]) {
+async fn run(server: &RedisServer, ops: &[Op]) {
     let redis = store(server);
     let model = MemoryStore::new("lock:", TokenRetention::Keep);
     for (index, op) in ops.iter().enumerate() {
@@ -136,11 +136,11 @@ async fn run(server: &Server, ops: &[Op]) {
 #[test]
 fn the_store_does_what_the_memory_store_does() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = Server::start();
+    let server = RedisServer::start();
     let cases = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(cases, |(ops in proptest::collection::vec(op(), 1..40))| {
         runtime.block_on(async {
-            let _: () = server.command(&["FLUSHALL"]).await;
+            let _: () = server.ask(&["FLUSHALL"]).await;
             run(&server, &ops).await;
         });
     });

@@ -9,7 +9,7 @@ const ALONE: i64 = -1_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_inside_with_a_writer_and_every_writer_gets_in() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let stores = [Arc::new(store(&server)), Arc::new(store(&server))];
     let inside = Arc::new(AtomicI64::new(0));
     let most_readers = Arc::new(AtomicI64::new(0));

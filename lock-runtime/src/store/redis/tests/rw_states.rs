@@ -7,18 +7,18 @@ use crate::store::StoreErrorKind;
 const JAVA: &str = "0e5a1b0e-7c0f-4f0e-9d53-0c1a3e6c2f11:42";
 
 /// What Redisson's read lock leaves behind: `count` nested holds, of which those at `living` are not over.
-async fn redisson_reads(server: &Server, count: u32, living: &[(u32, i64)]) {
-    let _: () = server.command(&["HSET", "lock:a", "mode", "read", JAVA, &count.to_string()]).await;
+async fn redisson_reads(server: &RedisServer, count: u32, living: &[(u32, i64)]) {
+    let _: () = server.ask(&["HSET", "lock:a", "mode", "read", JAVA, &count.to_string()]).await;
     pexpire(server, "lock:a", 300_000).await;
     for (index, millis) in living {
         let hold = format!("{{lock:a}}:{JAVA}:rwlock_timeout:{index}");
-        let _: () = server.command(&["SET", &hold, "1", "PX", &millis.to_string()]).await;
+        let _: () = server.ask(&["SET", &hold, "1", "PX", &millis.to_string()]).await;
     }
 }
 
 #[tokio::test]
 async fn a_release_leaves_what_living_nested_holds_need() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [read("a")];
     redisson_reads(&server, 3, &[(2, 40_000), (3, 60_000)]).await;
@@ -34,7 +34,7 @@ async fn a_release_leaves_what_living_nested_holds_need() {
 
 #[tokio::test]
 async fn a_lock_that_only_the_dead_hold_is_free_when_the_last_reader_goes() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, other) = (store(&server), store(&server));
     let mut watch = other.watch(Arc::new(request(&[write("a")]))).await.unwrap();
     let mine = [read("a")];
@@ -48,12 +48,12 @@ async fn a_lock_that_only_the_dead_hold_is_free_when_the_last_reader_goes() {
 
 #[tokio::test]
 async fn a_reader_without_its_hold_key_is_gone_and_what_is_left_of_it_goes_too() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (mine, other) = ([read("a")], [read("a")]);
     granted(&store, &other).await;
     granted(&store, &mine).await;
-    let _: () = server.command(&["DEL", &hold(&mine[0])]).await;
+    let _: () = server.ask(&["DEL", &hold(&mine[0])]).await;
     assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Gone]);
     assert_eq!(downgrade(&store, &mine, LEASE).await, [Kept::Gone]);
     let linger = ReleaseRequest { linger: LEASE / 2, ..release_request(&mine) };
@@ -62,35 +62,35 @@ async fn a_reader_without_its_hold_key_is_gone_and_what_is_left_of_it_goes_too()
     let left = [(reads(&other[0]), "1".to_owned()), ("mode".into(), "read".into())];
     assert_eq!(fields(&server, "lock:a").await, left, "its field does not stay");
     // The last one that is left of frees the lock.
-    let _: () = server.command(&["DEL", &hold(&other[0])]).await;
+    let _: () = server.ask(&["DEL", &hold(&other[0])]).await;
     assert_eq!(release(&store, &other).await.unwrap().held, [false]);
     assert_eq!(pttl(&server, "lock:a").await, -2);
 }
 
 #[tokio::test]
 async fn somebodys_data_is_left_alone() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for make in [
         vec!["SET", "lock:a", "x", "PX", "60000"],
         vec!["HSET", "lock:a", "mode", "read"],
         vec!["RPUSH", "lock:a", "x"],
     ] {
-        let _: () = server.command(&["DEL", "lock:a"]).await;
-        let _: redis::Value = server.command(&make).await;
-        let before: Vec<u8> = server.command(&["DUMP", "lock:a"]).await;
+        let _: () = server.ask(&["DEL", "lock:a"]).await;
+        let _: redis::Value = server.ask(&make).await;
+        let before: Vec<u8> = server.ask(&["DUMP", "lock:a"]).await;
         assert_left_alone(&server, &store, &before).await;
     }
     for hash in [["mode", "read", "name", "ann"], ["mode", "fast", JAVA, "1"], ["name", "ann", JAVA, "1"]] {
-        let _: () = server.command(&["DEL", "lock:a"]).await;
-        let _: () = server.command(&[&["HSET", "lock:a"][..], &hash].concat()).await;
+        let _: () = server.ask(&["DEL", "lock:a"]).await;
+        let _: () = server.ask(&[&["HSET", "lock:a"][..], &hash].concat()).await;
         pexpire(&server, "lock:a", 60_000).await;
-        let before: Vec<u8> = server.command(&["DUMP", "lock:a"]).await;
+        let before: Vec<u8> = server.ask(&["DUMP", "lock:a"]).await;
         assert_left_alone(&server, &store, &before).await;
     }
 }
 
-async fn assert_left_alone(server: &Server, store: &RedisStore, before: &[u8]) {
+async fn assert_left_alone(server: &RedisServer, store: &RedisStore, before: &[u8]) {
     for items in [vec![read("a")], vec![write("a")], vec![read("b"), write("a")], vec![item("b"), read("a")]]
     {
         let error = store.acquire(Arc::new(request(&items).queued(LEASE))).await.unwrap_err();
@@ -102,20 +102,20 @@ async fn assert_left_alone(server: &Server, store: &RedisStore, before: &[u8]) {
         let linger = ReleaseRequest { linger: LEASE, ..release_request(&items) };
         assert_eq!(store.release(Arc::new(linger)).await.unwrap().held, vec![false; items.len()]);
     }
-    assert_eq!(server.command::<Vec<u8>>(&["DUMP", "lock:a"]).await, before);
+    assert_eq!(server.ask::<Vec<u8>>(&["DUMP", "lock:a"]).await, before);
     assert_eq!(server.keys().await, ["lock:a"]);
 }
 
 #[tokio::test]
 async fn an_odd_intent_is_an_error_and_not_a_hot_loop() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let intent = "lock_rw_intent:{lock:a}";
-    let _: () = server.command(&["SET", intent, "x:1"]).await;
+    let _: () = server.ask(&["SET", intent, "x:1"]).await;
     let left = busy(&store, &[read("a")]).await.remaining;
     assert!(left >= Duration::from_millis(500), "without an end it is looked at now and then: {left:?}");
-    let _: () = server.command(&["DEL", intent]).await;
-    let _: () = server.command(&["RPUSH", intent, "x"]).await;
+    let _: () = server.ask(&["DEL", intent]).await;
+    let _: () = server.ask(&["RPUSH", intent, "x"]).await;
     let error = acquire(&store, &[read("a")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
     assert_eq!(server.keys().await, [intent]);
@@ -127,9 +127,9 @@ async fn an_odd_intent_is_an_error_and_not_a_hot_loop() {
 
 #[tokio::test]
 async fn a_bad_counter_takes_nothing() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
-    let _: () = server.command(&["SET", "redisson_lock_token:{lock:b}", "abc"]).await;
+    let _: () = server.ask(&["SET", "redisson_lock_token:{lock:b}", "abc"]).await;
     for items in [vec![read("b")], vec![write("b")], vec![read("a"), write("b")]] {
         let error = acquire(&store, &items).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
@@ -140,7 +140,7 @@ async fn a_bad_counter_takes_nothing() {
 
 #[tokio::test]
 async fn full_memory_refuses_acquires_and_nothing_else() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let items: Vec<Item> = [
         (Kind::Read, "a"),
@@ -157,8 +157,8 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     }
     let reads_too = [Item { kind: Kind::Read, ..items[3].clone() }];
     granted(&store, &reads_too).await;
-    let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let _: () = server.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     for wish in [[read("x")], [write("x")], [read("a")]] {
         let error = acquire(&store, &wish).await.unwrap_err();
@@ -189,9 +189,9 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
 
 #[tokio::test]
 async fn a_user_without_channel_rights_releases_all_the_same() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let rights = ["on", ">hunter2", "~*lock*", "resetchannels", "+@all"];
-    let _: () = server.command(&[&["ACL", "SETUSER", "ann"][..], &rights].concat()).await;
+    let _: () = server.ask(&[&["ACL", "SETUSER", "ann"][..], &rights].concat()).await;
     let store = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
     let mine = [read("a"), write("b"), item("c")];
     granted(&store, &mine).await;
@@ -204,10 +204,9 @@ async fn a_user_without_channel_rights_releases_all_the_same() {
 
 #[tokio::test]
 async fn a_user_without_rights_is_denied_and_leaves_nothing() {
-    let server = Server::start();
+    let server = RedisServer::start();
     for (user, less) in [("ann", "-pexpire"), ("bob", "-hset"), ("eve", "-hmget")] {
-        let _: () =
-            server.command(&["ACL", "SETUSER", user, "on", ">hunter2", "~*", "&*", "+@all", less]).await;
+        let _: () = server.ask(&["ACL", "SETUSER", user, "on", ">hunter2", "~*", "&*", "+@all", less]).await;
         let store = RedisStore::new(&server.client_as(user, "hunter2"), options()).unwrap();
         let taken = [write("x")];
         if user == "eve" {
@@ -221,7 +220,7 @@ async fn a_user_without_rights_is_denied_and_leaves_nothing() {
     }
     // Somebody's hash that is joined stays as it was.
     let _: () =
-        server.command(&["ACL", "SETUSER", "joe", "on", ">hunter2", "~*", "&*", "+@all", "-pexpire"]).await;
+        server.ask(&["ACL", "SETUSER", "joe", "on", ">hunter2", "~*", "&*", "+@all", "-pexpire"]).await;
     let reader = [read("a")];
     granted(&super::store(&server), &reader).await;
     let before = fields(&server, "lock:a").await;
@@ -233,7 +232,7 @@ async fn a_user_without_rights_is_denied_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_wish_that_arrives_late_takes_nothing() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[read("a")]).await;
     let late =
@@ -246,17 +245,17 @@ async fn a_wish_that_arrives_late_takes_nothing() {
 
 #[tokio::test]
 async fn redissons_writer_and_readers_are_respected() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
-    let _: () = server.command(&["HSET", "lock:a", "mode", "write", &format!("{JAVA}:write"), "2"]).await;
+    let _: () = server.ask(&["HSET", "lock:a", "mode", "write", &format!("{JAVA}:write"), "2"]).await;
     pexpire(&server, "lock:a", 30_000).await;
     assert!(busy(&store, &[read("a")]).await.remaining > Duration::from_secs(20));
     busy(&store, &[write("a")]).await;
     // A read field beside somebody else's write field, which nobody writes, is no way in.
     let odd = [read("a")];
-    let _: () = server.command(&["HSET", "lock:a", odd[0].owner.as_str(), "1"]).await;
+    let _: () = server.ask(&["HSET", "lock:a", odd[0].owner.as_str(), "1"]).await;
     busy(&store, &odd).await;
-    let _: () = server.command(&["DEL", "lock:a"]).await;
+    let _: () = server.ask(&["DEL", "lock:a"]).await;
     redisson_reads(&server, 1, &[(1, 60_000)]).await;
     busy(&store, &[write("a")]).await;
     let mine = [read("a")];

@@ -36,20 +36,20 @@ fn changing(name: &str, permits: Permits) -> PermitsChange {
 }
 
 /// A semaphore of so many permits.
-async fn semaphore(server: &Server, permits: u32) -> Arc<dyn SemaphoreStore> {
+async fn semaphore(server: &RedisServer, permits: u32) -> Arc<dyn SemaphoreStore> {
     let semaphores = store(server).semaphores().unwrap();
     assert!(semaphores.change(changing("s", Permits::TrySet(permits))).await.unwrap());
     semaphores
 }
 
-async fn server_millis(server: &Server) -> u64 {
-    let (seconds, micros): (u64, u64) = server.command(&["TIME"]).await;
+async fn server_millis(server: &RedisServer) -> u64 {
+    let (seconds, micros): (u64, u64) = server.ask(&["TIME"]).await;
     seconds * 1000 + micros / 1000
 }
 
 #[tokio::test]
 async fn keys_members_and_messages_are_those_of_a_permit_expirable_semaphore() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let mut waiter = Subscription::start(&server, "redisson_sc:{lock:s}").await;
     let semaphores = semaphore(&server, 13).await;
     assert_eq!(waiter.next().await, "13");
@@ -58,9 +58,9 @@ async fn keys_members_and_messages_are_those_of_a_permit_expirable_semaphore() {
     acquire(&semaphores, "s", 0xab).await;
     let after = server_millis(&server).await;
     assert_eq!(server.keys().await, ["lock:s", "{lock:s}:timeout"]);
-    assert_eq!(server.command::<String>(&["GET", "lock:s"]).await, "12");
+    assert_eq!(server.ask::<String>(&["GET", "lock:s"]).await, "12");
     let held: Vec<(Vec<u8>, u64)> =
-        server.command(&["ZRANGE", "{lock:s}:timeout", "0", "-1", "WITHSCORES"]).await;
+        server.ask(&["ZRANGE", "{lock:s}:timeout", "0", "-1", "WITHSCORES"]).await;
     let [(member, score)] = &held[..] else { panic!("{held:?}") };
     assert_eq!(member, &[0xab; 16]);
     let lease = u64::try_from(LEASE.as_millis()).unwrap();
@@ -77,10 +77,10 @@ async fn keys_members_and_messages_are_those_of_a_permit_expirable_semaphore() {
 
 #[tokio::test]
 async fn permits_that_java_took_for_ever_are_kept() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let semaphores = semaphore(&server, 1).await;
-    let _: () = server.command(&["ZADD", "{lock:s}:timeout", &NEVER.to_string(), "0123456789abcdef"]).await;
-    let _: () = server.command(&["SET", "lock:s", "0"]).await;
+    let _: () = server.ask(&["ZADD", "{lock:s}:timeout", &NEVER.to_string(), "0123456789abcdef"]).await;
+    let _: () = server.ask(&["SET", "lock:s", "0"]).await;
     let answer = acquire(&semaphores, "s", 1).await;
     assert!(matches!(answer, PermitsAcquired::Busy(PermitsBusy { remaining: None, .. })), "{answer:?}");
     let counts = semaphores.counts(key("s"), TIMEOUT).await.unwrap();
@@ -90,13 +90,13 @@ async fn permits_that_java_took_for_ever_are_kept() {
 /// Java's lease is over by the server's clock: its permit is anybody's, and waiters hear of it.
 #[tokio::test]
 async fn permits_that_java_let_expire_come_back() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let semaphores = semaphore(&server, 3).await;
     let before = (server_millis(&server).await - 1).to_string();
     let mut java = ["ZADD", "{lock:s}:timeout"].map(str::to_owned).to_vec();
     java.extend([before.clone(), "0123456789abcdef".to_owned(), before, "fedcba9876543210".to_owned()]);
-    let _: () = server.command(&java).await;
-    let _: () = server.command(&["SET", "lock:s", "0"]).await;
+    let _: () = server.ask(&java).await;
+    let _: () = server.ask(&["SET", "lock:s", "0"]).await;
     let mut waiter = Subscription::start(&server, "redisson_sc:{lock:s}").await;
     assert!(matches!(acquire(&semaphores, "s", 1).await, PermitsAcquired::Granted(_)));
     assert_eq!(waiter.next().await, "1");
@@ -105,20 +105,20 @@ async fn permits_that_java_let_expire_come_back() {
 /// Redisson's `expire` on a semaphore: its permits end with it.
 #[tokio::test]
 async fn a_semaphores_time_to_live_is_that_of_its_permits() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let semaphores = semaphore(&server, 2).await;
-    let _: () = server.command(&["PEXPIRE", "lock:s", "60000"]).await;
+    let _: () = server.ask(&["PEXPIRE", "lock:s", "60000"]).await;
     acquire(&semaphores, "s", 1).await;
-    let life: i64 = server.command(&["PTTL", "{lock:s}:timeout"]).await;
+    let life: i64 = server.ask(&["PTTL", "{lock:s}:timeout"]).await;
     assert!(life > 0 && life <= 60_000, "{life}");
     semaphores.change(changing("s", Permits::Add(1))).await.unwrap();
-    let life: i64 = server.command(&["PTTL", "lock:s"]).await;
+    let life: i64 = server.ask(&["PTTL", "lock:s"]).await;
     assert!(life > 0 && life <= 60_000, "it stays: {life}");
 }
 
 #[tokio::test]
 async fn a_late_request_for_permits_takes_nothing() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let semaphores = semaphore(&server, 1).await;
     let store = store(&server);
     store.check().await.unwrap();
@@ -132,7 +132,7 @@ async fn a_late_request_for_permits_takes_nothing() {
 
 #[tokio::test]
 async fn what_is_no_semaphore_is_left_alone() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let timeouts = "{lock:s}:timeout";
     let cases: [&[&[&str]]; 7] = [
         &[&["HSET", "lock:s", "a", "b"]],
@@ -144,13 +144,13 @@ async fn what_is_no_semaphore_is_left_alone() {
         &[&["ZADD", timeouts, "1", "not an id"]],
     ];
     for case in cases {
-        let _: () = server.command(&["FLUSHALL"]).await;
+        let _: () = server.ask(&["FLUSHALL"]).await;
         for command in case {
-            let _: () = server.command(command).await;
+            let _: () = server.ask(command).await;
         }
         let mut before = Vec::new();
         for key in server.keys().await {
-            before.push(server.command::<Vec<u8>>(&["DUMP", &key]).await);
+            before.push(server.ask::<Vec<u8>>(&["DUMP", &key]).await);
         }
         let semaphores = store(&server).semaphores().unwrap();
         let errors = [
@@ -170,7 +170,7 @@ async fn what_is_no_semaphore_is_left_alone() {
         assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [Some(vec![false])]);
         let mut after = Vec::new();
         for key in server.keys().await {
-            after.push(server.command::<Vec<u8>>(&["DUMP", &key]).await);
+            after.push(server.ask::<Vec<u8>>(&["DUMP", &key]).await);
         }
         assert_eq!(before, after, "{case:?}");
     }
@@ -178,21 +178,21 @@ async fn what_is_no_semaphore_is_left_alone() {
 
 #[tokio::test]
 async fn permits_are_renewed_and_given_back_when_memory_is_full() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let semaphores = semaphore(&server, 4).await;
     let sent = Arc::new(wish("s", 3));
     semaphores.acquire(Arc::clone(&sent)).await.unwrap();
     for number in [1, 2] {
         acquire(&semaphores, "s", number).await;
     }
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     let error = semaphores.acquire(Arc::new(wish("s", 9))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
     let score = |number: u8| {
         let words = [b"ZSCORE".to_vec(), b"{lock:s}:timeout".to_vec(), vec![number; 16]];
         let server = &server;
-        async move { server.command::<Option<u64>>(&words).await }
+        async move { server.ask::<Option<u64>>(&words).await }
     };
     let before = score(1).await.unwrap();
     assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [Some(vec![true])]);
@@ -206,12 +206,12 @@ async fn permits_are_renewed_and_given_back_when_memory_is_full() {
 /// A user who may not do all of it does none of it.
 #[tokio::test]
 async fn a_missing_right_takes_and_loses_no_permit() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let semaphores = semaphore(&server, 2).await;
     acquire(&semaphores, "s", 1).await;
     for right in ["-incrby", "-zadd", "-zrem"] {
         let _: () = server
-            .command(&["ACL", "SETUSER", "ann", "reset", "on", ">hunter2", "~*", "&*", "+@all", right])
+            .ask(&["ACL", "SETUSER", "ann", "reset", "on", ">hunter2", "~*", "&*", "+@all", right])
             .await;
         let ann = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
         let ann = ann.semaphores().unwrap();

@@ -3,13 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sentinel_rig::{MASTER, Passwords, Sentinel, SentinelSet, USER, store_at};
-use super::server::{Fake, Server, free_port};
-use super::{LEASE, RedisStore, acquire, busy, granted, item, keep, options, release, request, until};
+use lock_test_servers::RedisServer;
+use lock_test_servers::redis::{Data, free_port};
+use lock_test_servers::sentinels::MASTER;
+
+use super::sentinel_rig::{SentinelsExt as _, sentinels, sentinels_with};
+use super::server::{Fake, ServerExt as _};
+use super::{
+    LEASE, RedisStore, acquire, busy, granted, item, keep, options, release, request, store_at, until,
+};
 use crate::LockManager;
 use crate::store::{Acquired, Item, Kept, LockStore, Notice, StoreError, StoreErrorKind};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Whom the sentinels are at the servers, where a test is about that.
+const USER: &str = "watchman";
 
 /// Asks until there is a grant, as the engine does: errors that pass are waited out, others are not.
 async fn granted_soon(store: &RedisStore, name: &str) -> Vec<Item> {
@@ -26,12 +35,12 @@ async fn granted_soon(store: &RedisStore, name: &str) -> Vec<Item> {
     }
 }
 
-async fn has(server: &Server, name: &str) -> bool {
-    server.command::<bool>(&["EXISTS", &format!("lock:{name}")]).await
+async fn has(server: &RedisServer, name: &str) -> bool {
+    server.ask::<bool>(&["EXISTS", &format!("lock:{name}")]).await
 }
 
 /// Whether a grant is given by this server.
-async fn arrives_at(store: &RedisStore, server: &Server) -> bool {
+async fn arrives_at(store: &RedisStore, server: &RedisServer) -> bool {
     let mine = granted_soon(store, "probe").await;
     let there = has(server, "probe").await;
     release(store, &mine).await.is_ok() && there
@@ -39,32 +48,32 @@ async fn arrives_at(store: &RedisStore, server: &Server) -> bool {
 
 #[tokio::test]
 async fn the_primary_is_found_also_when_the_first_sentinel_is_dead() {
-    let mut set = SentinelSet::start().await;
+    let mut set = sentinels();
     let store = set.store();
     store.check().await.unwrap();
     let mine = [item("a")];
     granted(&store, &mine).await;
-    assert!(has(&set.servers[0], "a").await);
+    assert!(has(&set.servers()[0], "a").await);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
 
-    set.sentinels[0].kill();
+    set.sentinels_mut()[0].kill();
     granted(&set.store(), &[item("b")]).await;
-    set.sentinels[1].signal("STOP");
+    set.sentinels_mut()[1].stop();
     granted(&set.store(), &[item("c")]).await;
-    set.sentinels[1].signal("CONT");
+    set.sentinels_mut()[1].cont();
 
     // One that is known is enough to find the others.
-    let one = format!("redis+sentinel://127.0.0.1:{}/{MASTER}", set.sentinels[2].port);
+    let one = format!("redis+sentinel://{}/{MASTER}", set.sentinels()[2].addr());
     let store = store_at(&one, options());
     granted(&store, &[item("d")]).await;
-    set.sentinels[2].kill();
-    set.servers[0].kill_clients("normal").await;
+    set.sentinels_mut()[2].kill();
+    set.servers()[0].kill_clients("normal").await;
     granted_soon(&store, "e").await;
 }
 
 #[tokio::test]
 async fn errors_say_what_was_asked() {
-    let ports = [free_port(), free_port()];
+    let ports = [free_port().unwrap(), free_port().unwrap()];
     let nobody = format!("redis+sentinel://ann:hunter2@127.0.0.1:{},127.0.0.1:{}/m", ports[0], ports[1]);
     let error = store_at(&nobody, options()).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
@@ -73,26 +82,24 @@ async fn errors_say_what_was_asked() {
     }
     assert!(!format!("{error}").contains("hunter2"), "{error}");
 
-    let server = Server::start();
+    let server = RedisServer::start();
     let no_sentinel = format!("redis+sentinel://127.0.0.1:{}/m", server.port());
     let error = store_at(&no_sentinel, options()).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("this is no sentinel"), "{error}");
 
-    let set = SentinelSet::start().await;
-    let sentinel = format!("redis://127.0.0.1:{}", set.sentinels[0].port);
-    let error = store_at(&sentinel, options()).check().await.unwrap_err();
+    let set = sentinels();
+    let error = store_at(&set.sentinels()[0].url(), options()).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("redis+sentinel://"), "{error}");
     let error = store_at(&set.url().replace(MASTER, "stock"), options()).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("\"stock\"; they know orders"), "{error}");
+    assert!(error.to_string().contains(&format!("\"stock\"; they know {MASTER}")), "{error}");
 }
 
 #[tokio::test]
 async fn both_passwords_are_needed_and_never_told() {
-    let passwords = Passwords { data: Some("hunter2"), sentinels: Some("swordfish") };
-    let set = SentinelSet::start_with(passwords).await;
+    let set = sentinels_with(|options| options.password("hunter2").sentinel_password("swordfish"));
     let url = set.url();
     let right = store_at(&url, options());
     granted(&right, &[item("a")]).await;
@@ -117,19 +124,19 @@ async fn both_passwords_are_needed_and_never_told() {
 /// While its former primary still answers as if it were one.
 #[tokio::test]
 async fn a_new_primary_is_used_although_the_old_connection_works() {
-    let set = SentinelSet::start().await;
+    let set = sentinels();
     let store = set.store();
     let (held, waited) = ([item("held")], [item("waited")]);
     granted(&store, &held).await;
     granted(&store, &waited).await;
-    let _: i64 = set.servers[0].command(&["WAIT", "2", "5000"]).await;
+    let _: i64 = set.servers()[0].ask(&["WAIT", "2", "5000"]).await;
     let waiting = [item("waited")];
     let mut watch = store.watch(Arc::new(request(&waiting))).await.unwrap();
     assert!(watch.is_confirmed());
 
-    let new = set.fail_over().await;
+    let new = &set.servers()[set.fail_over().await];
     until("the link is given up", async || arrives_at(&store, new).await).await;
-    let role: (String, redis::Value, redis::Value) = set.servers[0].command(&["ROLE"]).await;
+    let role: (String, redis::Value, redis::Value) = set.servers()[0].ask(&["ROLE"]).await;
     assert_eq!(role.0, "master", "the test proves nothing if it was demoted already");
 
     assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed], "at the new primary");
@@ -156,18 +163,18 @@ async fn a_new_primary_is_used_although_the_old_connection_works() {
 /// Nobody can demote it, so it answers as a primary for ever.
 #[tokio::test]
 async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
-    let set = SentinelSet::start().await;
+    let set = sentinels_with(|options| options.user(USER));
     let store = set.store();
     let held = [item("held")];
     granted(&store, &held).await;
-    let old = &set.servers[0];
-    let _: i64 = old.command(&["WAIT", "2", "5000"]).await;
+    let old = &set.servers()[0];
+    let _: i64 = old.ask(&["WAIT", "2", "5000"]).await;
     // Without their user they are nobody in particular, who may not ask whether it lives.
-    let _: () = old.command(&["ACL", "SETUSER", USER, "off"]).await;
-    let _: () = old.command(&["ACL", "SETUSER", "default", "-ping"]).await;
-    let _: i64 = old.command(&["CLIENT", "KILL", "USER", USER]).await;
+    let _: () = old.ask(&["ACL", "SETUSER", USER, "off"]).await;
+    let _: () = old.ask(&["ACL", "SETUSER", "default", "-ping"]).await;
+    let _: i64 = old.ask(&["CLIENT", "KILL", "USER", USER]).await;
 
-    let new = set.another_than(old.port()).await;
+    let new = &set.servers()[set.another_than(old.port()).await];
     until("the new primary is used", async || arrives_at(&store, new).await).await;
     assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed]);
     for round in 0..10 {
@@ -177,26 +184,26 @@ async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
         release(&store, &mine).await.unwrap();
     }
     assert!(arrives_at(&set.store(), new).await, "also of those who come later");
-    let role: (String, redis::Value, redis::Value) = old.command(&["ROLE"]).await;
+    let role: (String, redis::Value, redis::Value) = old.ask(&["ROLE"]).await;
     assert_eq!(role.0, "master");
 }
 
 #[tokio::test]
 async fn a_killed_primary_is_replaced_without_a_restart() {
-    let mut set = SentinelSet::start().await;
+    let mut set = sentinels();
     let store = set.store();
     let held = [item("held")];
     granted(&store, &held).await;
     let waiting = [item("held")];
     busy(&store, &waiting).await;
     let mut watch = store.watch(Arc::new(request(&waiting))).await.unwrap();
-    let _: i64 = set.servers[0].command(&["WAIT", "2", "5000"]).await;
-    set.servers[0].kill();
+    let _: i64 = set.servers()[0].ask(&["WAIT", "2", "5000"]).await;
+    set.servers_mut()[0].kill();
 
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
     assert!(error.is_transient(), "{error}");
     let mine = granted_soon(&store, "a").await;
-    let new = set.another_than(set.servers[0].port()).await;
+    let new = &set.servers()[set.another_than(set.servers()[0].port()).await];
     assert!(has(new, "a").await);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
     // The lease of 10 s is longer than the failover took, or it would be gone.
@@ -214,7 +221,7 @@ async fn a_killed_primary_is_replaced_without_a_restart() {
         granted(&store, &waiting).await;
     }
     // It comes back as a replica, which changes nothing.
-    set.servers[0].start_again();
+    set.servers_mut()[0].restart(Data::Lost);
     set.first_is_demoted().await;
     granted_soon(&store, "b").await;
     store.check().await.unwrap();
@@ -223,19 +230,19 @@ async fn a_killed_primary_is_replaced_without_a_restart() {
 /// As when someone does by hand what the sentinels should do.
 #[tokio::test]
 async fn a_primary_that_became_a_replica_is_waited_for() {
-    let set = SentinelSet::start().await;
+    let mut set = sentinels();
     let store = set.store();
     granted(&store, &[item("warm-up")]).await;
-    for sentinel in &set.sentinels {
-        sentinel.signal("STOP");
+    for sentinel in set.sentinels_mut() {
+        sentinel.stop();
     }
-    let port = set.servers[1].port().to_string();
-    let _: () = set.servers[0].command(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let port = set.servers()[1].port().to_string();
+    let _: () = set.servers()[0].ask(&["REPLICAOF", "127.0.0.1", &port]).await;
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
     assert!(error.is_transient(), "READONLY passes here: {error}");
-    let _: () = set.servers[0].command(&["REPLICAOF", "NO", "ONE"]).await;
-    for sentinel in &set.sentinels {
-        sentinel.signal("CONT");
+    let _: () = set.servers()[0].ask(&["REPLICAOF", "NO", "ONE"]).await;
+    for sentinel in set.sentinels_mut() {
+        sentinel.cont();
     }
     granted_soon(&store, "a").await;
 }
@@ -272,7 +279,7 @@ async fn a_server_that_is_no_primary_is_not_used() {
 
 #[tokio::test]
 async fn a_host_name_is_used_as_it_is_named() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let sentinel = fake_sentinel("localhost", server.port()).await;
     let store = store_at(&format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port), options());
     granted(&store, &[item("a")]).await;
@@ -283,14 +290,15 @@ async fn a_host_name_is_used_as_it_is_named() {
 
 #[tokio::test]
 async fn a_sentinel_that_is_behind_does_not_bring_the_old_primary_back() {
-    let set = SentinelSet::start().await;
+    let mut set = sentinels();
     let store = set.store();
     granted(&store, &[item("warm-up")]).await;
     // It sleeps through the failover, and names the old primary until the others tell it.
-    set.sentinels[2].signal("STOP");
+    set.sentinels_mut()[2].stop();
     let new = set.fail_over().await;
-    until("the new primary is used", async || arrives_at(&store, new).await).await;
-    set.sentinels[2].signal("CONT");
+    until("the new primary is used", async || arrives_at(&store, &set.servers()[new]).await).await;
+    set.sentinels_mut()[2].cont();
+    let new = &set.servers()[new];
     for round in 0..20 {
         new.kill_clients("normal").await;
         let mine = granted_soon(&store, &format!("b{round}")).await;
@@ -301,15 +309,14 @@ async fn a_sentinel_that_is_behind_does_not_bring_the_old_primary_back() {
 
 #[tokio::test]
 async fn the_watcher_ends_with_the_store() {
-    let set = SentinelSet::start().await;
+    let set = sentinels();
     let store = set.store();
     granted(&store, &[item("a")]).await;
-    let watched = async |sentinel: &Sentinel| {
-        sentinel.command::<String>(&["CLIENT", "LIST"]).await.unwrap().contains("sub=1")
-    };
+    let watched =
+        async |sentinel: &RedisServer| sentinel.ask::<String>(&["CLIENT", "LIST"]).await.contains("sub=1");
     let anyone = async || {
         let mut any = false;
-        for sentinel in &set.sentinels {
+        for sentinel in set.sentinels() {
             any |= watched(sentinel).await;
         }
         any
@@ -322,13 +329,13 @@ async fn the_watcher_ends_with_the_store() {
 /// From the outside.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_outlive_a_failover() {
-    let set = SentinelSet::start().await;
+    let set = sentinels();
     let connect = async || LockManager::builder().lease(SECOND * 10).connect(&set.url()).await.unwrap();
     let (here, there) = (connect().await, connect().await);
     let guard = here.mutex("a").acquire().await.unwrap();
-    let _: i64 = set.servers[0].command(&["WAIT", "2", "5000"]).await;
+    let _: i64 = set.servers()[0].ask(&["WAIT", "2", "5000"]).await;
     let waiting = tokio::spawn(there.mutex("a").wait(SECOND * 60).acquire());
-    let new = set.fail_over().await;
+    let new = &set.servers()[set.fail_over().await];
     set.first_is_demoted().await;
     // The former primary knew it for 8 s more, and the new one would have forgotten it.
     tokio::time::sleep(SECOND * 3).await;

@@ -6,20 +6,20 @@ use crate::store::StoreErrorKind;
 
 const COUNTER: &str = "redisson_lock_token:{lock:a}";
 
-async fn exists(server: &Server, key: &str) -> bool {
-    server.command::<u64>(&["EXISTS", key]).await == 1
+async fn exists(server: &RedisServer, key: &str) -> bool {
+    server.ask::<u64>(&["EXISTS", key]).await == 1
 }
 
-async fn pttl(server: &Server, key: &str) -> i64 {
-    server.command(&["PTTL", key]).await
+async fn pttl(server: &RedisServer, key: &str) -> i64 {
+    server.ask(&["PTTL", key]).await
 }
 
-async fn server_micros(server: &Server) -> u64 {
-    let (seconds, micros): (u64, u64) = server.command(&["TIME"]).await;
+async fn server_micros(server: &RedisServer) -> u64 {
+    let (seconds, micros): (u64, u64) = server.ask(&["TIME"]).await;
     seconds * 1_000_000 + micros
 }
 
-fn keeping(server: &Server) -> RedisStore {
+fn keeping(server: &RedisServer) -> RedisStore {
     store_with(server, |options| options.token_retention = TokenRetention::Keep)
 }
 
@@ -27,18 +27,18 @@ const DAY: i64 = 24 * 60 * 60 * 1000;
 
 #[tokio::test]
 async fn counters_behind_the_clock_are_seeded_from_it() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     // Missing, then: value, its TTL before, whether it is without one afterwards.
     for (value, ttl) in
         [(None, None), (Some("7"), None), (Some("7"), Some("60000")), (Some("-5"), None), (Some("0"), None)]
     {
-        let _: () = server.command(&["DEL", COUNTER]).await;
+        let _: () = server.ask(&["DEL", COUNTER]).await;
         if let Some(value) = value {
-            let _: () = server.command(&["SET", COUNTER, value]).await;
+            let _: () = server.ask(&["SET", COUNTER, value]).await;
         }
         if let Some(ttl) = ttl {
-            let _: () = server.command(&["PEXPIRE", COUNTER, ttl]).await;
+            let _: () = server.ask(&["PEXPIRE", COUNTER, ttl]).await;
         }
         let before = server_micros(&server).await;
         let mine = [item("a")];
@@ -59,9 +59,9 @@ async fn counters_behind_the_clock_are_seeded_from_it() {
 
 #[tokio::test]
 async fn an_expired_counter_is_seeded_from_the_clock() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
-    let _: () = server.command(&["SET", COUNTER, "99", "PX", "1"]).await;
+    let _: () = server.ask(&["SET", COUNTER, "99", "PX", "1"]).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     let before = server_micros(&server).await;
     assert!(granted(&store, &[item("a")]).await.tokens[0].first > before);
@@ -69,7 +69,7 @@ async fn an_expired_counter_is_seeded_from_the_clock() {
 
 #[tokio::test]
 async fn counters_ahead_of_the_clock_are_counted_on_exactly() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let edge: u64 = 1 << 53;
     for (counter, tokens) in [
@@ -84,7 +84,7 @@ async fn counters_ahead_of_the_clock_are_counted_on_exactly() {
         (9_223_372_036_854_775_806, 1),
         (9_223_372_036_854_644_735, 131_072),
     ] {
-        let _: () = server.command(&["SET", COUNTER, &counter.to_string()]).await;
+        let _: () = server.ask(&["SET", COUNTER, &counter.to_string()]).await;
         let mine = [item("a")];
         let granted = granted_by(&store, request(&mine).tokens(tokens)).await;
         assert_eq!(granted.tokens[0].first, counter + 1, "{counter}");
@@ -101,20 +101,20 @@ async fn counters_ahead_of_the_clock_are_counted_on_exactly() {
 
 #[tokio::test]
 async fn a_counter_that_would_overflow_takes_nothing() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for (counter, tokens) in
         [("9223372036854775807", 1), ("9223372036854775800", 8), ("9223372036854775807", 131_072)]
     {
-        let _: () = server.command(&["SET", COUNTER, counter]).await;
+        let _: () = server.ask(&["SET", COUNTER, counter]).await;
         let error = store.acquire(Arc::new(request(&[item("a")]).tokens(tokens))).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
         assert!(error.to_string().contains("overflow") && error.to_string().contains(COUNTER), "{error}");
         assert!(!exists(&server, "lock:a").await);
-        assert_eq!(server.command::<String>(&["GET", COUNTER]).await, counter);
+        assert_eq!(server.ask::<String>(&["GET", COUNTER]).await, counter);
     }
     // Two keys, only one of them bad.
-    let _: () = server.command(&["SET", COUNTER, "9223372036854775807"]).await;
+    let _: () = server.ask(&["SET", COUNTER, "9223372036854775807"]).await;
     for items in [[item("a"), item("b")], [item("b"), item("a")]] {
         assert!(acquire(&store, &items).await.is_err());
         assert!(!exists(&server, "lock:a").await && !exists(&server, "lock:b").await);
@@ -123,7 +123,7 @@ async fn a_counter_that_would_overflow_takes_nothing() {
 
 #[tokio::test]
 async fn keep_retention_never_leaves_a_ttl() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = keeping(&server);
     let ahead = (server_micros(&server).await + 3_600_000_000).to_string();
     for (value, ttl) in [
@@ -133,12 +133,12 @@ async fn keep_retention_never_leaves_a_ttl() {
         (Some(ahead.as_str()), true),
         (Some(ahead.as_str()), false),
     ] {
-        let _: () = server.command(&["DEL", COUNTER]).await;
+        let _: () = server.ask(&["DEL", COUNTER]).await;
         if let Some(value) = value {
-            let _: () = server.command(&["SET", COUNTER, value]).await;
+            let _: () = server.ask(&["SET", COUNTER, value]).await;
         }
         if ttl {
-            let _: () = server.command(&["PEXPIRE", COUNTER, "60000"]).await;
+            let _: () = server.ask(&["PEXPIRE", COUNTER, "60000"]).await;
         }
         let mine = [item("a")];
         granted(&store, &mine).await;
@@ -149,7 +149,7 @@ async fn keep_retention_never_leaves_a_ttl() {
 
 #[tokio::test]
 async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let short =
         store_with(&server, |options| options.token_retention = TokenRetention::For(Duration::from_secs(40)));
     let mine = [item("a")];
@@ -157,7 +157,7 @@ async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
     release(&short, &mine).await.unwrap();
     // A day's TTL is not cut to 40 s, whether the counter is behind the clock or ahead of it.
     for value in ["7".to_owned(), (server_micros(&server).await + 3_600_000_000).to_string()] {
-        let _: () = server.command(&["SET", COUNTER, &value, "PX", "86400000"]).await;
+        let _: () = server.ask(&["SET", COUNTER, &value, "PX", "86400000"]).await;
         granted(&short, &mine).await;
         assert!(pttl(&server, COUNTER).await > DAY - 60_000);
         release(&short, &mine).await.unwrap();
@@ -166,7 +166,7 @@ async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
     let quick = store_with(&server, |options| {
         options.token_retention = TokenRetention::For(Duration::from_millis(900));
     });
-    let _: () = server.command(&["DEL", COUNTER]).await;
+    let _: () = server.ask(&["DEL", COUNTER]).await;
     let end = tokio::time::Instant::now() + Duration::from_secs(2);
     while tokio::time::Instant::now() < end {
         let request = AcquireRequest::new(mine.to_vec(), Duration::from_millis(200), TIMEOUT);
@@ -180,7 +180,7 @@ async fn a_counters_ttl_is_refreshed_before_it_matters_and_never_shortened() {
 
 #[tokio::test]
 async fn a_counter_lives_at_least_two_leases() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store =
         store_with(&server, |options| options.token_retention = TokenRetention::For(Duration::from_secs(1)));
     granted(&store, &[item("a")]).await;
@@ -189,12 +189,12 @@ async fn a_counter_lives_at_least_two_leases() {
 
 #[tokio::test]
 async fn a_counter_that_is_no_number_takes_nothing_and_stays() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for value in
         ["abc", "", "0x7f", "1e30", " 12", "12 ", "12.5", "nan", "inf", "-", "-0", "007", "+5", "1\n"]
     {
-        let _: () = server.command(&["SET", COUNTER, value, "PX", "60000"]).await;
+        let _: () = server.ask(&["SET", COUNTER, value, "PX", "60000"]).await;
         for items in [vec![item("a")], vec![item("b"), item("a")]] {
             let error = acquire(&store, &items).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{value:?} {error}");
@@ -202,16 +202,16 @@ async fn a_counter_that_is_no_number_takes_nothing_and_stays() {
             assert!(text.contains("LOCKTOKEN") && text.contains(COUNTER), "{text}");
         }
         assert_eq!(server.keys().await, [COUNTER], "{value:?}");
-        assert_eq!(server.command::<String>(&["GET", COUNTER]).await, value);
+        assert_eq!(server.ask::<String>(&["GET", COUNTER]).await, value);
         assert!(pttl(&server, COUNTER).await > 0);
     }
 }
 
 #[tokio::test]
 async fn other_peoples_types_are_left_alone() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
-    let _: () = server.command(&["RPUSH", COUNTER, "x"]).await;
+    let _: () = server.ask(&["RPUSH", COUNTER, "x"]).await;
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::ForeignData);
     assert!(error.to_string().contains("WRONGTYPE") && error.to_string().contains(COUNTER), "{error}");
@@ -225,8 +225,8 @@ async fn other_peoples_types_are_left_alone() {
         vec!["HSET", "lock:b", "name", "ann"],
         vec!["HSET", "lock:b", "8743c9c0-0795-4907-87fd-6c719a6b4586:1", "1"],
     ] {
-        let _: () = server.command(&["DEL", "lock:b"]).await;
-        let _: redis::Value = server.command(&make).await;
+        let _: () = server.ask(&["DEL", "lock:b"]).await;
+        let _: redis::Value = server.ask(&make).await;
         for error in [
             acquire(&store, &[item("b")]).await.unwrap_err(),
             acquire(&store, &[item("c"), item("b")]).await.unwrap_err(),
@@ -245,18 +245,18 @@ async fn other_peoples_types_are_left_alone() {
 
 #[tokio::test]
 async fn hashes_with_other_fields_are_never_waited_for() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let lock_like = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
     let many: Vec<String> = (0..600).map(|i| format!("f{i}")).collect();
     let mut hashes = vec![vec!["name"], vec![lock_like, "name"], vec!["mode", "x:y"]];
     hashes.push(many.iter().map(String::as_str).collect());
     for fields in &hashes {
-        let _: () = server.command(&["DEL", "lock:a"]).await;
+        let _: () = server.ask(&["DEL", "lock:a"]).await;
         for field in fields {
-            let _: () = server.command(&["HSET", "lock:a", field, "1"]).await;
+            let _: () = server.ask(&["HSET", "lock:a", field, "1"]).await;
         }
-        let _: () = server.command(&["PEXPIRE", "lock:a", "60000"]).await;
+        let _: () = server.ask(&["PEXPIRE", "lock:a", "60000"]).await;
         for error in [
             acquire(&store, &[item("a")]).await.unwrap_err(),
             store.force_release(key("a")).await.unwrap_err(),
@@ -265,16 +265,16 @@ async fn hashes_with_other_fields_are_never_waited_for() {
             assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
             assert!(error.to_string().contains("is not a lock"), "{error}");
         }
-        assert_eq!(server.command::<usize>(&["HLEN", "lock:a"]).await, fields.len());
+        assert_eq!(server.ask::<usize>(&["HLEN", "lock:a"]).await, fields.len());
     }
     // What Redisson writes is a lock.
-    let _: () = server.command(&["DEL", "lock:a"]).await;
+    let _: () = server.ask(&["DEL", "lock:a"]).await;
     for (field, value) in
         [("mode", "write"), (lock_like, "1"), ("8743c9c0-0795-4907-87fd-6c719a6b4586:1:write", "1")]
     {
-        let _: () = server.command(&["HSET", "lock:a", field, value]).await;
+        let _: () = server.ask(&["HSET", "lock:a", field, value]).await;
     }
-    let _: () = server.command(&["PEXPIRE", "lock:a", "60000"]).await;
+    let _: () = server.ask(&["PEXPIRE", "lock:a", "60000"]).await;
     busy(&store, &[item("a")]).await;
     assert!(store.status(key("a")).await.unwrap().is_locked());
     assert!(store.force_release(key("a")).await.unwrap());
@@ -282,14 +282,14 @@ async fn hashes_with_other_fields_are_never_waited_for() {
 
 #[tokio::test]
 async fn the_same_owner_again_is_the_same_hold() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
     let first = granted(&store, &mine).await;
-    let _: () = server.command(&["PEXPIRE", "lock:a", "300000"]).await;
+    let _: () = server.ask(&["PEXPIRE", "lock:a", "300000"]).await;
     let second = granted(&store, &mine).await;
     assert!(second.tokens[0].first > first.tokens[0].last, "new tokens");
-    let fields: Vec<String> = server.command(&["HGETALL", "lock:a"]).await;
+    let fields: Vec<String> = server.ask(&["HGETALL", "lock:a"]).await;
     assert_eq!(fields, [mine[0].owner.as_str(), "1"], "the count stays at 1");
     assert!(pttl(&server, "lock:a").await > 290_000, "not shortened");
     let longer = AcquireRequest::new(mine.to_vec(), Duration::from_secs(600), TIMEOUT);
@@ -301,9 +301,9 @@ async fn the_same_owner_again_is_the_same_hold() {
 
 #[tokio::test]
 async fn a_user_without_channel_rights_releases_all_the_same() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let _: () = server
-        .command(&[
+        .ask(&[
             "ACL",
             "SETUSER",
             "ann",
@@ -329,12 +329,12 @@ async fn a_user_without_channel_rights_releases_all_the_same() {
 
 #[tokio::test]
 async fn a_user_without_rights_is_denied() {
-    let server = Server::start();
-    let _: () = server.command(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~other:*", "&*", "+@all"]).await;
+    let server = RedisServer::start();
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~other:*", "&*", "+@all"]).await;
     let _: () =
-        server.command(&["ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "&*", "+@all", "-pexpire"]).await;
+        server.ask(&["ACL", "SETUSER", "bob", "on", ">hunter2", "~*", "&*", "+@all", "-pexpire"]).await;
     let _: () =
-        server.command(&["ACL", "SETUSER", "eve", "on", ">hunter2", "~*", "&*", "+@all", "-evalsha"]).await;
+        server.ask(&["ACL", "SETUSER", "eve", "on", ">hunter2", "~*", "&*", "+@all", "-evalsha"]).await;
     for user in ["ann", "bob", "eve"] {
         let store = RedisStore::new(&server.client_as(user, "hunter2"), options()).unwrap();
         let error = acquire(&store, &[item("a"), item("b")]).await.unwrap_err();
@@ -356,7 +356,7 @@ async fn a_user_without_rights_is_denied() {
 
 #[tokio::test]
 async fn a_server_that_wants_a_password_says_so() {
-    let server = Server::start_with(&["--requirepass", "hunter2"]);
+    let server = RedisServer::start_with(&["--requirepass", "hunter2"]);
     let store = store(&server);
     for error in [acquire(&store, &[item("a")]).await.unwrap_err(), store.check().await.unwrap_err()] {
         assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
@@ -369,13 +369,13 @@ async fn a_server_that_wants_a_password_says_so() {
 
 #[tokio::test]
 async fn full_memory_refuses_acquires_and_nothing_else() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let (a, b) = ([item("a")], [item("b")]);
     granted(&store, &a).await;
     granted(&store, &b).await;
-    let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let _: () = server.ask(&["SCRIPT", "FLUSH"]).await;
+    let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
 
     let error = acquire(&store, &[item("c")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
@@ -397,15 +397,15 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
         .await
         .unwrap();
     assert!(!exists(&server, "lock:b").await);
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
     granted(&store, &[item("c")]).await;
-    let _: () = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert!(store.force_release(key("c")).await.unwrap());
 }
 
 #[tokio::test]
 async fn very_long_and_very_short_leases_leave_a_ttl() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = keeping(&server);
     for lease in [Duration::MAX, Duration::from_secs(u64::MAX / 2), Duration::from_nanos(1)] {
         let mine = [item("a")];
@@ -417,22 +417,22 @@ async fn very_long_and_very_short_leases_leave_a_ttl() {
 
 #[tokio::test]
 async fn a_missing_script_is_sent_again_with_its_source() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for _ in 0..3 {
-        let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
+        let _: () = server.ask(&["SCRIPT", "FLUSH"]).await;
         let mine = [item("a")];
         granted(&store, &mine).await;
-        let _: () = server.command(&["SCRIPT", "FLUSH"]).await;
+        let _: () = server.ask(&["SCRIPT", "FLUSH"]).await;
         release(&store, &mine).await.unwrap();
     }
-    let stats: String = server.command(&["INFO", "commandstats"]).await;
+    let stats: String = server.ask(&["INFO", "commandstats"]).await;
     assert!(stats.contains("cmdstat_eval:") && !stats.contains("script|load"), "{stats}");
 }
 
 #[tokio::test]
 async fn a_misconfigured_server_is_refused_with_its_words() {
-    let server = Server::start_with(&["--min-replicas-to-write", "1"]);
+    let server = RedisServer::start_with(&["--min-replicas-to-write", "1"]);
     let store = store(&server);
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cluster::Cluster;
-use super::sentinel_rig::SentinelSet;
-use super::server::{Server, free_port};
+use lock_test_servers::RedisServer;
+
+use super::cluster::{Cluster, ClusterExt as _, Options, home, slot_of};
+use super::sentinel_rig::{SentinelsExt as _, sentinels};
+use super::server::ServerExt as _;
 use super::{
     LEASE, RedisStore, TIMEOUT, busy, granted, granted_by, item, item_of, release, release_request, request,
     store, store_with, until, waits,
@@ -22,13 +24,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 
 /// A primary with so many replicas that are in sync.
-async fn replicated(replicas: usize) -> (Server, Vec<Server>) {
-    let primary = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
+async fn replicated(replicas: usize) -> (RedisServer, Vec<RedisServer>) {
+    let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let port = primary.port().to_string();
     let replicas: Vec<_> =
-        (0..replicas).map(|_| Server::start_with(&["--replicaof", "127.0.0.1", &port])).collect();
+        (0..replicas).map(|_| RedisServer::start_with(&["--replicaof", "127.0.0.1", &port])).collect();
     until("the replicas are in sync", async || {
-        let info: String = primary.command(&["INFO", "replication"]).await;
+        let info: String = primary.ask(&["INFO", "replication"]).await;
         info.matches("state=online").count() == replicas.len()
     })
     .await;
@@ -46,16 +48,16 @@ async fn refusal(store: &RedisStore, request: AcquireRequest) -> StoreError {
 }
 
 /// So many calls wait for replicas.
-async fn blocked(server: &Server, calls: usize) {
+async fn blocked(server: &RedisServer, calls: usize) {
     until("calls wait for replicas", async || {
-        let info: String = server.command(&["INFO", "clients"]).await;
+        let info: String = server.ask(&["INFO", "clients"]).await;
         info.contains(&format!("blocked_clients:{calls}\r\n"))
     })
     .await;
 }
 
-async fn was_waited_for(server: &Server) -> bool {
-    server.command::<String>(&["INFO", "commandstats"]).await.contains("cmdstat_wait:")
+async fn was_waited_for(server: &RedisServer) -> bool {
+    server.ask::<String>(&["INFO", "commandstats"]).await.contains("cmdstat_wait:")
 }
 
 async fn withdraw(store: &RedisStore, request: &Arc<AcquireRequest>) {
@@ -74,11 +76,11 @@ async fn a_grant_that_was_confirmed_is_on_the_replicas() {
         let mine = [item_of(kind, &name)];
         granted_by(&store, synced(&mine, Replication::at_least(2, LONG))).await;
         for replica in &replicas {
-            assert!(replica.command::<bool>(&["EXISTS", &format!("lock:{name}")]).await, "{name}");
+            assert!(replica.ask::<bool>(&["EXISTS", &format!("lock:{name}")]).await, "{name}");
         }
         release(&store, &mine).await.unwrap();
         if round == 10 {
-            let _: () = primary.command(&["SCRIPT", "FLUSH"]).await;
+            let _: () = primary.ask(&["SCRIPT", "FLUSH"]).await;
         }
     }
     granted_by(&store, synced(&[item("x"), item("y")], Replication::at_least(1, LONG))).await;
@@ -87,9 +89,9 @@ async fn a_grant_that_was_confirmed_is_on_the_replicas() {
 
 #[tokio::test]
 async fn a_grant_that_is_not_confirmed_can_be_withdrawn() {
-    let (primary, replicas) = replicated(1).await;
+    let (primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
-    replicas[0].signal("STOP");
+    replicas[0].stop();
     let request = Arc::new(synced(&[item("a")], Replication::at_least(1, Duration::from_millis(100))));
     let error = store.acquire(Arc::clone(&request)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
@@ -99,15 +101,15 @@ async fn a_grant_that_is_not_confirmed_can_be_withdrawn() {
     withdraw(&store, &request).await;
     assert!(!primary.keys().await.contains(&"lock:a".to_owned()));
     assert_eq!(store.node().synced.idle(), 1, "its connection is good");
-    replicas[0].signal("CONT");
+    replicas[0].cont();
     granted_by(&store, synced(&[item("a")], Replication::at_least(1, LONG))).await;
 }
 
 #[tokio::test]
 async fn others_are_not_held_up_meanwhile() {
-    let (primary, replicas) = replicated(1).await;
+    let (primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
-    replicas[0].signal("STOP");
+    replicas[0].stop();
     let waiting = synced(&[item("a")], Replication::at_least(1, LONG));
     let waiting = tokio::spawn(store.acquire(Arc::new(waiting)));
     blocked(&primary, 1).await;
@@ -116,17 +118,17 @@ async fn others_are_not_held_up_meanwhile() {
     busy(&store, &[item("b")]).await;
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
     assert!(!waiting.is_finished());
-    replicas[0].signal("CONT");
+    replicas[0].cont();
     assert!(matches!(waiting.await.unwrap(), Ok(Acquired::Granted(_))));
 }
 
 #[tokio::test]
 async fn what_is_not_granted_is_not_waited_for() {
-    let (primary, replicas) = replicated(1).await;
+    let (primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
     granted(&store, &[item("held")]).await;
-    let _: () = primary.command(&["SET", "lock:foreign", "data"]).await;
-    replicas[0].signal("STOP");
+    let _: () = primary.ask(&["SET", "lock:foreign", "data"]).await;
+    replicas[0].stop();
     let policy = Replication::at_least(1, LONG);
     assert!(matches!(
         store.acquire(Arc::new(synced(&[item("held")], policy))).await.unwrap(),
@@ -138,7 +140,7 @@ async fn what_is_not_granted_is_not_waited_for() {
     let error = refusal(&store, synced(&[item("foreign")], policy)).await;
     assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
     assert!(!was_waited_for(&primary).await);
-    replicas[0].signal("CONT");
+    replicas[0].cont();
 
     let store = super::store(&replicas[0]);
     let error = refusal(&store, synced(&[item("a")], policy)).await;
@@ -148,11 +150,11 @@ async fn what_is_not_granted_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_majority_counts_replicas_that_are_down() {
-    let (primary, replicas) = replicated(2).await;
+    let (primary, mut replicas) = replicated(2).await;
     let of = |count| store_with(&primary, |options| options.replicas = count);
     let majority = Replication::majority(LONG);
     granted_by(&of(Some(3)), synced(&[item("a")], majority)).await;
-    replicas[1].signal("STOP");
+    replicas[1].stop();
     granted_by(&of(Some(1)), synced(&[item("b")], majority)).await;
     let majority = Replication::majority(Duration::from_millis(300));
     let error = refusal(&of(Some(3)), synced(&[item("c")], majority)).await;
@@ -166,11 +168,11 @@ async fn a_majority_counts_replicas_that_are_down() {
 
 #[tokio::test]
 async fn sentinels_say_how_many_replicas_there_are() {
-    let mut set = SentinelSet::start().await;
+    let mut set = sentinels();
     let store = set.store();
     granted_by(&store, synced(&[item("a")], Replication::majority(LONG))).await;
     assert_eq!(store.node().connector.dialer().known_replicas(), Some(2));
-    set.servers[2].kill();
+    set.servers_mut()[2].kill();
     let error =
         refusal(&store, synced(&[item("b")], Replication::majority(Duration::from_millis(300)))).await;
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
@@ -180,14 +182,14 @@ async fn sentinels_say_how_many_replicas_there_are() {
 
 #[tokio::test]
 async fn grants_wait_at_the_new_primary_after_a_failover() {
-    let set = SentinelSet::start().await;
+    let set = sentinels();
     let store = set.store();
     granted_by(&store, synced(&[item("a")], Replication::at_least(2, LONG))).await;
-    let new = set.fail_over().await;
+    let new = &set.servers()[set.fail_over().await];
     until("it is used", async || {
         let mine = [item("probe")];
         let there = match store.acquire(Arc::new(synced(&mine, Replication::at_least(1, SECOND)))).await {
-            Ok(_) => new.command::<bool>(&["EXISTS", "lock:probe"]).await,
+            Ok(_) => new.ask::<bool>(&["EXISTS", "lock:probe"]).await,
             Err(error) => {
                 assert!(error.is_transient(), "{error}");
                 false
@@ -202,9 +204,9 @@ async fn grants_wait_at_the_new_primary_after_a_failover() {
 
 #[tokio::test]
 async fn there_is_a_limit_to_the_connections() {
-    let (primary, replicas) = replicated(1).await;
+    let (primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
-    replicas[0].signal("STOP");
+    replicas[0].stop();
     let policy = Replication::at_least(1, LONG);
     let calls: Vec<_> = (0..10)
         .map(|number| tokio::spawn(store.acquire(Arc::new(synced(&[item(&format!("a{number}"))], policy)))))
@@ -218,7 +220,7 @@ async fn there_is_a_limit_to_the_connections() {
     assert!(late.latest().is_none(), "nothing was sent");
     blocked(&primary, 8).await;
     assert!(calls.iter().all(|call| !call.is_finished()));
-    replicas[0].signal("CONT");
+    replicas[0].cont();
     for call in calls {
         assert!(matches!(call.await.unwrap(), Ok(Acquired::Granted(_))));
     }
@@ -227,9 +229,9 @@ async fn there_is_a_limit_to_the_connections() {
 
 #[tokio::test]
 async fn a_connection_is_closed_when_its_call_is_dropped() {
-    let (primary, replicas) = replicated(1).await;
+    let (primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
-    replicas[0].signal("STOP");
+    replicas[0].stop();
     // A withdrawal waits for the end of its time.
     let mut request = request(&[item("a")]).replicated(Replication::at_least(1, LONG));
     request.timeout = TIMEOUT;
@@ -239,20 +241,18 @@ async fn a_connection_is_closed_when_its_call_is_dropped() {
     call.abort();
     assert!(call.await.is_err());
     assert_eq!(store.node().synced.idle(), 0);
-    until("it is closed", async || {
-        !primary.command::<String>(&["CLIENT", "LIST"]).await.contains("cmd=wait")
-    })
-    .await;
-    replicas[0].signal("CONT");
+    until("it is closed", async || !primary.ask::<String>(&["CLIENT", "LIST"]).await.contains("cmd=wait"))
+        .await;
+    replicas[0].cont();
     withdraw(&store, &request).await;
     granted_by(&store, synced(&[item("a")], Replication::at_least(1, LONG))).await;
 }
 
 #[tokio::test]
 async fn a_connection_that_breaks_while_replicas_are_waited_for_leaves_it_unanswered() {
-    let (primary, replicas) = replicated(1).await;
+    let (mut primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
-    replicas[0].signal("STOP");
+    replicas[0].stop();
     let request = synced(&[item("a")], Replication::at_least(1, LONG));
     let call = tokio::spawn(store.acquire(Arc::new(request)));
     blocked(&primary, 1).await;
@@ -264,10 +264,10 @@ async fn a_connection_that_breaks_while_replicas_are_waited_for_leaves_it_unansw
     // One that swallows everything, as long as the call has.
     let request = request_of(&store, TIMEOUT);
     blocked(&primary, 1).await;
-    primary.signal("STOP");
+    primary.stop();
     let error = request.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
-    primary.signal("CONT");
+    primary.cont();
 }
 
 fn request_of(
@@ -282,10 +282,10 @@ fn request_of(
 /// Replicas have no more time than the call.
 #[tokio::test]
 async fn the_wait_ends_with_the_call() {
-    let (primary, replicas) = replicated(1).await;
+    let (primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
     granted(&store, &[item("warm-up")]).await;
-    replicas[0].signal("STOP");
+    replicas[0].stop();
     let error = request_of(&store, SECOND).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
 }
@@ -294,7 +294,7 @@ async fn the_wait_ends_with_the_call() {
 async fn a_user_who_may_not_wait_is_told() {
     let (primary, _replicas) = replicated(1).await;
     let _: () = primary
-        .command(&["ACL", "SETUSER", "ann", "on", ">hunter2", "allkeys", "allchannels", "+@all", "-wait"])
+        .ask(&["ACL", "SETUSER", "ann", "on", ">hunter2", "allkeys", "allchannels", "+@all", "-wait"])
         .await;
     let store = RedisStore::new(&primary.client_as("ann", "hunter2"), super::options()).unwrap();
     let error = refusal(&store, synced(&[item("a")], Replication::at_least(1, LONG))).await;
@@ -330,33 +330,12 @@ async fn nobody_grants_it_for_those_who_want_it_confirmed() {
     waits(&store, &[item_of(Kind::Fair, "f")]).await;
 }
 
-/// A replica of the first server of a cluster.
-async fn replica_in(cluster: &Cluster) -> Server {
-    let bus = free_port().to_string();
-    let settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", "3000", "--cluster-port", &bus];
-    let replica = Server::start_with(&[&settings[..], &["--repl-diskless-sync-delay", "0"]].concat());
-    let first = &cluster.servers[0];
-    let id: String = first.command(&["CLUSTER", "MYID"]).await;
-    let port = replica.port().to_string();
-    let _: () = first.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
-    until("it may replicate", async || {
-        replica.try_command::<()>(&["CLUSTER", "REPLICATE", &id]).await.is_ok()
-    })
-    .await;
-    until("it replicates, and the first knows", async || {
-        first.command::<String>(&["INFO", "replication"]).await.contains("state=online")
-            && first.command::<String>(&["CLUSTER", "NODES"]).await.contains(&format!("slave {id}"))
-    })
-    .await;
-    replica
-}
-
 #[tokio::test]
 async fn in_a_cluster_each_server_has_replicas_of_its_own() {
-    let cluster = Cluster::start().await;
-    let replica = replica_in(&cluster).await;
-    let at = |home: usize, nth: usize| {
-        (0..).map(|n| format!("a{n}")).filter(|name| cluster.home(&format!("lock:{name}")) == home).nth(nth)
+    let mut cluster = Cluster::start_with(Options::default().replica_of(0));
+    let replica = &cluster.nodes()[3];
+    let at = |node: usize, nth: usize| {
+        (0..).map(|n| format!("a{n}")).filter(|name| home(&format!("lock:{name}")) == node).nth(nth)
     };
     let (with, without) = (|nth| item(&at(0, nth).unwrap()), |nth| item(&at(1, nth).unwrap()));
     let store = cluster.store();
@@ -381,28 +360,26 @@ async fn in_a_cluster_each_server_has_replicas_of_its_own() {
         assert!(!keys.contains(&format!("lock:{}", name.unwrap())), "{keys:?}");
     }
 
-    replica.signal("STOP");
+    cluster.nodes_mut()[3].stop();
     let error = refusal(&store, synced(&[with(5)], majority)).await;
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
     granted(&store, &[with(6)]).await;
-    replica.signal("CONT");
+    cluster.nodes_mut()[3].cont();
 }
 
 /// While its slot moves its counter may be at the other server, which no kind of grant waits for without end.
 #[tokio::test]
 async fn a_key_between_two_servers_is_granted_without_its_counter_and_confirmed() {
-    let cluster = Cluster::start().await;
-    let _replica = replica_in(&cluster).await;
-    let name =
-        (0..).map(|n| format!("a{n}")).find(|name| cluster.home(&format!("lock:{name}")) == 0).unwrap();
+    let cluster = Cluster::start_with(Options::default().replica_of(0));
+    let name = (0..).map(|n| format!("a{n}")).find(|name| home(&format!("lock:{name}")) == 0).unwrap();
     let store = cluster.store();
     let (mine, lock) = ([item(&name)], format!("lock:{name}"));
     granted(&store, &mine).await;
     release(&store, &mine).await.unwrap();
     // The lock is free, so it is at none, and its counter at the other one.
-    cluster.begin_move(&lock, 0, 1).await;
+    let moving = cluster.begin_move(slot_of(&lock), 1);
     let counter = cluster.keys().await.into_iter().find(|key| key.contains("token")).unwrap();
-    cluster.move_key(&counter, 0, 1).await;
+    cluster.move_key(moving, &counter).await;
     let mut request =
         request(&[item(&name)]).replicated(Replication::at_least(1, Duration::from_millis(100)));
     request.token_floor = 1;
@@ -413,14 +390,14 @@ async fn a_key_between_two_servers_is_granted_without_its_counter_and_confirmed(
 /// From the outside.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_had_only_when_it_is_replicated() {
-    let (primary, replicas) = replicated(1).await;
-    let locks = LockManager::connect(&format!("redis://127.0.0.1:{}", primary.port())).await.unwrap();
+    let (primary, mut replicas) = replicated(1).await;
+    let locks = LockManager::connect(&primary.url()).await.unwrap();
     let lock = || locks.mutex("a").replication(Replication::at_least(1, Duration::from_millis(200)));
     let guard = lock().acquire().await.unwrap();
     assert!(replicas[0].keys().await.contains(&"lock:a".to_owned()));
     guard.release().await.unwrap();
 
-    replicas[0].signal("STOP");
+    replicas[0].stop();
     let error = lock().wait(SECOND).acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error}");
     let free = async || !primary.keys().await.contains(&"lock:a".to_owned());
@@ -431,7 +408,7 @@ async fn a_lock_is_had_only_when_it_is_replicated() {
     // Within the wait.
     let waiting = tokio::spawn(lock().wait(LONG).acquire());
     blocked(&primary, 1).await;
-    replicas[0].signal("CONT");
+    replicas[0].cont();
     waiting.await.unwrap().unwrap().release().await.unwrap();
     until("it is free", &free).await;
 }

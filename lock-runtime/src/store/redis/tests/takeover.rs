@@ -17,13 +17,13 @@ fn takeover_with(
     Arc::new(ReleaseRequest { then: Some(then), own_watches, ..release_request(from) })
 }
 
-async fn holder(server: &Server, lock: &str) -> Vec<String> {
-    server.command(&["HKEYS", lock]).await
+async fn holder(server: &RedisServer, lock: &str) -> Vec<String> {
+    server.ask(&["HKEYS", lock]).await
 }
 
 #[tokio::test]
 async fn the_next_owner_takes_over_when_nobody_else_listens() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a"), item("b")];
     let first = granted(&store, &mine).await;
@@ -40,18 +40,18 @@ async fn the_next_owner_takes_over_when_nobody_else_listens() {
     }
     assert_eq!(holder(&server, "lock:a").await, [next[1].owner.as_str()]);
     assert_eq!(holder(&server, "lock:b").await, [next[0].owner.as_str()]);
-    let left: u64 = server.command(&["PTTL", "lock:a"]).await;
+    let left: u64 = server.ask(&["PTTL", "lock:a"]).await;
     assert!(left > 5_000);
     assert!(request.latest().is_some(), "stamped, so that it can be withdrawn");
 }
 
 #[tokio::test]
 async fn each_key_has_its_own_tokens_when_the_order_differs() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a"), item("b")];
     granted(&store, &mine).await;
-    let _: () = server.command(&["SET", "redisson_lock_token:{lock:a}", "9007199254740993"]).await;
+    let _: () = server.ask(&["SET", "redisson_lock_token:{lock:a}", "9007199254740993"]).await;
     let request = Arc::new(request(&[item("b"), item("a")]));
     let released = store.release(takeover(&mine, &request, ListenerPolicy::Respect)).await.unwrap();
     let then = released.then.unwrap();
@@ -61,7 +61,7 @@ async fn each_key_has_its_own_tokens_when_the_order_differs() {
 
 #[tokio::test]
 async fn listeners_of_others_stop_a_takeover_unless_they_are_ignored() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, other) = (store(&server), store(&server));
     let _own = store.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     let mine = [item("a")];
@@ -87,7 +87,7 @@ async fn listeners_of_others_stop_a_takeover_unless_they_are_ignored() {
 
 #[tokio::test]
 async fn listeners_of_the_same_process_stop_a_takeover_too() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
     let _own = store.watch(Arc::new(request(&mine))).await.unwrap();
@@ -103,7 +103,7 @@ async fn listeners_of_the_same_process_stop_a_takeover_too() {
 
 #[tokio::test]
 async fn whoever_does_not_hold_the_lock_takes_nothing_over() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let held = [item("a")];
     granted(&store, &held).await;
@@ -120,7 +120,7 @@ async fn whoever_does_not_hold_the_lock_takes_nothing_over() {
 
 #[tokio::test]
 async fn a_takeover_that_comes_too_late_still_releases() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
     granted(&store, &mine).await;
@@ -135,23 +135,23 @@ async fn a_takeover_that_comes_too_late_still_releases() {
 
 #[tokio::test]
 async fn a_takeover_that_fails_still_releases() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for value in ["abc", "9223372036854775807"] {
         let mine = [item("a")];
-        let _: () = server.command(&["DEL", "redisson_lock_token:{lock:a}"]).await;
+        let _: () = server.ask(&["DEL", "redisson_lock_token:{lock:a}"]).await;
         granted(&store, &mine).await;
-        let _: () = server.command(&["SET", "redisson_lock_token:{lock:a}", value]).await;
+        let _: () = server.ask(&["SET", "redisson_lock_token:{lock:a}", value]).await;
         let next = Arc::new(request(&[item("a")]));
         let released = store.release(takeover(&mine, &next, ListenerPolicy::Respect)).await.unwrap();
         assert_eq!((&*released.held, &released.then), ([true].as_slice(), &None), "{value}");
         assert!(holder(&server, "lock:a").await.is_empty());
     }
     let mine = [item("a")];
-    let _: () = server.command(&["DEL", "redisson_lock_token:{lock:a}"]).await;
+    let _: () = server.ask(&["DEL", "redisson_lock_token:{lock:a}"]).await;
     granted(&store, &mine).await;
-    let _: () = server.command(&["DEL", "redisson_lock_token:{lock:a}"]).await;
-    let _: () = server.command(&["RPUSH", "redisson_lock_token:{lock:a}", "x"]).await;
+    let _: () = server.ask(&["DEL", "redisson_lock_token:{lock:a}"]).await;
+    let _: () = server.ask(&["RPUSH", "redisson_lock_token:{lock:a}", "x"]).await;
     let next = Arc::new(request(&[item("a")]));
     let released = store.release(takeover(&mine, &next, ListenerPolicy::Respect)).await.unwrap();
     assert_eq!((&*released.held, &released.then), ([true].as_slice(), &None));
@@ -159,7 +159,7 @@ async fn a_takeover_that_fails_still_releases() {
 
 #[tokio::test]
 async fn waiters_elsewhere_are_told_of_a_takeover_too() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (store, other) = (store(&server), store(&server));
     let mut watch = other.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     let mine = [item("a")];

@@ -15,19 +15,19 @@ async fn notice(watch: &mut Watch) -> Notice {
 }
 
 /// How many subscribers the server counts.
-async fn subscribers(server: &Server, channel: &str) -> u64 {
-    let (_, count): (String, u64) = server.command(&["PUBSUB", "NUMSUB", channel]).await;
+async fn subscribers(server: &RedisServer, channel: &str) -> u64 {
+    let (_, count): (String, u64) = server.ask(&["PUBSUB", "NUMSUB", channel]).await;
     count
 }
 
-async fn connections(server: &Server, kind: &str) -> usize {
-    let list: String = server.command(&["CLIENT", "LIST", "TYPE", kind]).await;
+async fn connections(server: &RedisServer, kind: &str) -> usize {
+    let list: String = server.ask(&["CLIENT", "LIST", "TYPE", kind]).await;
     list.lines().count()
 }
 
 #[tokio::test]
 async fn a_release_is_heard() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let (holder, waiter) = (store(&server), store(&server));
     let mine = [item("a")];
     granted(&holder, &mine).await;
@@ -41,7 +41,7 @@ async fn a_release_is_heard() {
 
 #[tokio::test]
 async fn ones_own_subscription_is_no_listener_but_an_echo() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
     granted(&store, &mine).await;
@@ -70,7 +70,7 @@ async fn ones_own_subscription_is_no_listener_but_an_echo() {
 
 #[tokio::test]
 async fn all_channels_share_one_connection_and_each_is_subscribed_once() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut watches = Vec::new();
     for i in 0..50 {
@@ -80,7 +80,7 @@ async fn all_channels_share_one_connection_and_each_is_subscribed_once() {
     assert!(watches.iter().all(Watch::is_confirmed));
     assert_eq!(connections(&server, "pubsub").await, 1);
     assert_eq!(subscribers(&server, CHANNEL).await, 1);
-    let _: u64 = server.command(&["PUBLISH", CHANNEL, "0"]).await;
+    let _: u64 = server.ask(&["PUBLISH", CHANNEL, "0"]).await;
     for watch in &mut watches {
         assert_eq!(notice(watch).await, Notice::Retry);
     }
@@ -88,7 +88,7 @@ async fn all_channels_share_one_connection_and_each_is_subscribed_once() {
 
 #[tokio::test]
 async fn a_channel_is_left_after_its_linger_and_not_before() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let linger = Duration::from_millis(300);
     let store = store_with(&server, |options| options.subscription_linger = linger);
     let first = watch(&store, &[item("a")]).await;
@@ -110,14 +110,14 @@ async fn a_channel_is_left_after_its_linger_and_not_before() {
 
 #[tokio::test]
 async fn watches_that_come_while_a_channel_is_left_are_subscribed() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store_with(&server, |options| options.subscription_linger = Duration::ZERO);
     let other = watch(&store, &[item("other")]).await;
     for i in 0..300 {
         let mut watch = watch(&store, &[item("a")]).await;
         assert!(watch.is_confirmed(), "{i}");
         if i % 3 == 0 {
-            let _: u64 = server.command(&["PUBLISH", CHANNEL, "0"]).await;
+            let _: u64 = server.ask(&["PUBLISH", CHANNEL, "0"]).await;
             assert_eq!(notice(&mut watch).await, Notice::Retry, "{i}");
         }
         drop(watch);
@@ -131,7 +131,7 @@ async fn watches_that_come_while_a_channel_is_left_are_subscribed() {
 
 #[tokio::test]
 async fn a_lost_connection_is_told_and_repaired() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut watch = watch(&store, &[item("a"), item("b")]).await;
     for _ in 0..3 {
@@ -144,7 +144,7 @@ async fn a_lost_connection_is_told_and_repaired() {
         })
         .await;
         while watch.try_notice().is_some() {}
-        let _: u64 = server.command(&["PUBLISH", CHANNEL, "0"]).await;
+        let _: u64 = server.ask(&["PUBLISH", CHANNEL, "0"]).await;
         while notice(&mut watch).await != Notice::Retry {}
         while watch.try_notice().is_some() {}
     }
@@ -152,18 +152,18 @@ async fn a_lost_connection_is_told_and_repaired() {
 
 #[tokio::test]
 async fn watches_survive_a_restart_of_the_server() {
-    let mut server = Server::start();
+    let mut server = RedisServer::start();
     let store = store(&server);
     let mut watch = watch(&store, &[item("a")]).await;
     server.kill();
     assert_eq!(notice(&mut watch).await, Notice::Retry);
     let mut polling = super::watch::watch(&store, &[item("a")]).await;
     assert!(!polling.is_confirmed(), "no server, no subscription, no error");
-    server.start_again();
+    server.restart(Data::Lost);
     for watch in [&mut watch, &mut polling] {
         while notice(watch).await != Notice::Resubscribed {}
     }
-    let _: u64 = server.command(&["PUBLISH", CHANNEL, "0"]).await;
+    let _: u64 = server.ask(&["PUBLISH", CHANNEL, "0"]).await;
     for watch in [&mut watch, &mut polling] {
         while notice(watch).await != Notice::Retry {}
     }
@@ -171,7 +171,7 @@ async fn watches_survive_a_restart_of_the_server() {
 
 #[tokio::test]
 async fn a_half_open_subscription_is_noticed_by_ping() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let proxy = Proxy::start(&server).await;
     let mut options = options();
     options.ping_every = Duration::from_millis(100);
@@ -182,17 +182,17 @@ async fn a_half_open_subscription_is_noticed_by_ping() {
     proxy.swallow_next();
     assert_eq!(notice(&mut watch).await, Notice::Retry);
     while notice(&mut watch).await != Notice::Resubscribed {}
-    let _: u64 = server.command(&["PUBLISH", CHANNEL, "0"]).await;
+    let _: u64 = server.ask(&["PUBLISH", CHANNEL, "0"]).await;
     while notice(&mut watch).await != Notice::Retry {}
 }
 
 #[tokio::test]
 async fn a_full_queue_drops_retries_and_keeps_a_place_for_resubscribed() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     let mut watch = watch(&store, &[item("a")]).await;
     for _ in 0..100 {
-        let _: u64 = server.command(&["PUBLISH", CHANNEL, "0"]).await;
+        let _: u64 = server.ask(&["PUBLISH", CHANNEL, "0"]).await;
     }
     server.kill_clients("pubsub").await;
     until("it is subscribed again", async || subscribers(&server, CHANNEL).await == 1).await;
@@ -207,23 +207,23 @@ async fn a_full_queue_drops_retries_and_keeps_a_place_for_resubscribed() {
 
 #[tokio::test]
 async fn an_unsolicited_unsubscribe_is_repaired() {
-    let server = Server::start();
-    let _: () = server.command(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all"]).await;
+    let server = RedisServer::start();
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all"]).await;
     let store = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
     let mut watch = watch(&store, &[item("a")]).await;
     assert!(watch.is_confirmed());
     // The server cuts clients off whose channel rights are taken away; the rights come back a moment later.
-    let _: () = server.command(&["ACL", "SETUSER", "ann", "resetchannels", "&other"]).await;
-    let _: () = server.command(&["ACL", "SETUSER", "ann", "&*"]).await;
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "resetchannels", "&other"]).await;
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "&*"]).await;
     while notice(&mut watch).await != Notice::Resubscribed {}
 }
 
 #[tokio::test]
 async fn nothing_is_left_of_a_dropped_store() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let metrics = tokio::runtime::Handle::current().metrics();
     // The server side's own connection comes and goes.
-    let _: String = server.command(&["PING"]).await;
+    let _: String = server.ask(&["PING"]).await;
     let before = metrics.num_alive_tasks();
     let store = store(&server);
     granted(&store, &[item("a")]).await;
@@ -243,7 +243,7 @@ async fn nothing_is_left_of_a_dropped_store() {
 #[test]
 fn a_runtime_may_end_while_messages_come() {
     const CHANNELS: usize = 300;
-    let server = Server::start();
+    let server = RedisServer::start();
     for round in 0..40 {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -99,21 +99,21 @@ fn every_script_says_what_it_does() {
 
 #[tokio::test]
 async fn keys_and_fields_are_redissons() {
-    let server = Server::start();
+    let server = RedisServer::start();
     for (prefix, name, lock, counter) in [
         ("lock:", "order:42", "lock:order:42", "redisson_lock_token:{lock:order:42}"),
         ("", "order:42", "order:42", "redisson_lock_token:{order:42}"),
         ("", "{order}:42", "{order}:42", "redisson_lock_token:{order}:42"),
         ("{app}:", "x", "{app}:x", "redisson_lock_token:{app}:x"),
     ] {
-        let _: () = server.command(&["FLUSHALL"]).await;
+        let _: () = server.ask(&["FLUSHALL"]).await;
         let store = store_with(&server, |options| options.prefix = prefix.to_owned());
         let mine = [item(name)];
         granted(&store, &mine).await;
         let mut expected = [lock, counter];
         expected.sort_unstable();
         assert_eq!(server.keys().await, expected);
-        let fields: Vec<String> = server.command(&["HGETALL", lock]).await;
+        let fields: Vec<String> = server.ask(&["HGETALL", lock]).await;
         assert_eq!(fields, [mine[0].owner.as_str(), "1"]);
         release(&store, &mine).await.unwrap();
         assert_eq!(server.keys().await, [counter]);
@@ -121,15 +121,15 @@ async fn keys_and_fields_are_redissons() {
 }
 
 /// Lines of MONITOR while `work` runs.
-pub(super) async fn monitored(server: &Server, work: impl Future<Output = ()>) -> Vec<String> {
+pub(super) async fn monitored(server: &RedisServer, work: impl Future<Output = ()>) -> Vec<String> {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-    let mut stream = BufReader::new(tokio::net::TcpStream::connect(server.address()).await.unwrap());
+    let mut stream = BufReader::new(tokio::net::TcpStream::connect(server.addr()).await.unwrap());
     stream.write_all(b"MONITOR\r\n").await.unwrap();
     let mut line = String::new();
     stream.read_line(&mut line).await.unwrap();
     assert_eq!(line, "+OK\r\n");
     work.await;
-    let _: () = server.command(&["ECHO", "the-end"]).await;
+    let _: () = server.ask(&["ECHO", "the-end"]).await;
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -143,7 +143,7 @@ pub(super) async fn monitored(server: &Server, work: impl Future<Output = ()>) -
 
 #[tokio::test]
 async fn the_monitor_sees_redissons_effects() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     // Once unseen, so that the scripts are known and the connection is there.
     let warm = [item("warm")];
@@ -171,7 +171,7 @@ async fn the_monitor_sees_redissons_effects() {
 
 #[tokio::test]
 async fn a_waiter_of_redissons_gets_the_message() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store(&server);
     for how in 0..3 {
         // What a waiting RLock does: SUBSCRIBE on a connection of its own.
@@ -197,9 +197,9 @@ async fn a_waiter_of_redissons_gets_the_message() {
 pub(super) struct Subscription(tokio::io::BufReader<tokio::net::TcpStream>);
 
 impl Subscription {
-    pub(super) async fn start(server: &Server, channel: &str) -> Self {
+    pub(super) async fn start(server: &RedisServer, channel: &str) -> Self {
         use tokio::io::AsyncWriteExt;
-        let mut stream = tokio::net::TcpStream::connect(server.address()).await.unwrap();
+        let mut stream = tokio::net::TcpStream::connect(server.addr()).await.unwrap();
         stream.write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes()).await.unwrap();
         let mut subscription = Self(tokio::io::BufReader::new(stream));
         assert_eq!(subscription.lines(6).await[5], ":1");
@@ -238,7 +238,7 @@ const FENCED: &str = "
 
 #[tokio::test]
 async fn tokens_grow_across_alternations_with_java() {
-    let server = Server::start();
+    let server = RedisServer::start();
     let store = store_with(&server, |options| {
         options.prefix = String::new();
         options.token_retention = crate::config::TokenRetention::Keep;

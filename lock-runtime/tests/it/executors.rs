@@ -1,0 +1,207 @@
+//! Futures of this crate under other executors than tokio, and in runtimes that lack something.
+
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use crate::block_on::block_on;
+use lock_runtime::{AcquireError, ConnectError, LockError, LockManager, Loss, ReleaseError};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn manager() -> LockManager {
+    block_on(LockManager::builder().dedicated_thread().connect("memory:")).unwrap()
+}
+
+#[test]
+fn everything_works_under_another_executor() {
+    let locks = manager();
+    block_on(async {
+        let guard = locks.mutex("k").acquire().await.unwrap();
+        assert!(locks.status("k").await.unwrap().is_locked());
+        let error = locks.mutex("k").wait(SECOND / 20).acquire().await.unwrap_err();
+        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        guard.release().await.unwrap();
+        let token = locks.mutex("k").with(async |held| held.fencing_token()).await.unwrap();
+        let fixed = locks.mutex("k").lease(SECOND / 5).acquire().await.unwrap();
+        assert!(fixed.fencing_token() > token);
+        fixed.extend(SECOND / 4).await.unwrap();
+        assert!(locks.force_release("k").await.unwrap());
+        let error = fixed.release().await.unwrap_err();
+        assert!(matches!(error, ReleaseError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
+        locks.shutdown(SECOND).await.unwrap();
+    });
+}
+
+#[test]
+fn a_loss_is_noticed_under_another_executor() {
+    let locks = manager();
+    let started = Instant::now();
+    let body = async |_| std::future::pending::<()>().await;
+    let error = block_on(locks.mutex("k").lease(SECOND / 5).with(body)).unwrap_err();
+    assert!(matches!(error, LockError::Lost { why: Loss::LeaseOver, .. }), "{error:?}");
+    assert!(started.elapsed() >= SECOND / 10);
+}
+
+#[test]
+fn a_runtime_without_timers_is_refused() {
+    let bare = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let error = bare.block_on(LockManager::connect("memory:")).unwrap_err();
+    let ConnectError::Misconfigured { reason } = error else { panic!("{error:?}") };
+    assert!(reason.contains("enable_all"), "{reason}");
+}
+
+/// A caller on a runtime of its own, while the manager's is not driven by anybody.
+#[test]
+fn callers_have_timers_of_their_own() {
+    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = stuck.block_on(LockManager::connect("memory:")).unwrap();
+    let guard = stuck.block_on(locks.mutex("a").lease(SECOND / 5).acquire()).unwrap();
+    let healthy = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let limit = 60 * SECOND;
+    healthy.block_on(async {
+        tokio::time::timeout(limit, guard.lost()).await.expect("the loss was not noticed");
+        let waiter = locks.mutex("b").wait(SECOND / 5).acquire();
+        let waited = tokio::time::timeout(limit, waiter).await.expect("the wait did not end");
+        assert!(waited.is_err());
+    });
+}
+
+#[test]
+fn a_body_is_cancelled_while_the_managers_runtime_is_blocked() {
+    let builder = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let (blocked, healthy) = (builder().unwrap(), builder().unwrap());
+    let locks = blocked.block_on(LockManager::connect("memory:")).unwrap();
+    let (unblock, block) = std::sync::mpsc::channel::<()>();
+    let block = std::sync::Mutex::new(Some(block));
+    let body = async |_| {
+        let block = block.lock().unwrap().take().unwrap();
+        drop(blocked.spawn(async move { block.recv() }));
+        std::future::pending::<()>().await;
+    };
+    let call = locks.mutex("k").lease(SECOND / 5).with(body);
+    let limited = healthy.block_on(async { tokio::time::timeout(60 * SECOND, call).await });
+    drop(unblock);
+    let error = limited.expect("the body was not cancelled").unwrap_err();
+    assert!(matches!(error, LockError::Lost { why: Loss::LeaseOver, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_view_may_outlive_its_manager() {
+    let locks = LockManager::builder().dedicated_thread().connect("memory:").await.unwrap();
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let view = guard.view();
+    let watcher = tokio::spawn(async move { view.lost().await });
+    let plain_view = guard.view();
+    let plain_watcher = std::thread::spawn(move || block_on(plain_view.lost()));
+    tokio::time::sleep(SECOND / 20).await;
+    guard.release().await.unwrap();
+    drop(locks);
+    tokio::time::sleep(SECOND / 2).await;
+    assert!(!watcher.is_finished() && !plain_watcher.is_finished(), "lost after a release in good order");
+}
+
+/// The lost signal comes before the timers of the manager's runtime end.
+#[test]
+fn lost_resolves_when_the_managers_runtime_goes() {
+    for _ in 0..20 {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let locks = runtime.block_on(LockManager::connect("memory:")).unwrap();
+        let guard = runtime.block_on(locks.mutex("k").acquire()).unwrap();
+        let view = guard.view();
+        let watcher = std::thread::spawn(move || block_on(view.lost()));
+        let mut waiter = Box::pin(locks.mutex("k").wait(60 * SECOND).acquire());
+        let pending = waiter.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(pending.is_pending());
+        runtime.shutdown_timeout(SECOND);
+        watcher.join().unwrap();
+        let error = block_on(waiter).unwrap_err();
+        assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+        let error = block_on(guard.release()).unwrap_err();
+        assert!(matches!(error, ReleaseError::Lost { why: Loss::ShutDown, .. }), "{error:?}");
+    }
+}
+
+/// As `callers_have_timers_of_their_own`, with a call under way when the manager's runtime stops being driven.
+#[test]
+fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
+    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = std::sync::Arc::new(hanging::Hanging);
+    let builder = LockManager::builder().call_timeout(SECOND / 20);
+    let locks = stuck.block_on(builder.connect_store(store)).unwrap();
+    stuck.block_on(async {
+        let mut first = Box::pin(locks.mutex("k").wait(SECOND).acquire());
+        assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    });
+    let healthy = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    healthy.block_on(async {
+        // Ends by itself, or the test does not.
+        let waited = locks.mutex("k").wait(SECOND / 2).acquire().await;
+        assert!(matches!(waited, Err(AcquireError::Unavailable { .. })), "{waited:?}");
+    });
+}
+
+mod hanging {
+    use std::sync::Arc;
+
+    use lock_runtime::LockKey;
+    use lock_runtime::store::*;
+
+    #[derive(Debug)]
+    pub(crate) struct Hanging;
+
+    fn never<T: Send + 'static>() -> BoxFuture<T> {
+        Box::pin(std::future::pending())
+    }
+
+    impl LockStore for Hanging {
+        fn acquire(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+            never()
+        }
+        fn release(&self, _: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+            never()
+        }
+        fn keep(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+            never()
+        }
+        fn downgrade(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+            never()
+        }
+        fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+            never()
+        }
+        fn withdraw(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+            never()
+        }
+        fn watch(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+            never()
+        }
+        fn status(&self, _: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+            never()
+        }
+        fn force_release(&self, _: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+            never()
+        }
+        fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+}
+
+/// tokio drops a task's output under the task's number also where no runtime is.
+#[test]
+fn a_release_in_the_drop_of_a_tasks_output() {
+    struct Session(Option<lock_runtime::LockGuard>);
+    impl Drop for Session {
+        fn drop(&mut self) {
+            block_on(self.0.take().unwrap().release()).unwrap();
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let locks = runtime.block_on(LockManager::connect("memory:")).unwrap();
+    let session = runtime.spawn(async move { Session(Some(locks.mutex("k").acquire().await.unwrap())) });
+    while !session.is_finished() {
+        std::thread::yield_now();
+    }
+    drop(session);
+}

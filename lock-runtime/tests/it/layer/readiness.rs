@@ -1,0 +1,313 @@
+//! Readiness: what was polled ready is what is called, and what it has reserved is given back in time.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use lock_runtime::HeldLock;
+use lock_runtime::layer::{LockLayer, MissingKey, PartKey, StoreDown, header};
+use lock_runtime::store::StoreErrorKind;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tower::buffer::BufferLayer;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+
+use super::rig::{MS, SECOND, Scene, Sent, by_path, ok, poll_once, post, request, send};
+
+/// Panics when it is called without having said that it is ready, as a clone has not. Counts its clones.
+#[derive(Debug)]
+struct Strict {
+    ready: bool,
+    clones: Arc<AtomicUsize>,
+}
+
+impl Strict {
+    fn new() -> Self {
+        Self { ready: false, clones: Arc::default() }
+    }
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        self.clones.fetch_add(1, Ordering::SeqCst);
+        Self { ready: false, clones: Arc::clone(&self.clones) }
+    }
+}
+
+impl Service<Sent> for Strict {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Sent) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called without having been ready");
+        std::future::ready(Ok(ok()))
+    }
+}
+
+fn layer(scene: &Scene) -> LockLayer<PartKey> {
+    LockLayer::new(scene.locks.clone(), by_path())
+}
+
+/// Sends all of them through one service, which is asked whether it is ready before each.
+async fn send_all<S>(mut service: S, requests: impl IntoIterator<Item = Sent>) -> Vec<StatusCode>
+where
+    S: Service<Sent, Error = Infallible>,
+    S::Response: HasStatus,
+{
+    let mut statuses = Vec::new();
+    for request in requests {
+        let response = service.ready().await.unwrap().call(request).await.unwrap();
+        statuses.push(response.status_code());
+    }
+    statuses
+}
+
+trait HasStatus {
+    fn status_code(&self) -> StatusCode;
+}
+
+impl<B> HasStatus for Response<B> {
+    fn status_code(&self) -> StatusCode {
+        self.status()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_whether_it_is_ready_is_what_is_called() {
+    let scene = Scene::new();
+    let ok = [StatusCode::OK; 3];
+    let three = |method: Method| [(); 3].map(|()| request(method.clone(), "/k"));
+    assert_eq!(send_all(layer(&scene).layer(Strict::new()), three(Method::POST)).await, ok);
+    assert_eq!(send_all(layer(&scene).layer(Strict::new()), three(Method::GET)).await, ok);
+    assert_eq!(send_all(layer(&scene).detached().layer(Strict::new()), three(Method::POST)).await, ok);
+    let no_key = LockLayer::new(scene.locks.clone(), header("x-order")).missing_key(MissingKey::Skip);
+    assert_eq!(send_all(no_key.layer(Strict::new()), three(Method::POST)).await, ok);
+    let twice = layer(&scene).layer(layer(&scene).layer(Strict::new()));
+    assert_eq!(send_all(twice, three(Method::POST)).await, ok);
+
+    // A refused request is none that the inner service was called for: what was ready for it is gone all the same.
+    let guard = scene.rival().mutex("taken").acquire().await.unwrap();
+    let mixed = ["/k", "/taken", "/k", "/{}", "/", "/k"].map(|path| {
+        let mut request = post("/");
+        *request.uri_mut() = path.replace("{}", "%7B").parse().unwrap();
+        request
+    });
+    let statuses = send_all(layer(&scene).no_wait().layer(Strict::new()), mixed).await;
+    assert_eq!(statuses.map_codes(), [200, 409, 200, 400, 400, 200]);
+    guard.release().await.unwrap();
+
+    scene.store.fail(StoreErrorKind::Unreachable);
+    let passing = layer(&scene).no_wait().on_store_down(StoreDown::PassThrough);
+    assert_eq!(send_all(passing.layer(Strict::new()), three(Method::POST)).await, ok);
+}
+
+trait Codes {
+    fn map_codes(self) -> Vec<u16>;
+}
+
+impl Codes for Vec<StatusCode> {
+    fn map_codes(self) -> Vec<u16> {
+        self.into_iter().map(|status| status.as_u16()).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_request_that_is_locked_clones_the_service() {
+    let scene = Scene::new();
+    let clones = async |layer: LockLayer<PartKey>, requests: Vec<Sent>| {
+        let inner = Strict::new();
+        let clones = Arc::clone(&inner.clones);
+        let sent = requests.len();
+        assert_eq!(send_all(layer.layer(inner), requests).await, vec![StatusCode::OK; sent]);
+        clones.load(Ordering::SeqCst)
+    };
+    let ten = |method: Method| (0..10).map(|_| request(method.clone(), "/k")).collect();
+    assert_eq!(clones(layer(&scene), ten(Method::GET)).await, 0);
+    let no_key = LockLayer::new(scene.locks.clone(), header("x-order")).missing_key(MissingKey::Skip);
+    assert_eq!(clones(no_key, ten(Method::POST)).await, 0);
+    assert_eq!(clones(layer(&scene), ten(Method::POST)).await, 10);
+}
+
+/// The layer has nothing of its own to be asked for: it is as ready as what is inside, and fails with it.
+#[tokio::test(start_paused = true)]
+async fn readiness_is_that_of_the_inner_service() {
+    struct NotYet(usize);
+    impl Clone for NotYet {
+        fn clone(&self) -> Self {
+            Self(self.0)
+        }
+    }
+    impl Service<Sent> for NotYet {
+        type Response = Response<Full<Bytes>>;
+        type Error = &'static str;
+        type Future = std::future::Pending<Result<Self::Response, &'static str>>;
+
+        fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+            match self.0 {
+                0 => Poll::Ready(Err("broken")),
+                1 => Poll::Ready(Ok(())),
+                _ => {
+                    self.0 -= 1;
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }
+        }
+
+        fn call(&mut self, _: Sent) -> Self::Future {
+            std::future::pending()
+        }
+    }
+    let scene = Scene::new();
+    // The store is down and the key is taken: nothing of that matters yet.
+    scene.store.fail(StoreErrorKind::Unreachable);
+    let mut service = layer(&scene).layer(NotYet(3));
+    assert!(poll_once(service.ready()).is_pending());
+    service.ready().await.unwrap();
+    assert_eq!(layer(&scene).layer(NotYet(0)).ready().await.err(), Some("broken"));
+}
+
+/// Takes ten milliseconds.
+fn slow() -> impl Service<
+    Sent,
+    Response = Response<Full<Bytes>>,
+    Error = Infallible,
+    Future = impl Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send,
+> + Clone
++ Send {
+    service_fn(|_: Sent| async {
+        sleep(10 * MS).await;
+        Ok(ok())
+    })
+}
+
+/// Whether there is a permit, which is not kept.
+fn is_free<S: Service<Sent> + Clone>(service: &S) -> bool {
+    poll_once(service.clone().ready()).is_ready()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_request_gives_its_permit_back_at_once() {
+    let scene = Scene::new();
+    let _taken = scene.rival().mutex("k").acquire().await.unwrap();
+    let limited = || ConcurrencyLimitLayer::new(1).layer(slow());
+
+    // The answer is known in the call: the permit is free before the answer is sent, and while it is.
+    let mut service = layer(&scene).max_waiters(1).layer(limited());
+    // Has the same limit, and none of its permits.
+    let other = service.clone();
+    let refusal = service.ready().await.unwrap().call(post("/"));
+    assert!(is_free(&other));
+    assert_eq!(refusal.await.unwrap().status(), StatusCode::BAD_REQUEST);
+
+    // A request that waits for its lock has its permit.
+    let waiting = service.ready().await.unwrap().call(post("/k"));
+    assert!(!is_free(&other));
+    let mut waiting = Box::pin(waiting);
+    assert!(timeout(SECOND, waiting.as_mut()).await.is_err());
+    assert!(!is_free(&other));
+    // Its refusal is an answer, and the permit is back before that is sent or dropped.
+    assert_eq!(waiting.as_mut().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(is_free(&other));
+    drop(waiting);
+
+    // And so it is when the client leaves.
+    let leaving = service.ready().await.unwrap().call(post("/k"));
+    assert!(timeout(SECOND, leaving).await.is_err());
+    assert!(is_free(&other));
+    assert_eq!(service.ready().await.unwrap().call(post("/free")).await.unwrap().status(), StatusCode::OK);
+}
+
+/// Sends twenty requests for two keys at once; all of them are served.
+async fn all_are_served<S, B>(service: S)
+where
+    S: Service<Sent, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: std::fmt::Debug,
+    S::Future: Send,
+    B: Send + 'static,
+{
+    let mut clients = JoinSet::new();
+    for n in 0..20 {
+        clients.spawn(send(&service, post(["/a", "/b"][n % 2])));
+    }
+    while let Some(response) = clients.join_next().await {
+        let response = response.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.extensions().get::<HeldLock>().is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_and_buffers_inside_and_outside() {
+    let scene = Scene::new();
+    let lock = || layer(&scene);
+    for room in [1, 2, 5] {
+        let limit = || ConcurrencyLimitLayer::new(room);
+        let buffer = || BufferLayer::<Sent>::new(room);
+        all_are_served(ServiceBuilder::new().layer(limit()).layer(lock()).service(slow())).await;
+        all_are_served(ServiceBuilder::new().layer(lock()).layer(limit()).service(slow())).await;
+        all_are_served(ServiceBuilder::new().layer(buffer()).layer(lock()).service(slow())).await;
+        all_are_served(ServiceBuilder::new().layer(lock()).layer(buffer()).service(slow())).await;
+        let all =
+            ServiceBuilder::new().layer(buffer()).layer(limit()).layer(lock()).layer(buffer()).layer(limit());
+        all_are_served(all.service(slow())).await;
+        let detached = ServiceBuilder::new().layer(limit()).layer(lock().detached()).layer(buffer());
+        all_are_served(detached.service(slow())).await;
+        scene.is_settled(None).await;
+    }
+}
+
+/// A key that takes its time is looked for with what was ready, too.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_after_a_slow_look_for_the_key_gives_the_permit_back() {
+    #[derive(Clone, Copy, Debug)]
+    struct Slow;
+    impl lock_runtime::layer::AsyncKeyExtractor<Sent> for Slow {
+        type Future = std::pin::Pin<
+            Box<
+                dyn Future<
+                        Output = (
+                            Sent,
+                            Result<Option<lock_runtime::layer::RequestKeys>, lock_runtime::layer::Rejection>,
+                        ),
+                    > + Send,
+            >,
+        >;
+
+        fn extract(
+            &self,
+            request: Request<Full<Bytes>>,
+        ) -> lock_runtime::layer::Extraction<Sent, Self::Future> {
+            lock_runtime::layer::Extraction::Pending(Box::pin(async move {
+                sleep(SECOND).await;
+                let keys = match request.uri().path() {
+                    "/none" => Ok(None),
+                    path => lock_runtime::layer::RequestKeys::several([path.to_owned()]),
+                };
+                (request, keys)
+            }))
+        }
+    }
+    let scene = Scene::new();
+    let slow_key = || LockLayer::new(scene.locks.clone(), Slow);
+    let mut service = slow_key().layer(ConcurrencyLimitLayer::new(1).layer(slow()));
+    let other = service.clone();
+    let mut refused = Box::pin(service.ready().await.unwrap().call(post("/none")));
+    assert!(!is_free(&other), "its permit is kept for it");
+    assert_eq!(refused.as_mut().await.unwrap().status(), StatusCode::BAD_REQUEST);
+    assert!(is_free(&other));
+    let strict = [post("/none"), post("/k"), post("/k")];
+    let statuses = send_all(slow_key().layer(Strict::new()), strict).await;
+    assert_eq!(statuses.map_codes(), [400, 200, 200]);
+}

@@ -1,0 +1,372 @@
+//! Which requests are locked, with what, for how long, and beside whom.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use lock_runtime::layer::{
+    AsyncKeyExtractor, Extraction, KeyExtractor, LockLayer, MissingKey, Rejection, RequestKeys, header,
+};
+use lock_runtime::{HeldLock, InvalidKey, Kind, LockKey, LockManager};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tower::{Layer, Service, service_fn};
+
+use super::rig::{MS, SECOND, Scene, Sent, by_path, done, held_in, ok, post, request, send};
+
+/// Counts who is in the handler at the same time: by path, and of all paths together.
+#[derive(Clone, Debug, Default)]
+struct Overlap(Arc<Mutex<Counts>>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    now: BTreeMap<String, usize>,
+    most: BTreeMap<String, usize>,
+    most_of_all: usize,
+}
+
+impl Overlap {
+    async fn handle(self, request: Sent) -> Result<Response<Full<Bytes>>, Infallible> {
+        let path = request.uri().path().to_owned();
+        {
+            let counts = &mut *self.0.lock().unwrap();
+            *counts.now.entry(path.clone()).or_default() += 1;
+            let most = counts.most.entry(path.clone()).or_default();
+            *most = counts.now[&path].max(*most);
+            counts.most_of_all = counts.now.values().sum::<usize>().max(counts.most_of_all);
+        }
+        sleep(10 * MS).await;
+        *self.0.lock().unwrap().now.get_mut(&path).unwrap() -= 1;
+        Ok(ok())
+    }
+
+    fn service(
+        &self,
+    ) -> impl Service<Sent, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static {
+        let overlap = self.clone();
+        service_fn(move |request| overlap.clone().handle(request))
+    }
+
+    fn most(&self, path: &str) -> usize {
+        self.0.lock().unwrap().most[path]
+    }
+
+    fn most_of_all(&self) -> usize {
+        self.0.lock().unwrap().most_of_all
+    }
+}
+
+/// Sends them all at once; every one is answered with 200.
+async fn all_pass<K>(layer: &LockLayer<K>, overlap: &Overlap, requests: impl IntoIterator<Item = Sent>)
+where
+    K: KeyExtractor<Sent> + Send + Sync + 'static,
+{
+    let service = layer.layer(overlap.service());
+    let mut clients = JoinSet::new();
+    for request in requests {
+        clients.spawn(send(&service, request));
+    }
+    while let Some(response) = clients.join_next().await {
+        assert_eq!(response.unwrap().status(), StatusCode::OK);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_key_is_served_one_by_one_and_different_keys_side_by_side() {
+    let (scene, overlap) = (Scene::new(), Overlap::default());
+    let layer = LockLayer::new(scene.locks.clone(), by_path());
+    let started = Instant::now();
+    let requests = (0..30).map(|n| post(["/a", "/b", "/c"][n % 3]));
+    all_pass(&layer, &overlap, requests).await;
+    assert_eq!(["/a", "/b", "/c"].map(|path| overlap.most(path)), [1, 1, 1]);
+    assert_eq!(overlap.most_of_all(), 3);
+    assert!(started.elapsed() >= 100 * MS && started.elapsed() < 300 * MS, "{:?}", started.elapsed());
+    scene.is_settled(None).await;
+}
+
+/// Two services of one layer, and two layers of one manager, share their locks as two managers do.
+#[tokio::test(start_paused = true)]
+async fn services_of_all_layers_and_managers_exclude_each_other() {
+    let (scene, overlap) = (Scene::new(), Overlap::default());
+    let layers = [
+        LockLayer::new(scene.locks.clone(), by_path()),
+        LockLayer::new(scene.locks.clone(), by_path()).wait(60 * SECOND),
+        LockLayer::new(scene.rival(), by_path()).wait(60 * SECOND),
+    ];
+    let mut clients = JoinSet::new();
+    for n in 0..12 {
+        let service = layers[n % 3].layer(overlap.service());
+        clients.spawn(send(&service, post("/k")));
+    }
+    while let Some(response) = clients.join_next().await {
+        assert_eq!(response.unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(overlap.most("/k"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn methods_that_only_read_are_not_locked_unless_asked_for() {
+    let reading = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE];
+    let writing = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let scene = Scene::new();
+    let by_default = LockLayer::new(scene.locks.clone(), by_path());
+    let all = LockLayer::new(scene.locks.clone(), by_path()).skip_methods([]);
+    let but_put = LockLayer::new(scene.locks.clone(), by_path()).skip_methods([Method::PUT]);
+    let inner = service_fn(|request: Sent| async move {
+        let locked = request.extensions().get::<HeldLock>().is_some();
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(if locked { "locked" } else { "bare" })))
+    });
+    for method in reading.iter().chain(&writing) {
+        let locks =
+            [(&by_default, writing.contains(method)), (&all, true), (&but_put, *method != Method::PUT)];
+        for (layer, locked) in locks {
+            let response = send(&layer.layer(inner), request(method.clone(), "/k")).await;
+            assert_eq!(response.extensions().get::<HeldLock>().is_some(), locked, "{method}");
+            let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+            assert_eq!(body == "locked", locked, "{method}");
+        }
+    }
+    // A method that is skipped needs no key either.
+    let no_key = LockLayer::new(scene.locks.clone(), header("x-order"));
+    assert_eq!(send(&no_key.layer(inner), request(Method::GET, "/k")).await.status(), StatusCode::OK);
+    assert_eq!(send(&no_key.layer(inner), post("/k")).await.status(), StatusCode::BAD_REQUEST);
+}
+
+/// The keys under which a request runs; `None` when it runs without.
+async fn keys_of<K>(layer: LockLayer<K>, request: Sent) -> Result<Option<Vec<String>>, StatusCode>
+where
+    K: AsyncKeyExtractor<Sent>,
+{
+    let service = layer.layer(service_fn(|request: Sent| async move {
+        let held = request.extensions().get::<HeldLock>();
+        let keys = held.map(|held| held.tokens().iter().map(|(key, _)| key.as_str().to_owned()).collect());
+        let mut response = ok();
+        response.extensions_mut().insert::<Option<Vec<String>>>(keys);
+        Ok::<_, Infallible>(response)
+    }));
+    let response = send(&service, request).await;
+    match response.extensions().get::<Option<Vec<String>>>() {
+        Some(keys) => Ok(keys.clone()),
+        None => Err(response.status()),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_key_is_refused_let_through_or_has_a_fixed_one() {
+    let scene = Scene::new();
+    let layer = || LockLayer::new(scene.locks.clone(), header("x-order").prefix("order:"));
+    let with_key = || {
+        let mut request = post("/");
+        request.headers_mut().insert("x-order", "7".parse().unwrap());
+        request
+    };
+    let fixed = LockKey::new("orders").unwrap();
+    let policies = [
+        (MissingKey::Reject, Err(StatusCode::BAD_REQUEST)),
+        (MissingKey::Skip, Ok(None)),
+        (MissingKey::Fixed(fixed), Ok(Some(vec!["orders".to_owned()]))),
+    ];
+    for (policy, expected) in policies {
+        assert_eq!(keys_of(layer().missing_key(policy.clone()), post("/")).await, expected, "{policy:?}");
+        let keys = keys_of(layer().missing_key(policy.clone()), with_key()).await;
+        assert_eq!(keys, Ok(Some(vec!["order:7".to_owned()])), "{policy:?}");
+    }
+    // No keys are no key.
+    let none = LockLayer::new(scene.locks.clone(), |_: &Request<_>| Vec::<String>::new());
+    assert_eq!(keys_of(none, post("/")).await, Err(StatusCode::BAD_REQUEST));
+}
+
+#[tokio::test(start_paused = true)]
+async fn closures_may_return_all_that_can_be_a_key() {
+    async fn found<K: KeyExtractor<Sent>>(locks: &LockManager, keys: K) -> Vec<String> {
+        keys_of(LockLayer::new(locks.clone(), keys), post("/k")).await.unwrap().unwrap()
+    }
+    fn key(text: &str) -> LockKey {
+        LockKey::new(text).unwrap()
+    }
+    let scene = Scene::new();
+    let locks = &scene.locks;
+    let one = ["k"];
+    assert_eq!(found(locks, |_: &Request<_>| key("k")).await, one);
+    assert_eq!(found(locks, |_: &Request<_>| "k").await, one);
+    assert_eq!(found(locks, |r: &Request<_>| r.uri().path()[1..].to_owned()).await, one);
+    assert_eq!(found(locks, |_: &Request<_>| RequestKeys::one(key("k"))).await, one);
+    assert_eq!(found(locks, |_: &Request<_>| Some("k")).await, one);
+    assert_eq!(found(locks, |_: &Request<_>| LockKey::new("k")).await, one);
+    assert_eq!(found(locks, |_: &Request<_>| Ok::<_, Rejection>(Some(key("k")))).await, one);
+    assert_eq!(found(locks, |_: &Request<_>| Ok::<_, InvalidKey>("k".to_owned())).await, one);
+    let two = ["a", "b"];
+    assert_eq!(found(locks, |_: &Request<_>| vec![key("b"), key("a")]).await, two);
+    assert_eq!(
+        found(locks, |_: &Request<_>| vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]).await,
+        two
+    );
+    assert_eq!(found(locks, |_: &Request<_>| ["a", "b"]).await, two);
+    assert_eq!(found(locks, |_: &Request<_>| RequestKeys::several(["a", "b"])).await, two);
+    assert_eq!(found(locks, |_: &Request<_>| Some(vec!["a", "b"])).await, two);
+    scene.is_settled(None).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_keys_are_taken_all_or_none() {
+    let (scene, overlap) = (Scene::new(), Overlap::default());
+    let layer = LockLayer::new(scene.locks.clone(), |r: &Request<_>| {
+        r.uri().path()[1..].split('-').map(str::to_owned).collect::<Vec<_>>()
+    });
+    // Both want b: they wait for each other, in whatever order they name it. The third wants other ones.
+    let started = Instant::now();
+    let requests = ["/a-b", "/c-b", "/b-a", "/x-y"].into_iter().cycle().take(12).map(post);
+    all_pass(&layer, &overlap, requests).await;
+    assert_eq!(overlap.most_of_all(), 2, "one with b, and one without");
+    assert!(started.elapsed() >= 90 * MS);
+
+    let b = scene.locks.mutex("b").acquire().await.unwrap();
+    let service = layer.layer(overlap.service());
+    let waiting = tokio::spawn(send(&service, post("/a-b")));
+    sleep(SECOND).await;
+    assert!(!waiting.is_finished() && !scene.is_locked("a").await, "none is held while one is missing");
+    b.release().await.unwrap();
+    let held = held_in(waiting.await.unwrap().extensions());
+    assert_eq!(held.tokens().len(), 2);
+    scene.is_settled(Some(("a", held.tokens()[0].1))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_share_and_a_writer_is_alone() {
+    let (scene, overlap) = (Scene::new(), Overlap::default());
+    let constant = |_: &Request<_>| "k";
+    let layer = |kind| LockLayer::new(scene.locks.clone(), constant).kind(kind);
+    let reading = layer(Kind::Read).layer(overlap.service());
+    let writing = layer(Kind::Write).layer(overlap.service());
+    let mut clients = JoinSet::new();
+    for n in 0..12 {
+        let (service, path) = if n % 4 == 3 { (&writing, "/w") } else { (&reading, "/r") };
+        clients.spawn(send(service, post(path)));
+    }
+    while let Some(response) = clients.join_next().await {
+        assert_eq!(response.unwrap().status(), StatusCode::OK);
+    }
+    assert!(overlap.most("/r") >= 2, "{}", overlap.most("/r"));
+    assert_eq!(overlap.most("/w"), 1);
+    assert_eq!(overlap.most_of_all(), overlap.most("/r"), "a reader beside a writer");
+    scene.is_settled(None).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fair_layer_serves_in_the_order_of_arrival_across_processes() {
+    let scene = Scene::new();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let served = Arc::clone(&order);
+    let inner = service_fn(move |request: Sent| {
+        served.lock().unwrap().push(request.uri().query().unwrap().parse::<usize>().unwrap());
+        async {
+            sleep(10 * MS).await;
+            Ok::<_, Infallible>(ok())
+        }
+    });
+    let services = [scene.locks.clone(), scene.rival()]
+        .map(|locks| LockLayer::new(locks, by_path()).kind(Kind::Fair).wait_forever().layer(inner.clone()));
+    let mut clients = JoinSet::new();
+    for n in 0..8 {
+        clients.spawn(send(&services[n % 2], post(&format!("/k?{n}"))));
+        sleep(MS / 2).await;
+    }
+    while let Some(response) = clients.join_next().await {
+        assert_eq!(response.unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(*order.lock().unwrap(), (0..8).collect::<Vec<_>>());
+    scene.is_settled(None).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_as_long_as_the_layer_says() {
+    let scene = Scene::new();
+    let guard = scene.rival().mutex("k").acquire().await.unwrap();
+    let layer = || LockLayer::new(scene.locks.clone(), by_path());
+    let inner = service_fn(done);
+    let waits = [
+        (layer().no_wait(), StatusCode::CONFLICT, 0),
+        (layer().wait(Duration::ZERO), StatusCode::CONFLICT, 0),
+        (layer().wait(3 * SECOND), StatusCode::TOO_MANY_REQUESTS, 3),
+        (layer(), StatusCode::TOO_MANY_REQUESTS, 10),
+        // The last one counts.
+        (layer().wait_forever().wait(2 * SECOND), StatusCode::TOO_MANY_REQUESTS, 2),
+    ];
+    for (layer, status, seconds) in waits {
+        let started = Instant::now();
+        assert_eq!(send(&layer.layer(inner), post("/k")).await.status(), status);
+        let wait = seconds * SECOND;
+        assert!((wait..wait + SECOND).contains(&started.elapsed()), "{seconds}: {:?}", started.elapsed());
+    }
+    let waiting = tokio::spawn(send(&layer().wait_forever().layer(inner), post("/k")));
+    sleep(3600 * SECOND).await;
+    assert!(!waiting.is_finished());
+    guard.release().await.unwrap();
+    assert_eq!(waiting.await.unwrap().status(), StatusCode::OK);
+    scene.is_settled(None).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewed_lock_outlives_its_lease_and_a_fixed_one_does_not() {
+    let scene = Scene::new();
+    let inner = service_fn(|request: Sent| async move {
+        let held = held_in(request.extensions());
+        let left = held.remaining();
+        sleep(120 * SECOND).await;
+        let mut response = ok();
+        response.extensions_mut().insert(left);
+        Ok::<_, Infallible>(response)
+    });
+    let layer = || LockLayer::new(scene.locks.clone(), by_path());
+    let renewed = send(&layer().layer(inner), post("/k")).await;
+    assert_eq!(renewed.status(), StatusCode::OK);
+    let left = *renewed.extensions().get::<Duration>().unwrap();
+    assert!(left > 20 * SECOND && left <= 30 * SECOND, "{left:?}");
+    let started = Instant::now();
+    let fixed = send(&layer().lease(5 * SECOND).layer(inner), post("/k")).await;
+    assert_eq!(fixed.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!((4 * SECOND..6 * SECOND).contains(&started.elapsed()), "{:?}", started.elapsed());
+}
+
+/// A tenant's name that has to be looked up first.
+#[derive(Clone, Debug)]
+struct LookedUp;
+
+impl AsyncKeyExtractor<Sent> for LookedUp {
+    type Future =
+        std::pin::Pin<Box<dyn Future<Output = (Sent, Result<Option<RequestKeys>, Rejection>)> + Send>>;
+
+    fn extract(&self, request: Sent) -> Extraction<Sent, Self::Future> {
+        Extraction::Pending(Box::pin(async move {
+            sleep(50 * MS).await;
+            let keys = match request.uri().path() {
+                "/none" => Ok(None),
+                "/bad" => Err(Rejection::with_status(StatusCode::FORBIDDEN, "not yours")),
+                path => LockKey::new(path).map(|key| Some(key.into())).map_err(Rejection::from),
+            };
+            (request, keys)
+        }))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_may_take_its_time() {
+    let (scene, overlap) = (Scene::new(), Overlap::default());
+    let layer = || LockLayer::new(scene.locks.clone(), LookedUp);
+    assert_eq!(keys_of(layer(), post("/k")).await, Ok(Some(vec!["/k".to_owned()])));
+    assert_eq!(keys_of(layer(), post("/none")).await, Err(StatusCode::BAD_REQUEST));
+    assert_eq!(keys_of(layer().missing_key(MissingKey::Skip), post("/none")).await, Ok(None));
+    assert_eq!(keys_of(layer(), post("/bad")).await, Err(StatusCode::FORBIDDEN));
+    let service = layer().layer(overlap.service());
+    let (one, other) = tokio::join!(send(&service, post("/k")), send(&service, post("/k")));
+    assert!(one.status() == StatusCode::OK && other.status() == StatusCode::OK);
+    assert_eq!(overlap.most("/k"), 1);
+    scene.is_settled(None).await;
+}

@@ -1,0 +1,28 @@
+//! The public interface on the memory store, under paused time, and on stores that fail.
+//!
+//! They are one program, since linking takes longer than most of them. A test that sets what is one per process, such as
+//! an allocator or the default manager, is a program of its own beside this folder.
+#![allow(missing_docs)]
+
+mod at_once;
+mod bad_input;
+mod block_on;
+mod drops;
+mod drops_kinds;
+mod executors;
+mod gated;
+mod kinds_edges;
+mod kinds_memory;
+mod kinds_model;
+mod kinds_notices;
+mod layer;
+mod manager;
+mod mutex_edges;
+mod mutex_faults;
+mod mutex_memory;
+mod mutex_model;
+mod mutex_settings;
+mod mutex_unpolled;
+mod refusals;
+mod replication;
+mod stock_sweeper;

@@ -1,0 +1,123 @@
+//! Durations at the ends of their range, and what is refused. Paused time.
+
+use std::time::Duration;
+
+use lock_runtime::{
+    AcquireError, ConnectError, ExtendError, LockError, LockManager, LockManagerBuilder, TokenRetention,
+};
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MAX: Duration = Duration::MAX;
+
+async fn connect(builder: LockManagerBuilder) -> LockManager {
+    builder.connect("memory:").await.unwrap()
+}
+
+fn reason(error: AcquireError) -> String {
+    let AcquireError::Misconfigured { reason } = error else { panic!("{error:?}") };
+    reason.to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_times_are_long_times() {
+    let locks = LockManager::builder()
+        .default_wait(MAX)
+        .call_timeout(MAX)
+        .connect_timeout(MAX)
+        .fallback_poll(MAX)
+        .subscription_linger(MAX)
+        .cohort_window(MAX)
+        .connect("memory:endless")
+        .await
+        .unwrap();
+    let rival = LockManager::builder().lease(SECOND / 10).connect("memory:endless").await.unwrap();
+    let held = rival.mutex("k").acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.mutex("k").max_hold(MAX).acquire().await }
+    });
+    // Many renewals of the rival's, each with an answer "busy".
+    sleep(60 * SECOND).await;
+    assert!(!waiter.is_finished());
+    held.release().await.unwrap();
+    let guard = waiter.await.unwrap().unwrap();
+    assert!(!guard.is_lost());
+    drop(guard);
+    locks.shutdown(MAX).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_leases_are_refused() {
+    let keep = LockManager::builder().token_retention(TokenRetention::Keep);
+    for builder in [LockManager::builder().lease(MAX), keep.clone().lease(MAX)] {
+        let error = builder.connect("memory:").await.unwrap_err();
+        assert!(matches!(error, ConnectError::Misconfigured { .. }), "{error:?}");
+    }
+    for locks in [connect(LockManager::builder()).await, connect(keep).await] {
+        for request in [locks.mutex("k").lease(MAX), locks.mutex("k").min_hold(MAX)] {
+            reason(request.acquire().await.unwrap_err());
+        }
+        let guard = locks.mutex("k").lease(SECOND).acquire().await.unwrap();
+        let error = guard.extend(MAX).await.unwrap_err();
+        assert!(matches!(error, ExtendError::Misconfigured { .. }), "{error:?}");
+    }
+    let locks = connect(LockManager::builder()).await;
+    let error = locks.mutex("k").min_hold(24 * 3600 * SECOND).acquire().await.unwrap_err();
+    assert!(reason(error).contains("min_hold"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_wait_of_zero_is_one_attempt() {
+    let locks = connect(LockManager::builder().default_wait(Duration::ZERO)).await;
+    let _held = locks.mutex("k").acquire().await.unwrap();
+    let error = locks.mutex("k").acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_makes_no_name_is_refused_at_once() {
+    for prefix in ["a{", "}", "line\n"] {
+        let error = LockManager::builder().prefix(prefix).connect("memory:").await.unwrap_err();
+        let ConnectError::Misconfigured { reason } = error else { panic!("{error:?}") };
+        assert!(reason.contains("prefix"), "{reason}");
+    }
+    for prefix in ["", "shop:", "{tenant}:"] {
+        assert!(LockManager::builder().prefix(prefix).connect("memory:").await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_none_is_not_repeated() {
+    for url in ["secret@127.0.0.1:6379", "redis:secret@127.0.0.1", "secret"] {
+        let error = LockManager::connect(url).await.unwrap_err();
+        let ConnectError::Misconfigured { reason } = error else { panic!("{error:?}") };
+        assert!(reason.contains("redis://") && !reason.contains("secret"), "{reason}");
+    }
+    let error = LockManager::connect("redis:127.0.0.1:6379").await.unwrap_err();
+    assert!(error.to_string().contains("`//` is missing"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_never_started_is_retryable() {
+    let locks = connect(LockManager::builder()).await;
+    let guard = locks.mutex("k").lease(SECOND).acquire().await.unwrap();
+    let never_started = LockError::from(locks.mutex("k").no_wait().acquire().await.unwrap_err());
+    assert!(never_started.is_retryable() && !never_started.body_started());
+    let cause = lock_runtime::store::StoreError::new(
+        lock_runtime::store::StoreErrorKind::Unreachable,
+        "no connection",
+    );
+    let cause = std::sync::Arc::new(cause);
+    let key = guard.key().clone();
+    let unconfirmed = [
+        LockError::from(lock_runtime::ReleaseError::Unavailable { key: key.clone(), cause: cause.clone() }),
+        LockError::from(ExtendError::Unavailable { key, cause }),
+    ];
+    for error in unconfirmed {
+        assert!(!error.is_retryable() && error.body_started(), "{error}");
+    }
+    sleep(2 * SECOND).await;
+    let lost = LockError::from(guard.release().await.unwrap_err());
+    assert!(!lost.is_retryable() && lost.body_started(), "{lost}");
+}

@@ -1,0 +1,39 @@
+//! What a user sees of locks in metrics.
+#![cfg(feature = "metrics")]
+
+use crate::some_locks::some_locks;
+
+#[test]
+fn metrics_count_outcomes_by_the_users_name_and_never_by_key() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(some_locks());
+    });
+    let seen = snapshotter.snapshot().into_vec();
+    let text = format!("{seen:?}");
+    assert!(!text.contains("order:17"), "{text}");
+    let count = |name: &str, outcome: Option<&str>| -> f64 {
+        seen.iter()
+            .filter(|(key, ..)| key.key().name() == name)
+            .filter(|(key, ..)| outcome.is_none_or(|o| key.key().labels().any(|label| label.value() == o)))
+            .map(|(.., value)| match value {
+                DebugValue::Counter(n) => *n as f64,
+                DebugValue::Gauge(n) => n.0,
+                DebugValue::Histogram(values) => values.len() as f64,
+            })
+            .sum()
+    };
+    assert_eq!(count("lock_acquire_seconds", Some("granted")), 2.0, "{text}");
+    assert_eq!(count("lock_acquire_seconds", Some("handed_on")), 1.0, "{text}");
+    assert_eq!(count("lock_acquire_seconds", Some("timed_out")), 1.0, "{text}");
+    assert_eq!(count("lock_acquire_seconds", Some("orders")), 4.0, "{text}");
+    assert_eq!(count("lock_hold_seconds", Some("orders")), 3.0, "{text}");
+    assert_eq!(count("lock_handoffs_total", None), 1.0, "{text}");
+    assert_eq!(count("lock_lost_total", None), 1.0, "{text}");
+    assert_eq!(count("lock_waiters", None), 0.0, "{text}");
+}

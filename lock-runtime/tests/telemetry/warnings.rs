@@ -1,0 +1,52 @@
+//! What a user is warned of. One test in its process: the interest of call sites is cached per process.
+#![cfg(feature = "redis")]
+
+use std::time::Duration;
+
+use crate::captured::captured;
+use lock_runtime::LockManager;
+use lock_runtime::testing::memory_manager;
+use tracing_subscriber::filter::LevelFilter;
+
+/// The store does not answer: said once, however often it is asked.
+async fn a_store_that_is_down() {
+    // Nobody listens at port 1.
+    let locks = LockManager::connect_lazy("redis://127.0.0.1:1").unwrap();
+    for _ in 0..3 {
+        let waiter = locks.mutex("down").wait(Duration::from_millis(200)).acquire();
+        assert!(waiter.await.is_err());
+    }
+}
+
+/// The future of `block_on` has no task number, and is warned all the same.
+async fn a_task_that_waits_for_itself() {
+    let locks = memory_manager();
+    let _guard = locks.mutex("own").acquire().await.unwrap();
+    assert!(locks.mutex("own").wait(Duration::from_millis(10)).acquire().await.is_err());
+}
+
+/// Says why.
+async fn a_lost_lock() {
+    let locks = memory_manager();
+    let guard = locks.mutex("lost").acquire().await.unwrap();
+    assert!(locks.force_release("lost").await.unwrap());
+    assert!(guard.is_lost());
+}
+
+#[test]
+fn each_trouble_is_told_once_with_its_cause() {
+    let text = captured(LevelFilter::WARN, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            a_store_that_is_down().await;
+            a_task_that_waits_for_itself().await;
+            a_lost_lock().await;
+        });
+    });
+    let lines = |what: &str| text.lines().filter(|line| line.contains(what)).collect::<Vec<_>>();
+    let down = lines("the lock store fails");
+    assert!(down.len() == 1 && down[0].contains("127.0.0.1:1"), "{text}");
+    assert_eq!(lines("guard.reenter()").len(), 1, "{text}");
+    let lost = lines("lock lost");
+    assert!(lost.len() == 1 && lost[0].contains("key=lost") && lost[0].contains("is gone"), "{text}");
+}

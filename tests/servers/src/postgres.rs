@@ -1,0 +1,235 @@
+//! [`PostgresServer`]: a real PostgreSQL for one test, made of the programs that this machine has.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::ServerClock;
+use crate::process::Process;
+use crate::redis::free_port;
+
+/// A busy machine makes and starts one in this time.
+const READY: Duration = Duration::from_secs(60);
+
+/// The folder of PostgreSQL's own programs: that of `pg_config`, the newest that Debian's packages have, or one on the `PATH`.
+#[must_use]
+pub fn programs() -> Option<PathBuf> {
+    let has_both = |folder: &PathBuf| ["initdb", "postgres"].iter().all(|name| folder.join(name).is_file());
+    let said = Command::new("pg_config").arg("--bindir").stdin(Stdio::null()).output();
+    let said = said.ok().map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    let mut packaged: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin")))
+        })
+        .collect();
+    packaged.sort();
+    let packaged = packaged.into_iter().rev().map(|(_, folder)| folder);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path: Vec<_> = std::env::split_paths(&path).collect();
+    said.into_iter().chain(packaged).chain(on_path).find(has_both)
+}
+
+/// Whom it runs as, when we are root, as whom it refuses to run.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    uid: u32,
+    gid: u32,
+}
+
+impl User {
+    fn find() -> io::Result<Option<Self>> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let users = std::fs::read_to_string("/etc/passwd")?;
+        let find = |name: &str| {
+            let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+            let mut numbers = line.split(':').skip(2).map(str::parse);
+            Some(Self { uid: numbers.next()?.ok()?, gid: numbers.next()?.ok()? })
+        };
+        let user = find("postgres").or_else(|| find("nobody"));
+        user.map(Some).ok_or_else(|| io::Error::other("neither a user `postgres` nor `nobody`"))
+    }
+}
+
+/// A PostgreSQL server on a free loopback port with a folder of its own, in which everybody is let in. Ended and cleaned up on
+/// drop.
+#[derive(Debug)]
+pub struct PostgresServer {
+    // Fields are dropped in order: the process ends before its folder goes.
+    process: Process,
+    dir: TempDir,
+    port: u16,
+    setup: Setup,
+}
+
+/// How it is launched, for the first time and again.
+#[derive(Debug)]
+struct Setup {
+    programs: PathBuf,
+    user: Option<User>,
+    /// What it takes for the time of day.
+    clock: Option<ServerClock>,
+}
+
+impl PostgresServer {
+    /// Makes a database and starts the server.
+    ///
+    /// # Panics
+    ///
+    /// When that does not work; the text says what is missing.
+    #[track_caller]
+    #[must_use]
+    pub fn start() -> Self {
+        match Self::try_start(None) {
+            Ok(server) => server,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same with a wall clock that can be set while it runs.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[track_caller]
+    #[must_use]
+    pub fn start_with_clock(clock: &ServerClock) -> Self {
+        match Self::try_start(Some(clock.clone())) {
+            Ok(server) => server,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn try_start(clock: Option<ServerClock>) -> io::Result<Self> {
+        let programs =
+            programs().ok_or_else(|| io::Error::other("PostgreSQL's `initdb` and `postgres` are missing"))?;
+        let user = User::find()?;
+        if let Some(clock) = &clock {
+            clock.share()?;
+        }
+        let dir = tempfile::Builder::new().prefix("lock-postgres-").tempdir()?;
+        if let Some(User { uid, gid }) = user {
+            chown(dir.path(), Some(uid), Some(gid))?;
+        }
+        let mut initdb = command(&programs.join("initdb"), user);
+        initdb.arg("-D").arg(dir.path().join("data"));
+        initdb.args(["-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+        let made = initdb.current_dir(dir.path()).output()?;
+        if !made.status.success() {
+            return Err(io::Error::other(format!("initdb: {}", String::from_utf8_lossy(&made.stderr))));
+        }
+        let setup = Setup { programs, user, clock };
+        let deadline = Instant::now() + READY;
+        loop {
+            let port = free_port()?;
+            match setup.launch(dir.path(), port) {
+                Ok(process) => return Ok(Self { process, dir, port, setup }),
+                // Another one has taken the port meanwhile.
+                Err(_) if Instant::now() < deadline => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// `postgres://test@127.0.0.1:<port>/postgres`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://test@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// SIGKILL, as in a crash: its other processes end by themselves.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again on the same port, after a [kill](Self::kill) or instead of one.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.process.kill();
+        let deadline = Instant::now() + READY;
+        loop {
+            match self.setup.launch(self.dir.path(), self.port) {
+                Ok(process) => {
+                    self.process = process;
+                    return;
+                }
+                // What is left of the old one has its memory still.
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        // In order, so that nobody writes to the folder any more when it goes.
+        self.process.interrupt();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.process.ended().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn command(program: &Path, user: Option<User>) -> Command {
+    let mut command = Command::new(program);
+    // Settings of whoever runs the tests are none of its business.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
+        command.env_remove(name);
+    }
+    if let Some(User { uid, gid }) = user {
+        command.uid(uid).gid(gid);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+impl Setup {
+    /// Starts the server and waits until it lets others in.
+    fn launch(&self, dir: &Path, port: u16) -> io::Result<Process> {
+        let log = dir.join("log");
+        let file = std::fs::File::create(&log)?;
+        let mut postgres = command(&self.programs.join("postgres"), self.user);
+        postgres.arg("-D").arg(dir.join("data")).arg("-p").arg(port.to_string()).current_dir(dir);
+        for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories=", "log_min_messages=info"] {
+            postgres.args(["-c", setting]);
+        }
+        if let Some(clock) = &self.clock {
+            clock.apply(&mut postgres);
+        }
+        postgres.stdout(file.try_clone()?).stderr(file);
+        let mut process = Process::spawn(&mut postgres, Some(dir))?;
+        let deadline = Instant::now() + READY;
+        loop {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            if said.contains("ready to accept connections") {
+                return Ok(process);
+            }
+            if process.ended().is_some() || Instant::now() >= deadline {
+                return Err(io::Error::other(format!("postgres does not start: {said}")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

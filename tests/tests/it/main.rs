@@ -1,0 +1,61 @@
+//! The integration tests: real servers, rival processes, the attribute.
+//!
+//! They are one program, since linking takes longer than most of them. A test that sets what is one per process, such as
+//! an allocator, is a program of its own beside this folder.
+
+mod bad_input;
+mod chaos;
+mod clock_shim;
+mod counting_faults;
+mod docs_name_tests;
+mod fair_dead;
+mod fair_order;
+mod fuzz_seeds;
+mod latch;
+mod layer_grpc;
+mod layer_http;
+mod macro_behaviour;
+mod macro_bodies;
+mod macro_clippy;
+mod macro_hygiene;
+mod macro_kinds;
+mod macro_size;
+mod multi_locks;
+mod multi_nesting;
+mod mutex_leases;
+mod mutex_ownership;
+mod mutex_redisson;
+mod mutex_renewals;
+mod mutex_traffic;
+mod mutex_waiting;
+mod mutex_wake_ups;
+mod mutex_zeros;
+mod parity_kinds;
+mod parity_leavers;
+mod parity_nesting;
+mod parity_processes;
+mod parity_renewals;
+mod redis_events;
+mod redis_faults;
+mod redis_kinds_faults;
+mod redis_listeners;
+mod redis_processes;
+mod redis_proxy;
+mod redis_soak;
+mod redis_stress;
+mod redis_stress_kinds;
+mod rw_leases;
+mod rw_sharing;
+mod segmented_lock;
+mod semaphore;
+mod simulation;
+mod stock_faults;
+mod stock_groups;
+mod stock_locked;
+mod stock_model;
+mod stock_replication;
+mod stock_sales;
+mod stock_spread;
+mod stock_sql;
+mod topologies;
+mod watchdog_processes;

@@ -1,0 +1,73 @@
+//! `cargo xtask deep`: models and simulation, for longer than CI has.
+
+use std::process::{Command, ExitCode};
+
+use crate::runner::{self, Output};
+use crate::test::Outcome;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Of each kind of simulated faults.
+    pub(crate) seeds: u64,
+    /// What proptest takes for 256: a model that plays 512 in CI plays twice as many.
+    pub(crate) cases: u32,
+    /// The only seed that is simulated, and what the models' random operations follow from.
+    pub(crate) seed: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { seeds: 5000, cases: 25_600, seed: None }
+    }
+}
+
+/// The commands, in release: the first one has the simulation.
+fn commands(options: Options) -> [Command; 2] {
+    [
+        ("lock-tests", &["--test", "it", "--", "--show-output", "simulation::", "stock_model::"][..]),
+        ("lock-runtime", &["--lib", "--test", "it", "--", "model"][..]),
+    ]
+    .map(|(package, args)| {
+        let mut cargo = crate::cargo();
+        cargo.args(["test", "--release", "--all-features", "--no-fail-fast", "--package", package]);
+        cargo.args(args).env("PROPTEST_CASES", options.cases.to_string());
+        match options.seed {
+            Some(seed) => {
+                cargo.env("LOCK_SIM_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string())
+            }
+            None => cargo.env("LOCK_SIM_SEEDS", options.seeds.to_string()),
+        };
+        cargo
+    })
+}
+
+pub(crate) fn run(options: Options) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for mut command in commands(options) {
+        if let Outcome::Failed(why) = runner::run_for(&mut command, &Output::Live, None) {
+            eprintln!("error: {why}");
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(command: &Command, name: &str) -> Option<String> {
+        let value = command.get_envs().find(|(key, _)| *key == name)?.1?;
+        value.to_str().map(str::to_owned)
+    }
+
+    #[test]
+    fn a_seed_is_played_alone() {
+        let [simulation, _] = commands(Options { seed: Some(42), ..Options::default() });
+        assert_eq!(env(&simulation, "LOCK_SIM_SEED").as_deref(), Some("42"));
+        assert_eq!(env(&simulation, "LOCK_SIM_SEEDS"), None);
+        let [simulation, models] = commands(Options { seeds: 7, cases: 9, seed: None });
+        assert_eq!(env(&simulation, "LOCK_SIM_SEEDS").as_deref(), Some("7"));
+        assert_eq!(env(&models, "PROPTEST_CASES").as_deref(), Some("9"));
+    }
+}

@@ -1,0 +1,335 @@
+//! `cargo xtask test`: all checks, and the table of what became of them.
+//!
+//! First everything is built that has tests in it. Then two lanes run side by side: the tests, which mostly wait, and the
+//! compilers, which get what the tests leave of the processors. What the compilers print appears step by step.
+
+mod lane;
+mod programs;
+mod quick;
+mod table;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+pub(crate) use self::lane::{Lane, Step};
+pub(crate) use self::programs::Programs;
+pub(crate) use self::table::Outcome;
+use self::table::Table;
+use crate::cli::{Options, Scope};
+use crate::examples;
+use crate::install::{Found, Tool};
+use crate::runner::Output;
+
+/// One part of the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Fmt,
+    Clippy,
+    Features,
+    Docs,
+    Test,
+    Topologies,
+    Loom,
+    Tls,
+    Interop,
+    Postgres,
+    Examples,
+    Page,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Fmt,
+        Self::Clippy,
+        Self::Features,
+        Self::Docs,
+        Self::Test,
+        Self::Topologies,
+        Self::Loom,
+        Self::Tls,
+        Self::Interop,
+        Self::Postgres,
+        Self::Examples,
+        Self::Page,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fmt => "fmt",
+            Self::Clippy => "clippy",
+            Self::Features => "features",
+            Self::Docs => "docs",
+            Self::Test => "test",
+            Self::Topologies => "topologies",
+            Self::Loom => "loom",
+            Self::Tls => "tls",
+            Self::Interop => "interop",
+            Self::Postgres => "postgres",
+            Self::Examples => "examples",
+            Self::Page => "page",
+        }
+    }
+
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// Whether some of it belongs to `--quick`.
+    pub(crate) fn is_quick(self) -> bool {
+        matches!(self, Self::Fmt | Self::Clippy | Self::Test | Self::Examples)
+    }
+
+    /// Whether it is the compiler that takes its time.
+    fn compiles(self) -> bool {
+        match self {
+            Self::Fmt | Self::Clippy | Self::Features | Self::Docs | Self::Loom | Self::Tls => true,
+            Self::Test | Self::Topologies | Self::Interop | Self::Postgres | Self::Examples | Self::Page => {
+                false
+            }
+        }
+    }
+
+    fn tools(self) -> &'static [Tool] {
+        match self {
+            Self::Fmt => &[Tool::Rustfmt],
+            Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
+            Self::Features => &[Tool::Clippy],
+            Self::Loom => &[],
+            Self::Docs => &[Tool::OpenSsl],
+            Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
+            Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
+            Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql],
+            Self::Examples => &[Tool::RedisServer],
+            Self::Page => &[Tool::OpenSsl, Tool::Chromium],
+        }
+    }
+}
+
+/// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
+const FEATURES: [&str; 10] =
+    ["macros", "redis", "layer", "axum", "tonic", "metrics", "testing", "tls-rustls", "sqlite", "postgres"];
+
+/// What the tests with the Java program run on, one after the other.
+const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
+
+/// What else the tests of every store run on, besides one server.
+const TOPOLOGIES: [&str; 3] = ["sentinel", "cluster", "quorum"];
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let start = Instant::now();
+    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    let mut tools: Vec<Tool> = Vec::new();
+    for tool in options.parts.iter().flat_map(|part| part.tools()) {
+        if !tools.contains(tool) {
+            tools.push(*tool);
+        }
+    }
+    let found = Found::look(&tools, options.install || ci);
+    let table = Table::default();
+    let parts = Parts { scope: options.scope, found: &found };
+    // Without a server there is still much that can be tested.
+    let (tested, left_out): (Vec<Part>, Vec<Part>) =
+        options.parts.iter().partition(|part| parts.missing(**part).is_empty());
+    let live = Output::Live;
+    let front = Lane::new(&table, &live);
+    for part in left_out {
+        front.skip(part, part.name(), &format!("missing: {}", parts.missing(part).join(", ")));
+    }
+    let (compilers, tests): (Vec<Part>, Vec<Part>) = tested.into_iter().partition(|part| part.compiles());
+    let programs = if tests.is_empty() { None } else { Programs::build(&front, &tests) };
+    std::thread::scope(|scope| {
+        let compiles = |part| tests.contains(&part) && options.scope == Scope::All;
+        let (tests_compile, examples_compile) = (compiles(Part::Test), compiles(Part::Examples));
+        let side_by_side = programs.is_some() && (tests_compile || examples_compile || !compilers.is_empty());
+        let output = if side_by_side { Output::kept() } else { Output::Live };
+        let (table, parts, programs) = (&table, &parts, programs.as_ref());
+        scope.spawn(move || {
+            if side_by_side {
+                give_way();
+            }
+            let lane = Lane::new(table, &output);
+            for part in compilers {
+                parts.compile(&lane, part);
+            }
+            if let Some(programs) = programs.filter(|_| tests_compile) {
+                programs.run_compiling(&lane);
+            }
+            if examples_compile {
+                examples::run_as_newcomer(&lane);
+            }
+        });
+        for part in tests {
+            if let Some(programs) = programs {
+                parts.test(&front, part, programs);
+            }
+        }
+    });
+    let table = table.finish(start.elapsed());
+    println!("\n{table}");
+    if table.is_good(ci) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints the names of all tests, each behind the program that has it.
+pub(crate) fn list() -> ExitCode {
+    match programs::list() {
+        Ok(names) => {
+            names.iter().for_each(|name| println!("{name}"));
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// From now on what this thread starts gets what others leave of the processors. On Linux alone this concerns one thread.
+fn give_way() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(10);
+}
+
+/// How the parts are run.
+struct Parts<'a> {
+    scope: Scope,
+    found: &'a Found,
+}
+
+impl Parts<'_> {
+    /// What keeps a part from being run at all.
+    fn missing(&self, part: Part) -> Vec<&'static str> {
+        let needed = part.tools().iter().filter(|tool| match part {
+            // They have tests that need no server.
+            Part::Test | Part::Examples | Part::Tls => **tool != Tool::RedisServer,
+            _ => true,
+        });
+        needed.filter(|tool| self.found.is_missing(**tool)).map(|tool| tool.name()).collect()
+    }
+
+    fn has_servers(&self) -> bool {
+        !self.found.is_missing(Tool::RedisServer)
+    }
+
+    fn compile(&self, lane: &Lane<'_>, part: Part) {
+        match part {
+            Part::Fmt => {
+                lane.step(part, "fmt", |step| step.cargo(&["fmt", "--all", "--check"]));
+            }
+            Part::Clippy => {
+                lane.step(part, "clippy", |step| {
+                    let start = ["clippy", "--workspace", "--all-features"];
+                    // What needs a JDK, PostgreSQL or a browser is a target that must be named.
+                    for targets in [&["--all-targets"][..], &programs::NAMED] {
+                        let outcome = step.cargo(&[&start, targets, &["--", "-D", "warnings"]].concat());
+                        if outcome != Outcome::Ok {
+                            return outcome;
+                        }
+                    }
+                    Outcome::Ok
+                });
+            }
+            Part::Features => {
+                lane.step(part, "features: none", |step| lint_runtime(step, &[]));
+                for feature in FEATURES {
+                    let name = format!("features: {feature}");
+                    lane.step(part, &name, |step| lint_runtime(step, &["--features", feature]));
+                }
+            }
+            Part::Docs => {
+                lane.step(part, "docs", |step| {
+                    let mut doc = crate::cargo();
+                    doc.args(["doc", "--workspace", "--no-deps", "--all-features"])
+                        .env("RUSTDOCFLAGS", "-D warnings");
+                    step.run(&mut doc)
+                });
+            }
+            Part::Loom => {
+                lane.step(part, "loom", run_loom);
+            }
+            Part::Tls => self.tls(lane),
+            Part::Test | Part::Topologies | Part::Interop | Part::Postgres | Part::Examples | Part::Page => {}
+        }
+    }
+
+    fn test(&self, lane: &Lane<'_>, part: Part, programs: &Programs) {
+        match part {
+            Part::Test if self.has_servers() => programs.run_tests(lane, self.scope),
+            Part::Test => programs.run_tests_without_servers(lane),
+            Part::Topologies => {
+                for topology in TOPOLOGIES {
+                    lane.step(part, &format!("topologies: {topology}"), |step| {
+                        let mut test = programs.integration(&["::redis::"]);
+                        if topology == "quorum" {
+                            // It has neither.
+                            test.args(["--skip", "latch::", "--skip", "semaphore::"]);
+                        }
+                        step.run(test.env("LOCK_TESTS_TOPOLOGY", topology))
+                    });
+                }
+            }
+            Part::Interop => interop(lane, programs),
+            Part::Postgres => {
+                lane.step(part, "postgres", |step| step.run(&mut programs.named("stock_postgres")));
+            }
+            Part::Examples => examples::run(lane, self.scope, self.has_servers(), programs),
+            Part::Page => {
+                lane.step(part, "page", |step| step.run(&mut programs.named("flash_sale_page")));
+            }
+            Part::Fmt | Part::Clippy | Part::Features | Part::Docs | Part::Loom | Part::Tls => {}
+        }
+    }
+
+    /// `rediss://` without a TLS library and with each one alone; the part `test` has both at once.
+    fn tls(&self, lane: &Lane<'_>) {
+        let test = |step: &Step<'_>, features: &str| {
+            let start = ["test", "--package", "lock-tests", "--test", "redis_tls", "--no-default-features"];
+            step.cargo(&[&start[..], &["--features", features]].concat())
+        };
+        lane.step(Part::Tls, "tls: none", |step| test(step, "helpers"));
+        for feature in ["tls-rustls", "tls-native"] {
+            lane.step(Part::Tls, &format!("tls: {feature}"), |step| {
+                if !self.has_servers() {
+                    Outcome::Skipped("missing: redis-server".to_owned())
+                } else if !lock_tests::redis::knows_tls() {
+                    Outcome::Skipped("missing: a redis-server that was built with TLS".to_owned())
+                } else {
+                    test(step, feature)
+                }
+            });
+        }
+    }
+}
+
+/// The real Redisson client beside ours. The Java program is built on its own, so that a registry that can't be reached
+/// is told apart from a test that fails.
+fn interop(lane: &Lane<'_>, programs: &Programs) {
+    let built = lane.step(Part::Interop, "interop: build", |_| match lock_tests::java::Program::build() {
+        Ok(_) => Outcome::Ok,
+        Err(why) => Outcome::Failed(why),
+    });
+    for servers in INTEROP_SERVERS.into_iter().filter(|_| built) {
+        lane.step(Part::Interop, &format!("interop: {servers}"), |step| {
+            // Figures are worth seeing.
+            let mut test = programs.named("interop");
+            step.run(test.arg("--show-output").env("LOCK_INTEROP_SERVERS", servers))
+        });
+    }
+}
+
+/// The models of what threads share. The flag puts `lock-runtime` on the primitives of `loom`, on which its other tests
+/// can't run.
+fn run_loom(step: &Step<'_>) -> Outcome {
+    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" --cfg lock_loom");
+    let mut test = crate::cargo();
+    test.args(["test", "--package", "lock-runtime", "--no-default-features", "--features", "testing"])
+        .args(["--lib", "loom_models"])
+        .env("RUSTFLAGS", flags.trim());
+    step.run(&mut test)
+}
+
+/// `lock-runtime` as a user with exactly these features compiles it.
+fn lint_runtime(step: &Step<'_>, features: &[&str]) -> Outcome {
+    let start = ["clippy", "--package", "lock-runtime", "--no-default-features"];
+    step.cargo(&[&start, features, &["--", "-D", "warnings"]].concat())
+}

@@ -1,0 +1,162 @@
+//! [`Programs`]: all test programs, built once and run without cargo, whose lock the compilers have meanwhile.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::quick;
+use super::{Lane, Outcome, Part};
+use crate::build::{self, Program};
+use crate::cli::Scope;
+use crate::runner::{self, Output};
+
+/// The tests that need a JDK, PostgreSQL or a browser. Cargo leaves them out unless they are named.
+pub(super) const NAMED: [&str; 6] =
+    ["--test", "interop", "--test", "stock_postgres", "--test", "flash_sale_page"];
+
+/// Number of tests that run at once. They mostly wait, so there are more than processors.
+const TEST_THREADS: &str = "8";
+
+/// The package whose tests need servers, as [`Program::label`] has it.
+const INTEGRATION: &str = "tests/it";
+
+/// Tests that run compilers: a package, and a module of the integration tests.
+const UI: &str = "tests/compile/";
+const CLIPPY_FIXTURE: &str = "macro_clippy::";
+
+/// Everything that has tests in it, and the examples.
+pub(crate) struct Programs {
+    all: Vec<Program>,
+    examples: Vec<Program>,
+}
+
+impl Programs {
+    /// Builds them; `None` if that fails.
+    pub(super) fn build(lane: &Lane<'_>, parts: &[Part]) -> Option<Self> {
+        let mut built = None;
+        lane.step(Part::Test, "build", |step| {
+            let named = parts.iter().any(|part| [Part::Interop, Part::Postgres, Part::Page].contains(part));
+            match Self::with(named, step.output()) {
+                Ok(programs) => {
+                    built = Some(programs);
+                    Outcome::Ok
+                }
+                Err(why) => Outcome::Failed(why),
+            }
+        });
+        built
+    }
+
+    fn with(named: bool, output: &Output) -> Result<Self, String> {
+        let start = ["test", "--no-run", "--workspace", "--all-features"];
+        let mut all = build::programs(&start, output)?;
+        if named {
+            all.extend(build::programs(&[&start[..], &NAMED].concat(), output)?);
+        }
+        let (mut all, mut rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|program| program.is_test);
+        rest.retain(|program| program.kind == "example");
+        all.sort_by_key(Program::label);
+        Ok(Self { all, examples: rest })
+    }
+
+    /// The command that runs a program, as cargo does it.
+    fn command(program: &Program, args: &[&str]) -> Command {
+        let mut command = Command::new(&program.path);
+        command
+            .current_dir(&program.folder)
+            .env("CARGO_MANIFEST_DIR", &program.folder)
+            .args(args)
+            .args(["--test-threads", TEST_THREADS]);
+        command
+    }
+
+    /// The program with the integration tests.
+    pub(super) fn integration(&self, args: &[&str]) -> Command {
+        self.labelled(INTEGRATION, args)
+    }
+
+    /// One of those that have to be named.
+    pub(super) fn named(&self, name: &str) -> Command {
+        self.labelled(&format!("tests/{name}"), &[])
+    }
+
+    /// Where an example is.
+    pub(crate) fn example(&self, name: &str) -> Option<&Path> {
+        self.examples.iter().find(|program| program.name == name).map(|program| program.path.as_path())
+    }
+
+    fn labelled(&self, label: &str, args: &[&str]) -> Command {
+        let found = self.all.iter().find(|program| program.label() == label);
+        // Without the program the step says that it can't be run.
+        found.map_or_else(|| Command::new(label), |program| Self::command(program, args))
+    }
+
+    /// What is run by the part `test`, but for those that compile.
+    fn waiting(&self) -> impl Iterator<Item = &Program> {
+        let is_named = |program: &&Program| NAMED.contains(&program.name.as_str());
+        self.all.iter().filter(move |program| !is_named(program) && !program.label().starts_with(UI))
+    }
+
+    pub(super) fn run_tests(&self, lane: &Lane<'_>, scope: Scope) {
+        for program in self.waiting() {
+            let label = program.label();
+            let mut args = match scope {
+                Scope::All => Vec::new(),
+                Scope::Quick => match quick::args(&label) {
+                    Some(args) => args,
+                    None => continue,
+                },
+            };
+            if label == INTEGRATION {
+                args.extend(["--skip", CLIPPY_FIXTURE]);
+            }
+            let name = format!("test: {label}");
+            lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &args)));
+        }
+    }
+
+    pub(super) fn run_tests_without_servers(&self, lane: &Lane<'_>) {
+        for program in self.waiting() {
+            let label = program.label();
+            let name = format!("test: {label}");
+            if ["tests/", "benches/"].iter().any(|needs| label.starts_with(needs)) {
+                lane.skip(Part::Test, &name, "missing: redis-server");
+            } else {
+                let args = ["--skip", "store::redis::tests::"];
+                lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &args)));
+            }
+        }
+    }
+
+    /// The tests that run compilers, and those in the documentation.
+    pub(super) fn run_compiling(&self, lane: &Lane<'_>) {
+        for program in self.all.iter().filter(|program| program.label().starts_with(UI)) {
+            let name = format!("test: {}", program.label());
+            lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &[])));
+        }
+        lane.step(Part::Test, "test: clippy on the attribute", |step| {
+            step.run(&mut self.integration(&[CLIPPY_FIXTURE]))
+        });
+        lane.step(Part::Test, "test: documentation", |step| {
+            step.cargo(&["test", "--doc", "--workspace", "--all-features", "--no-fail-fast"])
+        });
+    }
+}
+
+/// The names of all tests, each behind the program that has it.
+pub(super) fn list() -> Result<Vec<String>, String> {
+    // What cargo says goes to stderr: standard output is for the names.
+    let quiet = Output::kept();
+    let mut names = Vec::new();
+    let mut add = |label: &str, listed: &str| {
+        let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        names.extend(tests.map(|test| format!("{label}: {test}")));
+    };
+    for program in Programs::with(true, &quiet)?.all {
+        let mut command = Programs::command(&program, &["--list", "--format", "terse"]);
+        add(&program.label(), &runner::read(&mut command, &quiet)?);
+    }
+    let mut docs = crate::cargo();
+    docs.args(["test", "--doc", "--workspace", "--all-features", "--", "--list", "--format", "terse"]);
+    add("documentation", &runner::read(&mut docs, &quiet)?);
+    Ok(names)
+}
