@@ -21,7 +21,12 @@ pub async fn with_defaults(servers: &impl Servers) -> (LockManager, Java) {
 
 /// A manager and a Java program with a lease of [`LEASE`].
 pub async fn with_short_lease(servers: &impl Servers) -> (LockManager, Java) {
-    let settings = Settings::default().watchdog(LEASE);
+    with_short_lease_and(servers, Settings::default()).await
+}
+
+/// The same with more settings of the Java program.
+pub async fn with_short_lease_and(servers: &impl Servers, settings: Settings) -> (LockManager, Java) {
+    let settings = settings.watchdog(LEASE);
     tokio::join!(connect(servers, |builder| builder.lease(LEASE)), Java::start_with(servers, settings))
 }
 

@@ -58,7 +58,7 @@ impl Program {
         class_path.push(self.folder.join("dependency").join("*"));
         let mut command = Command::new(java());
         // A short life: quick to start rather than quick in the end.
-        command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m"]);
+        command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m"]);
         command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=error");
         command.arg(agent).arg("-cp").arg(class_path).arg("lockinterop.Rival");
         command

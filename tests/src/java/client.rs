@@ -6,7 +6,7 @@ use std::future::IntoFuture;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lock_runtime::store::BoxFuture;
@@ -26,13 +26,23 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Those who wait for answers, by the ids of their calls. `None` when no answer will come any more.
 type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Value>>>>>;
 
-/// How the Java program is set up.
+/// How a Redisson client is set up.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    arguments: Vec<String>,
+    /// Of its session.
+    client: Vec<String>,
+    /// Of its JVM, if that serves nobody else.
+    jvm: Option<Vec<String>>,
 }
 
 impl Settings {
+    /// A JVM that serves nobody else, so that it can be stopped and killed.
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.jvm.get_or_insert_default();
+        self
+    }
+
     /// Redisson's `lockWatchdogTimeout`: the lease of locks without one; renewed every third of it. Default: 30 s.
     #[must_use]
     pub fn watchdog(self, lease: Duration) -> Self {
@@ -45,64 +55,125 @@ impl Settings {
         self.with("fair_wait", wait.as_millis())
     }
 
-    /// The wall clock that Redisson reads is this much ahead of the machine's, or behind it.
+    /// The wall clock that Redisson reads is this much ahead of the machine's, or behind it. It is that of a JVM, which
+    /// serves nobody else then.
     #[must_use]
-    pub fn wall_clock_ahead(self, millis: i64) -> Self {
-        self.with("wall", millis)
+    pub fn wall_clock_ahead(mut self, millis: i64) -> Self {
+        self.jvm.get_or_insert_default().push(format!("wall={millis}"));
+        self
     }
 
     fn with(mut self, name: &str, value: impl fmt::Display) -> Self {
-        self.arguments.push(format!("{name}={value}"));
+        self.client.push(format!("{name}={value}"));
         self
     }
 }
 
-/// A Java program with a Redisson client. It ends with this handle.
+/// A Java program, which serves any number of sessions. It ends with the last of them.
 #[derive(Debug)]
-pub struct Java {
-    process: Process,
+struct Jvm {
+    process: Mutex<Process>,
     input: Mutex<ChildStdin>,
     waiting: Waiting,
     next: AtomicU64,
-    client: String,
 }
 
-impl Java {
-    /// Starts the program with Redisson's own settings, and waits until it is connected.
-    ///
-    /// # Panics
-    ///
-    /// When it can't be built or started; the text says what is missing.
-    pub async fn start(servers: &impl Servers) -> Self {
-        Self::start_with(servers, Settings::default()).await
+impl Jvm {
+    /// That of all tests that need none of their own.
+    async fn shared() -> Arc<Self> {
+        static SHARED: tokio::sync::Mutex<Weak<Jvm>> = tokio::sync::Mutex::const_new(Weak::new());
+
+        let mut shared = SHARED.lock().await;
+        if let Some(jvm) = shared.upgrade() {
+            return jvm;
+        }
+        let jvm = Arc::new(Self::start(Vec::new()).await);
+        *shared = Arc::downgrade(&jvm);
+        jvm
     }
 
-    /// Starts the program with other settings.
-    ///
-    /// # Panics
-    ///
-    /// When it can't be built or started.
-    pub async fn start_with(servers: &impl Servers, settings: Settings) -> Self {
+    async fn start(arguments: Vec<String>) -> Self {
         // It takes a while the first time, and the test may be connecting meanwhile.
         let built = tokio::task::spawn_blocking(Program::build).await.expect("it does not panic");
         let program = built.unwrap_or_else(|error| panic!("no Java program: {error}"));
         let mut command = program.command();
-        command.arg(servers.java_argument()).args(settings.arguments);
         // Stamps of both sides are on one clock.
-        command.arg(format!("clock={}", nanos_ahead_of_monotonic()));
+        command.args(arguments).arg(format!("clock={}", nanos_ahead_of_monotonic()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = Process::spawn(&mut command, None)
             .unwrap_or_else(|error| panic!("can't start {}: {error}", command.get_program().display()));
         let input = Mutex::new(process.stdin().expect("stdin is piped"));
         let output = process.stdout().expect("stdout is piped");
-        let (sender, ready) = oneshot::channel();
-        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::from([(0, sender)]))));
+        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
         let readers = waiting.clone();
         std::thread::spawn(move || read(output, &readers));
-        let mut java = Self { process, input, waiting, next: AtomicU64::new(1), client: String::new() };
-        let ready = Call { receiver: ready, what: "start".to_owned(), limit: LIMIT }.json().await;
-        java.client = ready["client"].as_str().expect("a client says its id").to_owned();
-        java
+        Self { process: Mutex::new(process), input, waiting, next: AtomicU64::new(1) }
+    }
+
+    /// Sends a command; `words` are those behind its id.
+    fn call(&self, words: String) -> Call {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        // After its end, the dropped sender says so.
+        if let Some(waiting) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            waiting.insert(id, sender);
+        }
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that has ended takes nothing, which the call says.
+        let _ = writeln!(input, "{id} {words}").and_then(|()| input.flush());
+        Call { receiver, what: words, limit: LIMIT }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Process> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A Redisson client in a Java program. It is closed with this handle.
+#[derive(Debug)]
+pub struct Java {
+    jvm: Arc<Jvm>,
+    /// Among those of the program.
+    session: u64,
+    client: String,
+    is_alone: bool,
+}
+
+impl Drop for Java {
+    fn drop(&mut self) {
+        // Nobody waits for the answer.
+        drop(self.jvm.call(format!("- close {}", self.session)));
+    }
+}
+
+impl Java {
+    /// Starts a client with Redisson's own settings, and waits until it is connected.
+    ///
+    /// # Panics
+    ///
+    /// When the program can't be built or started; the text says what is missing.
+    pub async fn start(servers: &impl Servers) -> Self {
+        Self::start_with(servers, Settings::default()).await
+    }
+
+    /// Starts a client with other settings.
+    ///
+    /// # Panics
+    ///
+    /// When the program can't be built or started.
+    pub async fn start_with(servers: &impl Servers, settings: Settings) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+
+        let is_alone = settings.jvm.is_some();
+        let jvm = match settings.jvm {
+            Some(arguments) => Arc::new(Jvm::start(arguments).await),
+            None => Jvm::shared().await,
+        };
+        let session = NEXT.fetch_add(1, Ordering::Relaxed);
+        let words: Vec<String> = std::iter::once(servers.java_argument()).chain(settings.client).collect();
+        let opened = jvm.call(format!("- open {session} {}", words.join(" "))).json().await;
+        let client = opened["client"].as_str().unwrap_or_else(|| panic!("no client: {opened}")).to_owned();
+        Self { jvm, session, client, is_alone }
     }
 
     /// The id of its Redisson client: what owners begin with.
@@ -117,18 +188,9 @@ impl Java {
         JavaLock { java: self, thread, kind, name }
     }
 
-    /// Sends a command; `words` are those behind its id.
-    pub(crate) fn call(&self, words: &str) -> Call {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = oneshot::channel();
-        // After its end, the dropped sender says so.
-        if let Some(waiting) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            waiting.insert(id, sender);
-        }
-        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that has ended takes nothing, which the call says.
-        let _ = writeln!(input, "{id} {words}").and_then(|()| input.flush());
-        Call { receiver, what: words.to_owned(), limit: LIMIT }
+    /// Sends a command to a thread; `words` are those behind its name.
+    pub(crate) fn call(&self, thread: &str, words: &str) -> Call {
+        self.jvm.call(format!("{}/{thread} {words}", self.session))
     }
 
     /// Interrupts what the thread does.
@@ -137,7 +199,7 @@ impl Java {
     ///
     /// As an awaited [`Call`] does.
     pub async fn interrupt(&self, thread: &str) {
-        self.call(&format!("- interrupt {thread}")).json().await;
+        self.jvm.call(format!("- interrupt {}/{thread}", self.session)).json().await;
     }
 
     /// Waits until the thread sleeps until a message comes. Its client listens before that, and forgets messages about
@@ -147,7 +209,8 @@ impl Java {
     ///
     /// As an awaited [`Call`] does, or when it does not sleep in the end.
     pub async fn is_parked(&self, thread: &str) {
-        let parked = async || self.call(&format!("- parked {thread}")).json().await["value"] == true;
+        let words = format!("- parked {}/{thread}", self.session);
+        let parked = async || self.jvm.call(words.clone()).json().await["value"] == true;
         eventually(parked, LIMIT).await;
     }
 
@@ -157,29 +220,36 @@ impl Java {
     ///
     /// As an awaited [`Call`] does.
     pub async fn set_wall_clock_ahead(&self, millis: i64) {
-        self.call(&format!("- wall {millis}")).json().await;
+        self.alone().call(format!("- wall {millis}")).json().await;
     }
 
-    /// Ends the program in good order.
+    /// Ends the client in good order, and the program if it serves nobody else.
     ///
     /// # Panics
     ///
-    /// When it does not end, or not with status 0.
-    pub async fn exit(mut self) {
-        self.call("- exit").json().await;
-        let process = &mut self.process;
-        let status = tokio::task::block_in_place(|| process.wait(LIMIT));
-        assert!(status.success(), "the Java program ended with {status}");
+    /// When it does not end, or the program not with status 0.
+    pub async fn exit(self) {
+        self.jvm.call(format!("- close {}", self.session)).json().await;
+        if self.is_alone {
+            self.jvm.call("- exit".to_owned()).json().await;
+            let status = tokio::task::block_in_place(|| self.jvm.process().wait(LIMIT));
+            assert!(status.success(), "the Java program ended with {status}");
+        }
     }
 
     /// SIGKILL: the crash of a machine, as far as locks are concerned.
+    ///
+    /// # Panics
+    ///
+    /// When the program serves others too: see [`Settings::alone`].
     pub fn kill(&mut self) {
-        self.process.kill();
+        self.alone().process().kill();
     }
 
-    /// The process, to be signalled.
-    pub fn process(&mut self) -> &mut Process {
-        &mut self.process
+    /// The program, which serves nobody else.
+    fn alone(&self) -> &Jvm {
+        assert!(self.is_alone, "the program serves others too: start it with `Settings::alone`");
+        &self.jvm
     }
 }
 

@@ -32,11 +32,11 @@ impl JavaLock<'_> {
     /// Any operation of the Java program with its options.
     pub fn call(&self, operation: &str, options: &[(&str, &str)]) -> Call {
         let Self { java, thread, kind, name } = self;
-        let mut words = format!("{thread} {operation} {kind} {name}");
+        let mut words = format!("{operation} {kind} {name}");
         for (option, value) in options {
             words.push_str(&format!(" {option}={value}"));
         }
-        java.call(&words)
+        java.call(thread, &words)
     }
 
     /// `lock()`.

@@ -1,8 +1,8 @@
 //! [`Java`]: a Java program with the real Redisson client, driven by a test.
 //!
 //! The program is in `tests/interop`; its sources say which commands it takes. [`Program::build`] makes it with Maven
-//! the first time, under cargo's target folder. [`Java::start`] runs it against [`Servers`]: a
-//! test's own are [`Shared`].
+//! the first time, under cargo's target folder. [`Java::start`] connects a client in it to [`Servers`]: a test's own are
+//! [`Shared`]. One program serves all tests of a process that do not want to stop or kill it.
 
 #[cfg(feature = "interop")]
 mod both;
@@ -17,7 +17,7 @@ mod lock;
 mod servers;
 
 #[cfg(feature = "interop")]
-pub use both::{LEASE, SLACK, judge, nothing_is_left, with_defaults, with_short_lease};
+pub use both::{LEASE, SLACK, judge, nothing_is_left, with_defaults, with_short_lease, with_short_lease_and};
 pub use build::Program;
 #[cfg(feature = "interop")]
 pub use client::{Answer, Call, Exception, Java, Settings};

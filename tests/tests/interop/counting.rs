@@ -203,7 +203,8 @@ async fn a_rust_permit_is_kept_for_three_leases_and_that_of_a_killed_process_com
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_permit_of_a_killed_java_process_comes_back_when_its_lease_is_over() {
     let server = Shared::start();
-    let (locks, mut java) = with_defaults(&server).await;
+    let java = Java::start_with(&server, Settings::default().alone());
+    let (locks, mut java) = tokio::join!(connect(&server, |builder| builder), java);
     assert!(locks.semaphore("s").try_set_permits(1).await.unwrap());
     let lease = LEASE.as_millis().to_string();
     let _id = java.lock("a", "semaphore", "s").call("acquire", &[("lease", &lease)]).await;

@@ -8,6 +8,7 @@ use lock_runtime::{AcquireError, Loss, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
     Java, Kind, LEASE, SLACK, Servers, Settings, Shared, connect, judge, with_defaults, with_short_lease,
+    with_short_lease_and,
 };
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::{Helper, eventually};
@@ -240,7 +241,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
 
     async fn a_killed_java_holder_lets_rust_in_within_its_lease(kind: Kind) {
         let server = Shared::start();
-        let (locks, mut java) = with_short_lease(&server).await;
+        let (locks, mut java) = with_short_lease_and(&server, Settings::default().alone()).await;
         kind.on(&java, "a", "k").lock().await.done();
         let waiting = tokio::spawn(async move { kind.acquire(&locks, "k").await.unwrap() });
         somebody_waits(kind, &server, "k").await;
@@ -276,7 +277,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let locks = connect(&server, |builder| builder.lease(LEASE)).await;
         // In a fair queue the dead keep their places until Redisson's wait for them is over, 5 minutes by default.
         let mut java =
-            Java::start_with(&server, Settings::default().watchdog(LEASE).fair_wait(LEASE)).await;
+            Java::start_with(&server, Settings::default().alone().watchdog(LEASE).fair_wait(LEASE)).await;
         let other = connect(&server, |builder| builder).await;
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let _never = kind.on(&java, "a", "k").lock();

@@ -115,7 +115,7 @@ async fn java_with_short_lease(server: &Shared) -> Java {
 
 /// A Java program whose waiters count as dead when the holder's lease and about three seconds more are over.
 async fn java_soon_given_up(server: &Shared) -> Java {
-    Java::start_with(server, Settings::default().watchdog(LEASE).fair_wait(LEASE)).await
+    Java::start_with(server, Settings::default().alone().watchdog(LEASE).fair_wait(LEASE)).await
 }
 
 /// Another process that waits for the lock.
@@ -253,7 +253,8 @@ async fn the_dead_of_both_sides_are_passed_over_and_the_living_keep_their_order(
 async fn killed_holders_of_both_sides_are_followed_by_the_next_in_the_queue() {
     let server = Shared::start();
     let locks = rust_with_short_lease(&server).await;
-    let (java, mut doomed) = tokio::join!(java_with_short_lease(&server), java_with_short_lease(&server));
+    let alone = Settings::default().alone().watchdog(LEASE);
+    let (java, mut doomed) = tokio::join!(java_with_short_lease(&server), Java::start_with(&server, alone));
     for rust_dies in [true, false] {
         let mut holder = helper(&server);
         if rust_dies {

@@ -37,7 +37,7 @@ async fn threads_are_told_apart_and_run_side_by_side() {
 #[should_panic(expected = "the Java program has ended")]
 async fn a_call_to_a_killed_program_fails_at_once() {
     let server = Shared::start();
-    let mut java = Java::start(&server).await;
+    let mut java = Java::start_with(&server, Settings::default().alone()).await;
     java.lock("a", "lock", "k").lock().await.done();
     let waiting = java.lock("b", "lock", "k").lock();
     java.kill();
@@ -77,6 +77,29 @@ async fn the_wall_clock_that_redisson_sends_can_be_off() {
         let seen = wall_clock_ahead(&server, &java, &format!("set:{minutes}")).await;
         assert!(near(seen, -ahead), "{seen} ms, set to {}", -ahead);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_one_program_are_told_apart_and_end_one_by_one() {
+    let server = Shared::start();
+    let (first, second) = tokio::join!(Java::start(&server), Java::start(&server));
+    assert_ne!(first.client(), second.client());
+    let held = first.lock("a", "lock", "k").lock().await;
+    assert!(held.owner.starts_with(first.client()), "{held:?}");
+    let mut waiting = second.lock("a", "lock", "k").lock();
+    second.is_parked("a").await;
+    waiting.assert_still_out();
+    first.lock("a", "lock", "k").unlock().await.done();
+    waiting.await.done();
+    first.exit().await;
+    second.lock("a", "lock", "k").unlock().await.done();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[should_panic(expected = "start it with `Settings::alone`")]
+async fn a_program_that_serves_others_is_not_killed() {
+    let server = Shared::start();
+    Java::start(&server).await.kill();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use lock_runtime::{LockGuard, LockManager, Loss, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
     Java, JavaLock, Kind, LEASE, SLACK, Servers, Settings, Shared, connect, judge, nothing_is_left,
-    redis_name, with_defaults, with_short_lease,
+    redis_name, with_defaults, with_short_lease, with_short_lease_and,
 };
 use lock_tests::{Helper, eventually};
 use tokio::task::JoinHandle;
@@ -416,7 +416,7 @@ fn helper_reads(server: &Shared) -> Helper {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_reader_of_one_side_lets_a_writer_of_the_other_in_within_its_lease() {
     let server = Shared::start();
-    let (locks, mut java) = with_short_lease(&server).await;
+    let (locks, mut java) = with_short_lease_and(&server, Settings::default().alone()).await;
     let mut helper = helper_reads(&server);
     let writer = java.lock("a", "write", "lock:k");
     let waiting = writer.lock().within(LEASE + SLACK);
@@ -443,7 +443,7 @@ async fn a_killed_reader_of_one_side_lets_a_writer_of_the_other_in_within_its_le
 async fn a_dead_reader_does_not_outlive_its_lease_because_others_read_on() {
     let server = Shared::start();
     let (locks, java) = with_short_lease(&server).await;
-    let mut doomed = Java::start_with(&server, Settings::default().watchdog(LEASE)).await;
+    let mut doomed = Java::start_with(&server, Settings::default().alone().watchdog(LEASE)).await;
     let holds = |server: &Shared| server.keys().iter().filter(|key| key.contains(":rwlock_timeout:")).count();
 
     // Dead: Rust; reads on: Java; enters: Rust.
@@ -598,7 +598,7 @@ async fn a_java_write_lock_whose_renewal_a_read_unlock_has_ended_is_followed_by_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nested_java_write_lock_that_has_grown_is_waited_for_and_not_shortened() {
     let server = Shared::start();
-    let (locks, mut java) = with_short_lease(&server).await;
+    let (locks, mut java) = with_short_lease_and(&server, Settings::default().alone()).await;
     let writer = java.lock("a", "write", "k");
     for _ in 0..3 {
         writer.lock().await.done();

@@ -8,7 +8,8 @@ use lock_runtime::{LockGuard, LockManager, Loss, MultiKey, ReleaseError};
 use lock_tests::clock::now_nanos;
 use lock_tests::eventually;
 use lock_tests::java::{
-    Kind, LEASE, SLACK, Shared, connect, judge, nothing_is_left, with_defaults, with_short_lease,
+    Kind, LEASE, SLACK, Settings, Shared, connect, judge, nothing_is_left, with_defaults, with_short_lease,
+    with_short_lease_and,
 };
 use lock_tests::overlap::{Recorder, Report};
 
@@ -246,7 +247,7 @@ async fn several_keys_are_lost_together_when_java_takes_one_by_force() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_of_a_killed_java_holder_are_free_within_its_lease() {
     let server = Shared::start();
-    let (locks, mut java) = with_short_lease(&server).await;
+    let (locks, mut java) = with_short_lease_and(&server, Settings::default().alone()).await;
     java.lock("a", "multi", "lock:{t}:a,fair:{t}:b").lock().await.done();
     let keys = [MultiKey::mutex("{t}:a"), MultiKey::fair("{t}:b")];
     let waiting = tokio::spawn(async move { locks.multi(keys).wait(SLACK * 3).acquire().await.unwrap() });

@@ -208,7 +208,7 @@ async fn thread(java: Arc<Java>, log: String, first: usize, end: Instant) -> Tal
 async fn doomed(server: Arc<Shared>, log: String, end: Instant) -> usize {
     let mut killed = 0;
     while Instant::now() < end {
-        let mut java = Java::start_with(&*server, Settings::default().watchdog(LEASE)).await;
+        let mut java = Java::start_with(&*server, Settings::default().alone().watchdog(LEASE)).await;
         let options = [("for", "60000"), ("hold_us", "1000"), ("log", log.as_str())];
         let threads: Vec<_> = (0..JAVA.len()).map(|number| format!("doomed-{number}")).collect();
         let locks =

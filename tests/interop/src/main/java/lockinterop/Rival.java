@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
@@ -18,32 +19,35 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * A Java program that takes locks on command: Redisson's own client as the rival in the tests.
+ * A Java program that takes locks on command: Redisson's own client as the rival in the tests. To start a JVM takes longer
+ * than most tests, so that one of them serves several, each with a client of its own: a session.
  *
  * <p>Start arguments, {@code name=value} each:
  *
  * <pre>
- * single=URL | cluster=URL,URL,.. | sentinel=MASTER@URL,URL,..   the servers
- * watchdog=MS       lockWatchdogTimeout
- * fair_wait=MS      fairLockWaitTimeout
  * clock=NS          added to System.nanoTime() in all stamps, so that they are on the tests' own clock
  * wall=MS           added to the wall clock that Redisson reads (needs the agent, see WallClock)
  * </pre>
  *
- * <p>Then it says {@code {"id":0,"client":UUID}} and takes one command a line:
+ * <p>Then it takes one command a line. A session is a word:
  *
  * <pre>
- * ID THREAD OP KIND NAME [option=value]..
+ * ID - open SESSION name=value..    connects a client, and answers with its id as {@code client}:
+ *     single=URL | cluster=URL,URL,.. | sentinel=MASTER@URL,URL,..   the servers
+ *     watchdog=MS                   lockWatchdogTimeout
+ *     fair_wait=MS                  fairLockWaitTimeout
+ * ID SESSION/THREAD OP KIND NAME [option=value]..
  * </pre>
  *
  * <p>A thread is made when it is first named. Commands of one thread run one after the other, threads run side by
  * side, so answers come as they are ready. {@link Commands} has the operations. Without a thread of its own:
  *
  * <pre>
- * ID - interrupt THREAD     interrupts what that thread does
- * ID - parked THREAD        whether that thread sleeps until a message comes: true or false
- * ID - wall MS              sets the offset of the wall clock
- * ID - exit                 ends in good order, as does the end of the input
+ * ID - interrupt SESSION/THREAD     interrupts what that thread does
+ * ID - parked SESSION/THREAD        whether that thread sleeps until a message comes: true or false
+ * ID - wall MS                      sets the offset of the wall clock
+ * ID - close SESSION                ends a session in good order
+ * ID - exit                         ends in good order, as does the end of the input
  * </pre>
  *
  * <p>Answers are lines of JSON: {@code id}, {@code owner} (the field of the thread in lock hashes), {@code start} and
@@ -70,10 +74,7 @@ public final class Rival {
         Map<String, String> settings = options(Arrays.asList(arguments));
         clockOffset = Long.parseLong(settings.getOrDefault("clock", "0"));
         WallClock.setOffset(Long.parseLong(settings.getOrDefault("wall", "0")));
-        RedissonClient client = Redisson.create(config(settings));
-        Commands commands = new Commands(client);
-        Map<String, Worker> workers = new HashMap<>();
-        answer(Map.of("id", 0, "client", client.getId()));
+        Map<String, Session> sessions = new ConcurrentHashMap<>();
 
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
@@ -82,30 +83,84 @@ public final class Rival {
                 throw new IllegalArgumentException("not a command: " + line);
             }
             long id = Long.parseLong(words.get(0));
-            String thread = words.get(1);
-            if (!thread.equals("-")) {
+            if (!words.get(1).equals("-")) {
                 Command command = new Command(id, words.get(2), words.get(3), words.get(4),
                     options(words.subList(5, words.size())));
-                workers.computeIfAbsent(thread, name -> new Worker(name, commands)).queue.add(command);
+                worker(sessions, words.get(1)).queue.add(command);
                 continue;
             }
             switch (words.get(2)) {
-                case "interrupt" -> workers.get(words.get(3)).interrupt();
-                case "parked" -> {
-                    answer(Map.of("id", id, "value", workers.get(words.get(3)).isParked()));
+                case "open" -> {
+                    // To connect takes a while, in which others go on.
+                    new Thread(() -> open(sessions, id, words)).start();
                     continue;
                 }
+                case "close" -> {
+                    new Thread(() -> {
+                        sessions.remove(words.get(3)).close();
+                        answer(Map.of("id", id));
+                    }).start();
+                    continue;
+                }
+                case "parked" -> {
+                    answer(Map.of("id", id, "value", worker(sessions, words.get(3)).isParked()));
+                    continue;
+                }
+                case "interrupt" -> worker(sessions, words.get(3)).interrupt();
                 case "wall" -> WallClock.setOffset(Long.parseLong(words.get(3)));
                 case "exit" -> {
                     answer(Map.of("id", id));
-                    client.shutdown(0, 2, TimeUnit.SECONDS);
+                    sessions.values().forEach(Session::close);
                     return;
                 }
                 default -> throw new IllegalArgumentException("not a command: " + line);
             }
             answer(Map.of("id", id));
         }
-        client.shutdown(0, 2, TimeUnit.SECONDS);
+        sessions.values().forEach(Session::close);
+    }
+
+    private static void open(Map<String, Session> sessions, long id, List<String> words) {
+        Map<String, Object> answer = new TreeMap<>();
+        answer.put("id", id);
+        try {
+            Session session = new Session(Redisson.create(config(options(words.subList(4, words.size())))));
+            sessions.put(words.get(3), session);
+            answer.put("client", session.client.getId());
+        } catch (Throwable e) {
+            answer.put("error", e.getClass().getName());
+            answer.put("message", String.valueOf(e.getMessage()));
+        }
+        answer(answer);
+    }
+
+    /** The thread {@code SESSION/THREAD}. */
+    private static Worker worker(Map<String, Session> sessions, String place) {
+        String[] parts = place.split("/", 2);
+        Session session = sessions.get(parts[0]);
+        if (parts.length != 2 || session == null) {
+            throw new IllegalArgumentException("no such session: " + place);
+        }
+        return session.workers.computeIfAbsent(parts[1], name -> new Worker(place, session.commands));
+    }
+
+    /** A client, its locks and its threads. */
+    private static final class Session {
+        private final RedissonClient client;
+        private final Commands commands;
+        private final Map<String, Worker> workers = new ConcurrentHashMap<>();
+
+        Session(RedissonClient client) {
+            this.client = client;
+            this.commands = new Commands(client);
+        }
+
+        void close() {
+            workers.values().forEach(worker -> worker.queue.add(Worker.END));
+            client.shutdown(0, 2, TimeUnit.SECONDS);
+            // What still waits gets no message any more.
+            workers.values().forEach(Thread::interrupt);
+        }
     }
 
     /** The tests' clock. */
@@ -177,6 +232,9 @@ public final class Rival {
 
     /** A named thread and its commands. */
     private static final class Worker extends Thread {
+        /** Ends the thread. */
+        static final Command END = new Command(0, "", "", "", Map.of());
+
         private final BlockingQueue<Command> queue = new LinkedBlockingQueue<>();
         private final transient Commands commands;
 
@@ -202,6 +260,9 @@ public final class Rival {
                     command = queue.take();
                 } catch (InterruptedException e) {
                     continue;
+                }
+                if (command == END) {
+                    return;
                 }
                 Map<String, Object> answer = new TreeMap<>();
                 answer.put("id", command.id());
