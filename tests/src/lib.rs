@@ -48,8 +48,6 @@ mod wait;
 pub use distance::Distance;
 #[cfg(feature = "interop")]
 pub use java::Java;
-#[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
-pub use lock_test_servers::tls;
 pub use lock_test_servers::{
     Cluster, Helper, Offset, PostgresServer, Quorum, RedisServer, Sentinels, ServerClock, cluster,
     eventually_blocking, postgres, process, redis, sentinels,

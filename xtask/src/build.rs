@@ -20,16 +20,17 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
 }
 
-/// Runs cargo with `args`, and returns the programs that it has built or found built.
-pub(crate) fn programs(args: &[&str], output: &Output) -> Result<Vec<Program>, String> {
+/// Runs a command of cargo, and returns the programs that it has built or found built.
+pub(crate) fn programs(command: &str, args: &[&str], output: &Output) -> Result<Vec<Program>, String> {
     let mut cargo = crate::cargo();
-    let said = runner::read(cargo.args(args).args(["--message-format", "json-render-diagnostics"]), output)?;
+    cargo.args([command, "--message-format", "json-render-diagnostics"]).args(args);
+    let said = runner::read(&mut cargo, output)?;
     Ok(said.lines().filter_map(|line| Program::of(&serde_json::from_str(line).ok()?)).collect())
 }
 
 /// Builds what `args` say, and says where the target `name` of this `kind` is.
 pub(crate) fn program(args: &[&str], kind: &str, name: &str, output: &Output) -> Result<PathBuf, String> {
-    let programs = programs(&[&["build"], args].concat(), output)?;
+    let programs = programs("build", args, output)?;
     let found = programs.into_iter().find(|program| program.kind == kind && program.name == name);
     found.map(|program| program.path).ok_or_else(|| format!("cargo does not say where the {kind} {name} is"))
 }

@@ -9,7 +9,7 @@ use crate::test::Outcome;
 pub(crate) struct Options {
     /// Of each kind of simulated faults.
     pub(crate) seeds: u64,
-    /// What proptest takes for 256: a model that plays 512 in CI plays twice as many.
+    /// `PROPTEST_CASES`: a model plays as many times what it plays in CI as this is a multiple of 256.
     pub(crate) cases: u32,
     /// The only seed that is simulated, and what the models' random operations follow from.
     pub(crate) seed: Option<u64>,

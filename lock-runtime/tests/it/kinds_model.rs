@@ -478,13 +478,13 @@ fn model(cases: u32, rough: bool) {
 /// Nobody is overtaken in a fair queue, refused, or loses a lock, without a reason.
 #[test]
 fn kinds_get_along_on_a_store_that_answers() {
-    model(1000, false);
+    model(500, false);
 }
 
 /// Requests are refused, answers are late or lost.
 #[test]
 fn kinds_get_along_on_a_store_that_fails() {
-    model(1000, true);
+    model(500, true);
 }
 
 #[test]

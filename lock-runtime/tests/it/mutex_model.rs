@@ -523,13 +523,13 @@ fn runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Vec<Stats>, String>
 /// Nobody is refused, or loses a lock, without a reason.
 #[test]
 fn processes_share_keys_on_a_store_that_answers() {
-    model(1200, false);
+    model(500, false);
 }
 
 /// Requests are refused, answers are late or lost, keys are freed by force.
 #[test]
 fn processes_share_keys_on_a_store_that_fails() {
-    model(1200, true);
+    model(500, true);
 }
 
 #[test]

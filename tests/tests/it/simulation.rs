@@ -1,6 +1,6 @@
 //! The real engine of several processes on a simulated server: everything follows from a seed.
 //!
-//! `LOCK_SIM_SEEDS=5000` plays more seeds, on all cores, and `LOCK_SIM_SEED=42` one of them, and writes its logs to the
+//! `cargo xtask deep` plays thousands of seeds: `LOCK_SIM_SEEDS=5000` plays more, on all cores, and `LOCK_SIM_SEED=42` one of them, and writes its logs to the
 //! standard output.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
@@ -58,32 +58,32 @@ fn play(plan: fn(u64) -> Plan, seeds: u64) {
 
 #[test]
 fn nothing_goes_wrong_without_faults() {
-    play(|seed| Plan::new(seed, Faults::None), 10);
+    play(|seed| Plan::new(seed, Faults::None), 6);
 }
 
 #[test]
 fn nothing_goes_wrong_while_processes_stop_and_die() {
-    play(|seed| Plan::new(seed, Faults::Processes), 25);
+    play(|seed| Plan::new(seed, Faults::Processes), 12);
 }
 
 #[test]
 fn nothing_goes_wrong_while_faults_lose_no_keys() {
-    play(|seed| Plan::new(seed, Faults::Safe), 40);
+    play(|seed| Plan::new(seed, Faults::Safe), 16);
 }
 
 #[test]
 fn faults_that_lose_keys_cost_one_validity() {
-    play(|seed| Plan::new(seed, Faults::Losing), 50);
+    play(|seed| Plan::new(seed, Faults::Losing), 16);
 }
 
 #[test]
 fn a_quorum_of_three_servers_stands_the_same_faults() {
-    play(|seed| Plan::quorum(seed, Faults::Safe), 20);
+    play(|seed| Plan::quorum(seed, Faults::Safe), 8);
 }
 
 #[test]
 fn a_quorum_believes_no_server_that_came_back_empty() {
-    play(|seed| Plan::quorum(seed, Faults::OneMember), 20);
+    play(|seed| Plan::quorum(seed, Faults::OneMember), 8);
 }
 
 /// Whether a checker notices a lie in one of a few seeds.

@@ -43,7 +43,7 @@ fn runtime() -> Runtime {
 
 #[test]
 fn a_stock_in_memory_does_what_the_model_does() {
-    check(2000, true, |ops| {
+    check(1000, true, |ops| {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let stock = memory_manager().stock("stock:1001").retention(RETENTION);
@@ -56,26 +56,26 @@ fn a_stock_in_memory_does_what_the_model_does() {
 fn a_stock_in_one_slot_does_what_the_model_does() {
     let (redis, runtime) = (RedisServer::start(), runtime());
     let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
-    check_on(&runtime, 400, |name| locks.stock(name));
+    check_on(&runtime, 150, |name| locks.stock(name));
 }
 
 #[test]
 fn a_stock_that_is_spread_does_what_the_model_does() {
     let (redis, runtime) = (RedisServer::start(), runtime());
     let locks = runtime.block_on(LockManager::connect(redis.url())).unwrap();
-    check_on(&runtime, 60, |name| locks.stock(name).layout(Layout::Spread));
+    check_on(&runtime, 30, |name| locks.stock(name).layout(Layout::Spread));
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn a_stock_in_one_slot_does_what_the_model_does_when_time_passes() {
-    check_with_time(150, |locks, name| locks.stock(name));
+    check_with_time(80, |locks, name| locks.stock(name));
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn a_stock_that_is_spread_does_what_the_model_does_when_time_passes() {
-    check_with_time(50, |locks, name| locks.stock(name).layout(Layout::Spread));
+    check_with_time(25, |locks, name| locks.stock(name).layout(Layout::Spread));
 }
 
 #[test]
@@ -86,5 +86,5 @@ fn a_stock_in_sqlite_does_what_the_model_does() {
         stocks.create_tables().await.unwrap();
         stocks
     });
-    check_on(&runtime, 100, |name| stock_sql::stock(&stocks, name));
+    check_on(&runtime, 50, |name| stock_sql::stock(&stocks, name));
 }

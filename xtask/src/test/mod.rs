@@ -8,13 +8,14 @@ mod programs;
 mod quick;
 mod table;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 pub(crate) use self::lane::{Lane, Step};
 pub(crate) use self::programs::Programs;
 pub(crate) use self::table::Outcome;
 use self::table::Table;
+use crate::build;
 use crate::cli::{Options, Scope};
 use crate::examples;
 use crate::install::{Found, Tool};
@@ -281,11 +282,10 @@ impl Parts<'_> {
 
     /// `rediss://` without a TLS library and with each one alone; the part `test` has both at once.
     fn tls(&self, lane: &Lane<'_>) {
-        let test = |step: &Step<'_>, features: &str| {
-            let start = ["test", "--package", "lock-tests", "--test", "redis_tls", "--no-default-features"];
-            step.cargo(&[&start[..], &["--features", features]].concat())
+        let test = |step: &Step<'_>, features: &[&str]| {
+            step.cargo(&[&["test", "--package", "lock-tls-tests"], features].concat())
         };
-        lane.step(Part::Tls, "tls: none", |step| test(step, "helpers"));
+        lane.step(Part::Tls, "tls: none", |step| test(step, &[]));
         for feature in ["tls-rustls", "tls-native"] {
             lane.step(Part::Tls, &format!("tls: {feature}"), |step| {
                 if !self.has_servers() {
@@ -293,7 +293,7 @@ impl Parts<'_> {
                 } else if !lock_tests::redis::knows_tls() {
                     Outcome::Skipped("missing: a redis-server that was built with TLS".to_owned())
                 } else {
-                    test(step, feature)
+                    test(step, &["--features", feature])
                 }
             });
         }
@@ -317,15 +317,17 @@ fn interop(lane: &Lane<'_>, programs: &Programs) {
 }
 
 /// The models of what threads share. The flag puts `lock-runtime` on the primitives of `loom`, on which its other tests
-/// can't run.
+/// can't run. It is for this crate alone: what it depends on is not compiled again.
 fn run_loom(step: &Step<'_>) -> Outcome {
-    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    flags.push_str(" --cfg lock_loom");
-    let mut test = crate::cargo();
-    test.args(["test", "--package", "lock-runtime", "--no-default-features", "--features", "testing"])
-        .args(["--lib", "loom_models"])
-        .env("RUSTFLAGS", flags.trim());
-    step.run(&mut test)
+    let args = ["--package", "lock-runtime", "--no-default-features", "--features", "testing"];
+    let flag = ["--lib", "--profile", "test", "--", "--cfg", "lock_loom"];
+    match build::programs("rustc", &[&args[..], &flag].concat(), step.output()) {
+        Err(why) => Outcome::Failed(why),
+        Ok(programs) => match programs.iter().find(|program| program.is_test) {
+            None => Outcome::Failed("cargo does not say where the models are".to_owned()),
+            Some(program) => step.run(Command::new(&program.path).arg("loom_models")),
+        },
+    }
 }
 
 /// `lock-runtime` as a user with exactly these features compiles it.

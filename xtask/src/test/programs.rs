@@ -47,10 +47,10 @@ impl Programs {
     }
 
     fn with(named: bool, output: &Output) -> Result<Self, String> {
-        let start = ["test", "--no-run", "--workspace", "--all-features"];
-        let mut all = build::programs(&start, output)?;
+        let start = ["--no-run", "--workspace", "--all-features"];
+        let mut all = build::programs("test", &start, output)?;
         if named {
-            all.extend(build::programs(&[&start[..], &NAMED].concat(), output)?);
+            all.extend(build::programs("test", &[&start[..], &NAMED].concat(), output)?);
         }
         let (mut all, mut rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|program| program.is_test);
         rest.retain(|program| program.kind == "example");

@@ -1,7 +1,44 @@
-//! What `cargo xtask test --quick` leaves out.
+//! What `cargo xtask test --quick` runs of the part `test`: no second kind of servers, nothing that dies or is stopped, and
+//! nothing that takes long.
+
+/// Tests of `lock-runtime` itself that are left out: servers of other kinds, and faults.
+const LIBRARY: [&str; 8] =
+    ["cluster", "sentinel", "quorum", "synced", "faults", "redis::tests::group", "fair_model", "rw_model"];
+
+/// Integration tests that are run: those of every store, on one server, and what the attribute does.
+const INTEGRATION: [&str; 9] = [
+    "docs_name_tests",
+    "fair_order",
+    "latch",
+    "macro_b",
+    "macro_kinds",
+    "multi_locks",
+    "mutex_ownership",
+    "rw_sharing",
+    "semaphore",
+];
+
+/// Exhaustive schedules, of which the larger scenes take most of the time.
+const LARGE_SCENES: [&str; 8] = [
+    "behind",
+    "wait_runs_out",
+    "reentry_of_a_lock_that_is_lost",
+    "in_line",
+    "force_release",
+    "gives_back",
+    "gives_one_back",
+    "layer::load",
+];
 
 /// The arguments of a test program; `None` if it is left out.
 pub(super) fn args(label: &str) -> Option<Vec<&'static str>> {
-    let _ = label;
-    Some(Vec::new())
+    let without = |names: &[&'static str]| names.iter().flat_map(|&name| ["--skip", name]).collect();
+    match label {
+        "lock-runtime/lib" => Some(without(&LIBRARY)),
+        "lock-runtime/it" => Some(without(&LARGE_SCENES)),
+        "tests/it" => Some(INTEGRATION.to_vec()),
+        // Programs that are run are no better for a run in a hurry.
+        _ if label.starts_with("benches/") || label.starts_with("tests/") => None,
+        _ => Some(Vec::new()),
+    }
 }

@@ -25,10 +25,11 @@ async fn without_tls_the_error_names_the_features() {
 
 #[cfg(any(feature = "tls-rustls", feature = "tls-native"))]
 mod tls {
+    use std::path::Path;
+    use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    use lock_tests::eventually;
-    use lock_tests::tls::{Authority, TlsServer};
+    use lock_test_servers::tls::{Authority, TlsServer};
     use redis::{Client, TlsCertificates};
     use tokio::time::Instant;
 
@@ -51,6 +52,22 @@ mod tls {
     fn client(url: &str, authority: &Authority) -> Client {
         let root_cert = Some(authority.pem().into_bytes());
         Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert }).unwrap()
+    }
+
+    /// Returns as soon as `condition` is true.
+    async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
+        let start = Instant::now();
+        while !condition().await {
+            assert!(start.elapsed() < LONG, "not true within {LONG:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// What a process says that takes a lock at `url` twice, and trusts the authority of `file`.
+    fn lock_twice(url: &str, file: &Path) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lock-tls-tests"));
+        let output = command.arg(url).env("SSL_CERT_FILE", file).stdin(Stdio::null()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
     }
 
     async fn connect(client: &Client) -> LockManager {
@@ -82,7 +99,7 @@ mod tls {
             let (_, count): (String, u64) = numsub.query_async(&mut connection).await.unwrap();
             count == 1
         };
-        eventually(listening, LONG).await;
+        eventually(listening).await;
         // The pause between attempts doubles. After one of a second and a half the next is one of three, so whoever
         // gets in before that was woken by the message.
         let mut seen = (scripts(&mut observer).await, Instant::now());
@@ -94,7 +111,7 @@ mod tls {
             }
             count > before.0 && seen.1 - before.1 > Duration::from_millis(1400)
         };
-        eventually(pause_is_long, LONG).await;
+        eventually(pause_is_long).await;
         assert!(!waiter.is_finished());
         let released = Instant::now();
         guard.release().await.unwrap();
@@ -111,32 +128,23 @@ mod tls {
         any(feature = "tls-rustls", target_os = "linux")
     ))]
     mod by_url {
-        use std::path::Path;
-
-        use lock_tests::tls::{TlsCluster, TlsSentinel};
+        use lock_test_servers::tls::{TlsCluster, TlsSentinel};
 
         use super::*;
 
-        /// A process that trusts the authority of `file` gets a lock at `url` twice.
         #[track_caller]
-        fn lock_twice(url: &str, file: &Path) {
-            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_holder"));
-            command.arg(url).env("SSL_CERT_FILE", file);
-            let mut holder = lock_tests::Helper::spawn_command(&mut command);
-            assert_eq!(holder.line(LONG), "ready");
-            let token = |answer: &str| answer.strip_prefix("acquired ").unwrap().parse::<u64>().unwrap();
-            let first = token(&holder.ask("acquire k"));
-            assert_eq!(holder.ask("release k"), "released");
-            assert!(token(&holder.ask("acquire k")) > first);
-            assert_eq!(holder.ask("release k"), "released");
-            holder.finish(LONG);
+        fn assert_locked_twice(url: &str, file: &Path) {
+            let said = lock_twice(url, file);
+            let tokens: Vec<u64> =
+                said.lines().map(|line| line.parse().unwrap_or_else(|_| panic!("{said}"))).collect();
+            assert!(matches!(tokens[..], [first, second] if first < second), "{said}");
         }
 
         #[test]
         fn the_platforms_store_is_trusted() {
             let authority = Authority::new();
             let Some(server) = TlsServer::start(&authority, PASSWORD) else { return };
-            lock_twice(&url("localhost", &server), &server.authority_file());
+            assert_locked_twice(&url("localhost", &server), &server.authority_file());
         }
 
         /// The address is that of one node, and the lock is kept by another: the redirection leads to its port for TLS.
@@ -146,7 +154,7 @@ mod tls {
             let Some(cluster) = TlsCluster::start(&authority, PASSWORD) else { return };
             let other = (cluster.plain().node_of("{lock:k}") + 1) % cluster.plain().nodes().len();
             let url = format!("rediss+cluster://:{PASSWORD}@{}", cluster.node(other));
-            lock_twice(&url, &cluster.authority_file());
+            assert_locked_twice(&url, &cluster.authority_file());
             assert_eq!(cluster.plain().cli("{lock:k}", &["EXISTS", "redisson_lock_token:{lock:k}"]), "1");
         }
 
@@ -156,7 +164,7 @@ mod tls {
             let Some(servers) = TlsSentinel::start(&authority, PASSWORD) else { return };
             let url =
                 format!("rediss+sentinel://:{PASSWORD}@{}?sentinel_password={PASSWORD}", servers.place());
-            lock_twice(&url, &servers.authority_file());
+            assert_locked_twice(&url, &servers.authority_file());
             assert_eq!(servers.plain().cli(&["EXISTS", "redisson_lock_token:{lock:k}"]), "1");
         }
     }
@@ -167,10 +175,7 @@ mod tls {
     fn with_both_features_no_store_is_trusted_and_the_error_says_so() {
         let authority = Authority::new();
         let Some(server) = TlsServer::start(&authority, PASSWORD) else { return };
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_holder"));
-        command.arg(url("localhost", &server)).env("SSL_CERT_FILE", server.authority_file());
-        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
+        let text = lock_twice(&url("localhost", &server), &server.authority_file());
         assert!(text.contains("!can't connect") && text.contains(ADVICE), "{text}");
     }
 
