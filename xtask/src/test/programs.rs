@@ -13,6 +13,10 @@ use crate::runner::{self, Output};
 pub(super) const NAMED: [&str; 6] =
     ["--test", "interop", "--test", "stock_postgres", "--test", "flash_sale_page"];
 
+/// The tests in the documentation. That of the attribute is part of `lock-runtime`'s: by itself it has no runtime.
+const DOCUMENTATION: [&str; 6] =
+    ["test", "--doc", "--workspace", "--all-features", "--exclude", "lock-macros"];
+
 /// Number of tests that run at once. They mostly wait, so there are more than processors.
 const TEST_THREADS: &str = "8";
 
@@ -52,10 +56,11 @@ impl Programs {
         if named {
             all.extend(build::programs("test", &[&start[..], &NAMED].concat(), output)?);
         }
-        let (mut all, mut rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|program| program.is_test);
-        rest.retain(|program| program.kind == "example");
+        all.retain(|program| program.is_test);
         all.sort_by_key(Program::label);
-        Ok(Self { all, examples: rest })
+        // Of examples that have tests, cargo has built the tests only.
+        let examples = build::programs("build", &["--workspace", "--all-features", "--examples"], output)?;
+        Ok(Self { all, examples })
     }
 
     /// The command that runs a program, as cargo does it.
@@ -137,7 +142,7 @@ impl Programs {
             step.run(&mut self.integration(&[CLIPPY_FIXTURE]))
         });
         lane.step(Part::Test, "test: documentation", |step| {
-            step.cargo(&["test", "--doc", "--workspace", "--all-features", "--no-fail-fast"])
+            step.cargo(&[&DOCUMENTATION[..], &["--no-fail-fast"]].concat())
         });
     }
 }
@@ -156,7 +161,7 @@ pub(super) fn list() -> Result<Vec<String>, String> {
         add(&program.label(), &runner::read(&mut command, &quiet)?);
     }
     let mut docs = crate::cargo();
-    docs.args(["test", "--doc", "--workspace", "--all-features", "--", "--list", "--format", "terse"]);
+    docs.args(DOCUMENTATION).args(["--", "--list", "--format", "terse"]);
     add("documentation", &runner::read(&mut docs, &quiet)?);
     Ok(names)
 }

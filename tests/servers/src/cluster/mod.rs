@@ -216,7 +216,7 @@ impl Cluster {
     }
 
     /// Has clients and replicas reach the nodes through these ports, one for each, which are those of
-    /// [proxies](crate::Proxy). Returns when all nodes have heard of it.
+    /// proxies. Returns when all nodes have heard of it.
     ///
     /// # Panics
     ///

@@ -132,7 +132,7 @@ impl RedisServer {
         self.setup.value("--tls-port")?.parse().ok()
     }
 
-    /// The port at which others are told to find it: its own, or that of a [proxy](crate::Proxy).
+    /// The port at which others are told to find it: its own, or that of a proxy.
     pub(crate) fn announced_port(&self) -> u16 {
         self.announced.unwrap_or(self.port)
     }

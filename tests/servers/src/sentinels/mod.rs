@@ -216,7 +216,7 @@ impl Sentinels {
         }
     }
 
-    /// Has the server at `replica` follow its primary through `address`, a [proxy](crate::Proxy) for example, and waits
+    /// Has the server at `replica` follow its primary through `address`, a proxy for example, and waits
     /// until it does. The sentinels know the replica by its own address as before. They correct it after the
     /// [failover time-out](Options::failover_timeout).
     ///
@@ -233,7 +233,7 @@ impl Sentinels {
     }
 
     /// Has clients, replicas and sentinels reach the servers with data through these ports, one for each, which are those of
-    /// [proxies](crate::Proxy). Returns when all have heard of it.
+    /// proxies. Returns when all have heard of it.
     ///
     /// # Panics
     ///
