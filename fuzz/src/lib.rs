@@ -1,4 +1,4 @@
-//! What has to hold for every input. The targets call it, and so does `tests/tests/fuzz_seeds.rs` in the workspace
+//! What has to hold for every input. The targets call it, and so does `tests/tests/it/fuzz_seeds.rs` in the workspace
 //! above, which includes this file: `lock-macros` is a procedural macro and can't be linked.
 
 use std::time::Duration;

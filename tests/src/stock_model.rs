@@ -350,7 +350,7 @@ pub async fn play_at(
 ///
 /// When one fails; the text has the smallest that does.
 pub fn check(cases: u32, time: bool, mut case: impl FnMut(Ops)) {
-    let cases = cases * ProptestConfig::default().cases.div_ceil(256);
+    let cases = cases.saturating_mul(ProptestConfig::default().cases.div_ceil(256));
     let config = ProptestConfig { failure_persistence: None, cases, ..ProptestConfig::default() };
     let case = RefCell::new(&mut case);
     let played = TestRunner::new(config).run(&ops(time), |ops| {

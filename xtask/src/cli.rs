@@ -39,7 +39,7 @@ Usage: cargo xtask test [--install] [--quick | --list] [--only <part>]... [<part
   --only <part>  only this part; may be given several times, or as a list: --only fmt,clippy
   <part>         the same in short: cargo xtask test interop
 
-Parts, in this order:
+Parts:
   fmt       cargo fmt --check
   clippy    cargo clippy on everything, all features, warnings are errors
   features  lock-runtime without features and with each one alone, warnings are errors

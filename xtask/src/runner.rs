@@ -123,8 +123,15 @@ fn execute(
     while !is_read() && Instant::now() < patience {
         thread::sleep(Duration::from_millis(5));
     }
-    let read = if reader.is_finished() { reader.join().unwrap_or_default() } else { Passed::default() };
+    let is_read = reader.is_finished();
+    let read = if is_read { reader.join().unwrap_or_default() } else { Passed::default() };
     match why {
+        None if !is_read && stdout == Stdout::Returned => {
+            Err(format!("`{line}`: something that it started keeps its output open"))
+        }
+        None if read.ran == Some(0) && command.get_args().any(|arg| arg == "--test-threads") => {
+            Err(format!("`{line}`: no test has this name"))
+        }
         None => Ok(read.all),
         Some(why) => Err(format!("`{line}`: {why}{}", read.failures)),
     }
@@ -155,15 +162,20 @@ struct Passed {
     all: String,
     /// What it says about failures, each line behind a line break.
     failures: String,
+    /// How many tests it says that it runs, if it runs tests.
+    ran: Option<u64>,
 }
 
 fn pass_on(from: impl Read, shown: Option<&Output>) -> Passed {
     let mut failures = Failures::default();
     let mut from = BufReader::new(from);
-    let (mut line, mut all) = (Vec::new(), String::new());
+    let (mut line, mut all, mut ran) = (Vec::new(), String::new(), None);
     while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         let text = String::from_utf8_lossy(&line);
         failures.line(text.trim_end());
+        let number =
+            text.strip_prefix("running ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        ran = number.map_or(ran, |number| Some(ran.unwrap_or(0) + number));
         match shown {
             Some(output) => output.bytes(&line),
             None => all.push_str(&text),
@@ -171,7 +183,7 @@ fn pass_on(from: impl Read, shown: Option<&Output>) -> Passed {
         line.clear();
     }
     let failures = failures.into_lines().iter().map(|line| format!("\n{line}")).collect();
-    Passed { all, failures }
+    Passed { all, failures, ran }
 }
 
 /// Takes the lines of an output and keeps those that say what failed.

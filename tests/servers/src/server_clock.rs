@@ -1,6 +1,6 @@
 //! [`ServerClock`]: the wall clock of a redis-server, set while the server runs.
 //!
-//! A small library (`tests/shim/clock.c`) stands in front of the real-time clock of the server's process and of nobody
+//! A small library (`tests/servers/shim/clock.c`) stands in front of the real-time clock of the server's process and of nobody
 //! else; monotonic clocks go on as they are. It is built here with `cc`, which Rust needs as its linker anyway. Linux only.
 
 use std::fs::{File, OpenOptions};

@@ -82,9 +82,11 @@ pub fn run(
     let holders = if plan.topology == Topology::Quorum { Holders::OnMost } else { Holders::OnOne };
     let addrs = stage.arena.servers().iter().map(crate::RedisServer::addr).collect();
     let observer = Observer::start(Log::open(&logs.join("observer.log"))?, addrs, holders);
-    let witness_log = Log::open(&logs.join(format!("{WITNESS}.log")))?;
-    let ways = (0..stage.arena.servers().len()).map(|at| stage.arena.proxy(at).addr());
-    let witness = Witness::start(&witness_log, ways);
+    let mut ways = Vec::new();
+    for at in 0..stage.arena.servers().len() {
+        ways.push((stage.arena.proxy(at).addr(), Log::open(&logs.join(format!("{WITNESS}-{at}.log")))?));
+    }
+    let witness = Witness::start(ways);
     stage.rest(Duration::from_secs(2))?;
     let start = Instant::now();
     let mut missed = Vec::new();

@@ -1,7 +1,8 @@
 //! Witnesses: what they could not do for a while, nobody could, and it is held against nobody.
 //!
-//! One in each worker sleeps in its executor and notes when it wakes up late. One in the parent asks each server for
-//! nothing, on the way that the workers' requests take, and notes when the answer is late.
+//! A thread in each worker sleeps, and notes when it wakes up late. It is none of the executor's: what keeps that busy is
+//! held against the library. A thread in the parent for each server asks it for nothing, on the way that the workers'
+//! requests take, and notes when the answer is late.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,13 +26,15 @@ fn note(log: &Log, late: Duration) {
     }
 }
 
-/// Notes when the executor stands still, for as long as it is polled.
-pub(super) async fn watch_executor(log: Log) {
-    loop {
-        let due = Instant::now() + PERIOD;
-        tokio::time::sleep(PERIOD).await;
-        note(&log, due.elapsed());
-    }
+/// Starts a thread that notes when the process stands still, for as long as it lives.
+pub(super) fn watch_process(log: Log) {
+    std::thread::spawn(move || {
+        loop {
+            let due = Instant::now() + PERIOD;
+            std::thread::sleep(PERIOD);
+            note(&log, due.elapsed());
+        }
+    });
 }
 
 /// Threads that note when the ways to the servers stand still, until it is dropped.
@@ -41,11 +44,11 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Watches the ways that begin at these addresses.
-    pub(super) fn start(log: &Log, ways: impl IntoIterator<Item = SocketAddr>) -> Self {
+    /// Watches the ways that begin at these addresses, each with a log of its own.
+    pub(super) fn start(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let watch = |way: SocketAddr| {
-            let (log, stop) = (log.clone(), Arc::clone(&stop));
+        let watch = |(way, log): (SocketAddr, Log)| {
+            let stop = Arc::clone(&stop);
             std::thread::spawn(move || {
                 let mut open = None;
                 while !stop.load(Ordering::Relaxed) {
@@ -70,8 +73,8 @@ impl Drop for Witness {
     }
 }
 
-/// Asks once. A connection that has failed is not used again.
+/// Asks for the time, which faults of single commands leave alone. A connection that has failed is not used again.
 fn ask(way: SocketAddr, open: Option<Connection>) -> Option<Connection> {
     let mut connection = open.or_else(|| Connection::open(way, PATIENCE).ok())?;
-    connection.command(&["PING"]).is_ok().then_some(connection)
+    connection.command(&["TIME"]).is_ok().then_some(connection)
 }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::orders::{Broken, Orders};
 use super::want::{MUTEXES, TOGETHER, Wish};
-use super::witness::watch_executor;
+use super::witness::watch_process;
 use super::{CALL_TIMEOUT, FALLBACK, LEASE, MAX_LEASE};
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
@@ -43,7 +43,7 @@ const RELEASING: u8 = 3;
 pub async fn work(orders: Orders) -> Result<(), String> {
     let log = Log::open(&orders.log).map_err(|error| error.to_string())?;
     let mut lines = lines(log.clone());
-    let witness = tokio::spawn(watch_executor(log.clone()));
+    watch_process(log.clone());
     let locks = connect(&orders).await.map_err(|error| format!("can't connect: {error}"))?;
     let leaked = match orders.broken {
         // Nobody has it, and it is renewed.
@@ -96,7 +96,6 @@ pub async fn work(orders: Orders) -> Result<(), String> {
     };
     println!("quiet {} {} {}", rest.keys, rest.timers, rest.tasks);
     while lines.recv().await.is_some() {}
-    witness.abort();
     drop(leaked);
     locks.shutdown(Duration::from_secs(5)).await.map_err(|error| error.to_string())
 }

@@ -133,12 +133,16 @@ mod tests {
                 _ => found(Errors, &[("0.0", &log), (who, &stood)]),
             }
         };
-        for who in ["itself", "witness"] {
+        for who in ["itself", "witness-2"] {
             assert_eq!((with("unavailable", who, 100), with("unavailable", who, 90)), (0, 1), "{who}");
             assert_eq!(with("shut-down", who, 100), 1, "{who}");
         }
         assert_eq!(with("unavailable", "1.0", 100), 1, "somebody else did");
-        assert_eq!(with("unavailable", "witness", 9000), 0, "and before");
+        assert_eq!(with("unavailable", "witness-2", 9000), 0, "and before");
+        let early = format!("0 {} 0 stood 60", 10 * S + S / 15);
+        let late = format!("0 {} 0 stood 60", 10 * S + S / 5);
+        let ways = [("0.0", &*log("unavailable")), ("witness-0", &*early), ("witness-1", &*late)];
+        assert_eq!(found(Errors, &ways), 1, "no way for half of the time");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote
 use super::log::{Log, Record};
 use super::spans::{Spans, nanos};
 
-/// The log of whoever watches the way to the servers, and asks for nothing.
+/// What the names of logs begin with of those who watch a way to a server, and ask for nothing.
 pub(crate) const WITNESS: &str = "witness";
 
 /// A request for one key.
@@ -73,8 +73,6 @@ pub struct Life {
     pub killed: Option<u64>,
     /// When it stood still, or the machine with it.
     pub(super) stood: Spans,
-    /// When it could do nothing: it was paused, or stood still.
-    still: Spans,
 }
 
 impl Life {
@@ -82,7 +80,9 @@ impl Life {
     #[must_use]
     pub fn running(&self, from: u64, to: u64) -> Duration {
         let to = self.killed.map_or(to, |killed| killed.min(to));
-        Duration::from_nanos(to.saturating_sub(from).saturating_sub(self.still.covered(from, to)))
+        let paused = |(start, end): &(u64, u64)| (*end).min(to).saturating_sub((*start).max(from));
+        let paused: u64 = self.pauses.iter().map(paused).sum();
+        Duration::from_nanos(to.saturating_sub(from).saturating_sub(paused))
     }
 }
 
@@ -237,11 +237,12 @@ impl History {
         Ok(history)
     }
 
-    /// For how much of the time between the two the process, the way to the servers or the machine stood still.
+    /// For how much of the time between the two the process stood still, or one of the ways to the servers: that for which
+    /// it was the most.
     pub(super) fn stood(&self, process: &str, from: u64, to: u64) -> Duration {
-        let lives = [process, WITNESS].into_iter().filter_map(|name| self.lives.get(name));
-        let stood = Spans::of(lives.flat_map(|life| life.stood.iter()));
-        Duration::from_nanos(stood.covered(from, to))
+        let who = self.lives.iter().filter(|(name, _)| *name == process || name.starts_with(WITNESS));
+        let most = who.map(|(_, life)| life.stood.covered(from, to)).max();
+        Duration::from_nanos(most.unwrap_or(0))
     }
 
     /// Requests that were granted, by key.
@@ -260,9 +261,6 @@ impl History {
     }
 
     fn sort(&mut self) {
-        for life in self.lives.values_mut() {
-            life.still = Spans::of(life.pauses.iter().copied().chain(life.stood.iter()));
-        }
         self.requests.sort_by(|a, b| a.process.cmp(&b.process));
         self.faults.sort_by_key(|fault| fault.from);
         self.seen.values_mut().for_each(|seen| seen.sort_by_key(|seen| seen.at));

@@ -84,7 +84,7 @@ impl Jvm {
         static SHARED: tokio::sync::Mutex<Weak<Jvm>> = tokio::sync::Mutex::const_new(Weak::new());
 
         let mut shared = SHARED.lock().await;
-        if let Some(jvm) = shared.upgrade() {
+        if let Some(jvm) = shared.upgrade().filter(|jvm| jvm.process().ended().is_none()) {
             return jvm;
         }
         let jvm = Arc::new(Self::start(Vec::new()).await);

@@ -1,12 +1,13 @@
 //! [`Servers`]: what both sides connect to, and [`Shared`], which each test starts.
 
 use std::io::Write;
+use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder, TokenRetention};
 
 use crate::cluster::Options;
 use crate::sentinels::MASTER;
-use crate::{Cluster, RedisServer, Sentinels};
+use crate::{Cluster, RedisServer, Sentinels, sentinels};
 
 /// Servers that a Java and a Rust program share, in whatever topology.
 pub trait Servers {
@@ -139,7 +140,11 @@ impl Shared {
         match topology().as_str() {
             "single" => Self::Single(RedisServer::start()),
             "cluster" => Self::Cluster(Cluster::start()),
-            "sentinel" => Self::Sentinel(Sentinels::start()),
+            // What a busy machine keeps from answering is not taken for dead.
+            "sentinel" => {
+                let patience = Duration::from_secs(10);
+                Self::Sentinel(Sentinels::start_with(sentinels::Options::default().down_after(patience)))
+            }
             other => panic!("{VARIABLE}={other}: there are single, cluster and sentinel"),
         }
     }

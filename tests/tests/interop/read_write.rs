@@ -1,5 +1,5 @@
 //! Read and write locks of both sides on the same keys: who is inside together, who keeps whom out, and for how long.
-//! Two writers are in `interop_exclusive.rs`.
+//! Two writers are in `exclusive.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,6 @@
 //! [`Lane`]: steps one after the other. Two lanes run side by side.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::Instant;
 
@@ -29,7 +30,13 @@ impl<'a> Lane<'a> {
     pub(crate) fn step(&self, part: Part, name: &str, step: impl FnOnce(&Step<'_>) -> Outcome) -> bool {
         self.output.line(&format!("\n=== {name} ==="));
         let (start, before) = (Instant::now(), cpu_of_ended());
-        let outcome = step(&Step { output: self.output });
+        // The other lane goes on, and the table is printed, whatever happens here.
+        let run = || step(&Step { output: self.output });
+        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            Outcome::Failed(format!("panicked: {said}"))
+        });
         let cpu = cpu_of_ended().saturating_sub(before);
         match &outcome {
             Outcome::Ok => {}

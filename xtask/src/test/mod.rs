@@ -280,11 +280,15 @@ impl Parts<'_> {
         }
     }
 
-    /// `rediss://` without a TLS library and with each one alone; the part `test` has both at once.
+    /// `rediss://` without a TLS library and with each one alone; with both at once.
     fn tls(&self, lane: &Lane<'_>) {
         let test = |step: &Step<'_>, features: &[&str]| {
             step.cargo(&[&["test", "--package", "lock-tls-tests"], features].concat())
         };
+        // First, since they have one helper program, which the last to be built is. As in `build`: nothing is compiled.
+        lane.step(Part::Tls, "tls: both", |step| {
+            step.cargo(&["test", "--workspace", "--all-features", "--test", "redis_tls"])
+        });
         lane.step(Part::Tls, "tls: none", |step| test(step, &[]));
         for feature in ["tls-rustls", "tls-native"] {
             lane.step(Part::Tls, &format!("tls: {feature}"), |step| {

@@ -25,6 +25,8 @@ const INTEGRATION: &str = "tests/it";
 
 /// Tests that run compilers: a package, and a module of the integration tests.
 const UI: &str = "tests/compile/";
+/// The tests of the part `tls`.
+const TLS: &str = "tests/tls/";
 const CLIPPY_FIXTURE: &str = "macro_clippy::";
 
 /// Everything that has tests in it, and the examples.
@@ -98,7 +100,8 @@ impl Programs {
     /// What is run by the part `test`, but for those that compile.
     fn waiting(&self) -> impl Iterator<Item = &Program> {
         let is_named = |program: &&Program| NAMED.contains(&program.name.as_str());
-        self.all.iter().filter(move |program| !is_named(program) && !program.label().starts_with(UI))
+        let elsewhere = |program: &&Program| [UI, TLS].iter().any(|label| program.label().starts_with(label));
+        self.all.iter().filter(move |program| !is_named(program) && !elsewhere(program))
     }
 
     pub(super) fn run_tests(&self, lane: &Lane<'_>, scope: Scope) {

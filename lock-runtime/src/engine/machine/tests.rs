@@ -533,7 +533,7 @@ fn run(ops: Vec<Op>) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4 * ProptestConfig::default().cases, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.saturating_mul(8), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn one_holder_at_a_time_and_nobody_is_forgotten(ops in prop::collection::vec(op(), 1..80)) {

@@ -93,7 +93,7 @@ pub(crate) fn random_runs<Op: Clone + fmt::Debug, T>(
     op: impl Strategy<Value = Op>,
     play: impl Fn(Vec<Op>) -> T,
 ) -> Result<Vec<T>, String> {
-    let cases = cases * ProptestConfig::default().cases.div_ceil(256);
+    let cases = cases.saturating_mul(ProptestConfig::default().cases.div_ceil(256));
     let mut config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {
         RngSeed::Fixed(seed) => seed,

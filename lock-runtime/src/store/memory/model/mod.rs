@@ -175,7 +175,7 @@ fn an_intent_without_readers_is_not_lengthened() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2 * ProptestConfig::default().cases, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.saturating_mul(2), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_store_does_what_the_model_does(ops in vec(op(), 1..80)) {

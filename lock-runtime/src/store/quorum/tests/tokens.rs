@@ -149,7 +149,7 @@ fn readers_on_good_connections_all_get_tokens() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 2, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(2), ..ProptestConfig::default() })]
 
     #[test]
     fn tokens_of_successive_grants_grow_whichever_stores_grant_them(

@@ -97,7 +97,10 @@ public final class Rival {
                 }
                 case "close" -> {
                     new Thread(() -> {
-                        sessions.remove(words.get(3)).close();
+                        Session session = sessions.remove(words.get(3));
+                        if (session != null) {
+                            session.close();
+                        }
                         answer(Map.of("id", id));
                     }).start();
                     continue;
