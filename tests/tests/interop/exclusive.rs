@@ -168,7 +168,9 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let answer = lock.try_lock_within(limit).await;
         assert!(!answer.is_true());
-        assert!(answer.took() >= limit && answer.took() < limit + SLACK, "{:?}", answer.took());
+        // Redisson takes whole milliseconds off its wait after each step, so it ends a little early.
+        let least = limit - ms(5);
+        assert!(answer.took() >= least && answer.took() < limit + SLACK, "{:?}", answer.took());
         guard.release().await.unwrap();
 
         lock.lock().await.done();
