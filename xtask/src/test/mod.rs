@@ -280,7 +280,7 @@ impl Parts<'_> {
         }
     }
 
-    /// `rediss://` without a TLS library and with each one alone; with both at once.
+    /// `rediss://` with both TLS libraries, with none, and with each one alone.
     fn tls(&self, lane: &Lane<'_>) {
         let test = |step: &Step<'_>, features: &[&str]| {
             step.cargo(&[&["test", "--package", "lock-tls-tests"], features].concat())

@@ -25,9 +25,10 @@ const INTEGRATION: &str = "tests/it";
 
 /// Tests that run compilers: a package, and a module of the integration tests.
 const UI: &str = "tests/compile/";
+const CLIPPY_FIXTURE: &str = "macro_clippy::";
+
 /// The tests of the part `tls`.
 const TLS: &str = "tests/tls/";
-const CLIPPY_FIXTURE: &str = "macro_clippy::";
 
 /// Everything that has tests in it, and the examples.
 pub(crate) struct Programs {

@@ -95,7 +95,8 @@ impl ReadWrite {
         self.writer(now).is_none() && self.ends(now).is_some()
     }
 
-    /// Lengthens the intent of `owner`, while there are readers to keep out. Returns whether nobody keeps them out.
+    /// Lengthens the intent of `owner`, while there are readers to keep out. Returns whether nobody
+    /// keeps them out.
     pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
         if !self.is_read(now) {
             return false;

@@ -159,7 +159,8 @@ fn check(ops: &[Op]) {
     runtime.block_on(run(ops));
 }
 
-/// What the random steps found once: the store lengthened the intent of a writer although nobody read any more.
+/// Pins a failure that random steps found: the store lengthened a writer's intent although no
+/// reader was left.
 #[test]
 fn an_intent_without_readers_is_not_lengthened() {
     let acquire = |items: Vec<Place>, lease_ms, waits| {
