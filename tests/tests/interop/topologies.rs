@@ -12,9 +12,10 @@ use tokio::task::JoinHandle;
 
 /// What a change of servers may take, on both sides.
 const CHANGE: Duration = Duration::from_secs(60);
-/// Of both sides. The old primary takes renewals for some seconds more, and they are lost: a lease of that length may
-/// be lost with them.
-const LONG_LEASE: Duration = Duration::from_secs(12);
+/// Of both sides, the default. The old primary takes renewals for some seconds more, and they are lost; one of Redisson's
+/// that meets the change fails after some seconds, and the next comes a third of the lease later. Much shorter leases may
+/// end before that.
+const LONG_LEASE: Duration = Duration::from_secs(30);
 
 async fn both(servers: &impl Servers) -> (LockManager, Java) {
     let settings = Settings::default().watchdog(LONG_LEASE);
