@@ -79,6 +79,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     async fn holders_and_waiters_of_both_sides_outlive_a_failover(kind: Kind) {
         let Some(sentinels) = Shared::sentinel_only() else { return };
         holders_and_waiters_outlive(kind, &sentinels, || {
+            sentinels.primary().wait_for_replicas(2);
             sentinels.failover();
         })
         .await;

@@ -3,6 +3,7 @@
 //! They are one program, since linking takes longer than most of them. A test that sets what is one per process, such as
 //! an allocator, is a program of its own beside this folder.
 
+mod accepted;
 mod bad_input;
 mod chaos;
 mod clock_shim;
@@ -16,7 +17,6 @@ mod layer_grpc;
 mod layer_http;
 mod macro_behaviour;
 mod macro_bodies;
-mod macro_clippy;
 mod macro_hygiene;
 mod macro_kinds;
 mod macro_size;

@@ -23,9 +23,8 @@ const TEST_THREADS: &str = "8";
 /// The package whose tests need servers, as [`Program::label`] has it.
 const INTEGRATION: &str = "tests/it";
 
-/// Tests that run compilers: a package, and a module of the integration tests.
+/// The package whose tests run compilers.
 const UI: &str = "tests/compile/";
-const CLIPPY_FIXTURE: &str = "macro_clippy::";
 
 /// The tests of the part `tls`.
 const TLS: &str = "tests/tls/";
@@ -108,16 +107,13 @@ impl Programs {
     pub(super) fn run_tests(&self, lane: &Lane<'_>, scope: Scope) {
         for program in self.waiting() {
             let label = program.label();
-            let mut args = match scope {
+            let args = match scope {
                 Scope::All => Vec::new(),
                 Scope::Quick => match quick::args(&label) {
                     Some(args) => args,
                     None => continue,
                 },
             };
-            if label == INTEGRATION {
-                args.extend(["--skip", CLIPPY_FIXTURE]);
-            }
             let name = format!("test: {label}");
             lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &args)));
         }
@@ -142,9 +138,6 @@ impl Programs {
             let name = format!("test: {}", program.label());
             lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &[])));
         }
-        lane.step(Part::Test, "test: clippy on the attribute", |step| {
-            step.run(&mut self.integration(&[CLIPPY_FIXTURE]))
-        });
         lane.step(Part::Test, "test: documentation", |step| {
             step.cargo(&[&DOCUMENTATION[..], &["--no-fail-fast"]].concat())
         });

@@ -188,11 +188,39 @@ impl RedisServer {
     ///
     /// As [`command`](Self::command).
     pub fn command_within(&self, within: Duration, args: &[&str]) -> io::Result<Reply> {
+        self.connect(within)?.command(args)
+    }
+
+    fn connect(&self, within: Duration) -> io::Result<Connection> {
         let mut connection = Connection::open(self.addr(), within)?;
         if let Some(password) = self.setup.password() {
             connection.command(&["AUTH", password])?;
         }
-        connection.command(args)
+        Ok(connection)
+    }
+
+    /// Waits until `replicas` of its replicas have all that it was told before. A new replica that says that it is connected
+    /// may get its first changes a second later. Not for clusters, where a server takes only keys of its slots.
+    ///
+    /// # Panics
+    ///
+    /// When that does not come within a minute, or the server does not answer.
+    #[track_caller]
+    pub fn wait_for_replicas(&self, replicas: usize) {
+        const LONG: Duration = Duration::from_secs(60);
+        const MARKER: &str = "lock-tests:marker";
+
+        // `WAIT` is about what its own connection has written.
+        let caught_up = || -> io::Result<Reply> {
+            let mut connection = self.connect(LONG + READY)?;
+            connection.command(&["SET", MARKER, "1"])?;
+            connection.command(&["DEL", MARKER])?;
+            connection.command(&["WAIT", &replicas.to_string(), &LONG.as_millis().to_string()])
+        };
+        match caught_up() {
+            Ok(Reply::Number(count)) if count >= replicas as i64 => {}
+            other => panic!("{}: not {replicas} replicas have caught up: {other:?}", self.addr()),
+        }
     }
 
     /// How many open connections have sent something that the server has not read: what waits in its socket buffers

@@ -2,21 +2,12 @@
 
 use lock_tests::clock::now_nanos;
 use lock_tests::proxy::{Fault, Line, Proxy, Way};
-use lock_tests::redis::{Connection, Reply};
 use lock_tests::stocks::{Habits, Kept, counts};
-use lock_tests::{Cluster, RedisServer, Sentinels, cluster, eventually, sentinels};
+use lock_tests::{Cluster, Sentinels, cluster, eventually, sentinels};
 
 use super::{Crew, NAME, SLACK, ms, new_stock, record, stock_at};
 
 const UNITS: u64 = 100_000;
-
-/// Whether the replicas have what their primary was told.
-fn replicas_are_even(primary: &RedisServer, replicas: usize) -> bool {
-    let mut connection = Connection::open(primary.addr(), SLACK).unwrap();
-    connection.command(&["SET", "lock-tests:marker", "1"]).unwrap();
-    let caught_up = connection.command(&["WAIT", &replicas.to_string(), "10000"]).unwrap();
-    matches!(caught_up, Reply::Number(count) if count >= replicas as i64)
-}
 
 async fn asked_to_take_over(kept: Kept) {
     let options = cluster::Options::default().replicas(1).node_timeout(SLACK / 2);
@@ -62,7 +53,7 @@ async fn a_replica_that_takes_over_from_a_dead_primary_knows_what_had_reached_it
     tokio::time::sleep(ms(800)).await;
     // Nobody sells while the way to the replicas is cut.
     crew.sellers.iter_mut().for_each(lock_tests::Helper::stop);
-    eventually(async || replicas_are_even(group.primary(), 2), SLACK).await;
+    group.primary().wait_for_replicas(2);
     let hole = proxy.from_now(Line::Replication, Way::ToClient, Fault::BlackHole);
     let cut = now_nanos();
     crew.sellers.iter_mut().for_each(lock_tests::Helper::cont);

@@ -129,7 +129,7 @@ async fn a_new_primary_is_used_although_the_old_connection_works() {
     let (held, waited) = ([item("held")], [item("waited")]);
     granted(&store, &held).await;
     granted(&store, &waited).await;
-    let _: i64 = set.servers()[0].ask(&["WAIT", "2", "5000"]).await;
+    set.servers()[0].wait_for_replicas(2);
     let waiting = [item("waited")];
     let mut watch = store.watch(Arc::new(request(&waiting))).await.unwrap();
     assert!(watch.is_confirmed());
@@ -168,7 +168,7 @@ async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
     let held = [item("held")];
     granted(&store, &held).await;
     let old = &set.servers()[0];
-    let _: i64 = old.ask(&["WAIT", "2", "5000"]).await;
+    old.wait_for_replicas(2);
     // Without their user they are nobody in particular, who may not ask whether it lives.
     let _: () = old.ask(&["ACL", "SETUSER", USER, "off"]).await;
     let _: () = old.ask(&["ACL", "SETUSER", "default", "-ping"]).await;
@@ -197,7 +197,7 @@ async fn a_killed_primary_is_replaced_without_a_restart() {
     let waiting = [item("held")];
     busy(&store, &waiting).await;
     let mut watch = store.watch(Arc::new(request(&waiting))).await.unwrap();
-    let _: i64 = set.servers()[0].ask(&["WAIT", "2", "5000"]).await;
+    set.servers()[0].wait_for_replicas(2);
     set.servers_mut()[0].kill();
 
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
@@ -333,7 +333,7 @@ async fn locks_outlive_a_failover() {
     let connect = async || LockManager::builder().lease(SECOND * 10).connect(&set.url()).await.unwrap();
     let (here, there) = (connect().await, connect().await);
     let guard = here.mutex("a").acquire().await.unwrap();
-    let _: i64 = set.servers()[0].ask(&["WAIT", "2", "5000"]).await;
+    set.servers()[0].wait_for_replicas(2);
     let waiting = tokio::spawn(there.mutex("a").wait(SECOND * 60).acquire());
     let new = &set.servers()[set.fail_over().await];
     set.first_is_demoted().await;

@@ -1,4 +1,4 @@
-// Every option, in its literal and its computed form.
+//! Every option, in its literal and its computed form.
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockKey, LockManager, distributed_lock};
@@ -72,7 +72,7 @@ fn failed(error: LockError) -> u8 {
 }
 
 mod fallbacks {
-    pub fn any<T: Default>(_: lock_runtime::LockError) -> T {
+    pub(super) fn any<T: Default>(_: lock_runtime::LockError) -> T {
         T::default()
     }
 }
@@ -105,7 +105,8 @@ async fn skip_option() -> Option<String> {
     Some(String::new())
 }
 
-fn main() {
+#[test]
+fn compiles() {
     fn used<F>(_: F) {}
     used(Service::every_option);
     used(Service::computed);

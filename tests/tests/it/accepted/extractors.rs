@@ -1,4 +1,4 @@
-// Everything that says which lock a request needs, for any body, and made by another crate too.
+//! Everything that says which lock a request needs, for any body, and made by another crate too.
 use std::future::{Ready, ready};
 use std::marker::PhantomData;
 
@@ -46,7 +46,8 @@ fn by_path(request: &Request<Body>) -> String {
     request.uri().path().to_owned()
 }
 
-fn main() {
+#[test]
+fn compiles() {
     takes(|_: &Request<_>| "a");
     takes(|r: &Request<_>| r.uri().path().to_owned());
     takes(|r: &Request<Body>| LockKey::new(r.uri().path()));

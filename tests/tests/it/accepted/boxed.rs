@@ -1,4 +1,4 @@
-// Functions that make a boxed future themselves, by `#[async_trait]`, or with another macro in between.
+//! Functions that make a boxed future themselves, by `#[async_trait]`, or with another macro in between.
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
@@ -119,7 +119,8 @@ fn quit(error: LockError) {
     let _ = error;
 }
 
-fn main() {
+#[test]
+fn compiles() {
     let mut memory = Memory { name: "m".into() };
     drop(send(boxed(1)));
     drop(send(alias("a", Cell::new(1))));

@@ -1,4 +1,4 @@
-// Every kind, and several keys in every form.
+//! Every kind, and several keys in every form.
 use lock_runtime::{LockError, LockKey, LockManager, MultiKey, distributed_lock};
 
 struct Order {
@@ -88,7 +88,8 @@ async fn given(keys: Vec<MultiKey>) -> Result<Vec<MultiKey>, LockError> {
     Ok(keys)
 }
 
-fn main() {
+#[test]
+fn compiles() {
     fn used<F>(_: F) {}
     used((mutex, fair, read, write, transfer));
     used(Shop::place);

@@ -1,4 +1,4 @@
-// Every form of a placeholder.
+//! Every form of a placeholder.
 use lock_runtime::{LockError, distributed_lock};
 
 struct Item {
@@ -19,7 +19,12 @@ async fn fields(order: &Order) -> Result<(), LockError> {
 }
 
 #[distributed_lock(key = "<items[0]>:<array[2]>:<slice[0]>:<nested[0][1]>")]
-async fn indices(items: Vec<String>, array: [u8; 3], slice: &[u64], nested: Vec<Vec<u8>>) -> Result<(), LockError> {
+async fn indices(
+    items: Vec<String>,
+    array: [u8; 3],
+    slice: &[u64],
+    nested: Vec<Vec<u8>>,
+) -> Result<(), LockError> {
     let _ = (items, array, slice, nested);
     Ok(())
 }
@@ -55,7 +60,8 @@ macro_rules! locked {
 
 locked!(from_a_macro, "order:<id>", "5s");
 
-fn main() {
+#[test]
+fn compiles() {
     fn used<F>(_: F) {}
     used(fields);
     used((indices, raw, patterns, counts, from_a_macro));

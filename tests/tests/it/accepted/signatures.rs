@@ -1,5 +1,5 @@
-// Signatures: generics, lifetimes, `where`, `impl Trait`, patterns, receivers, aliases.
-#![allow(clippy::needless_lifetimes, clippy::elidable_lifetime_names)]
+//! Signatures: generics, lifetimes, `where`, `impl Trait`, patterns, receivers, aliases.
+#![allow(clippy::needless_lifetimes, clippy::elidable_lifetime_names, unsafe_code)]
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -27,7 +27,10 @@ where
 }
 
 #[distributed_lock(key = "<id>")]
-async fn impl_trait(id: impl Display + Send, f: impl Fn(u8) -> u8 + Send) -> Result<impl Iterator<Item = u8>, LockError> {
+async fn impl_trait(
+    id: impl Display + Send,
+    f: impl Fn(u8) -> u8 + Send,
+) -> Result<impl Iterator<Item = u8>, LockError> {
     let _ = id;
     tokio::task::yield_now().await;
     Ok((0..3).map(f))
@@ -227,7 +230,8 @@ async fn left_out(
     Ok(a + c)
 }
 
-fn main() {
+#[test]
+fn compiles() {
     let mut text = String::new();
     let mut service = Service { tenant: "t".into() };
     drop(send(generic(1, "a", [1])));
