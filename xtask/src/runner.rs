@@ -47,8 +47,14 @@ impl Output {
 
     /// Prints what was kept.
     pub(crate) fn flush(&self) {
-        if let Self::Kept(kept) = self {
-            print(&std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner)));
+        print(&self.take());
+    }
+
+    /// What was kept, and is no longer.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        match self {
+            Self::Live => Vec::new(),
+            Self::Kept(kept) => std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 }

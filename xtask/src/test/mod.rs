@@ -254,8 +254,7 @@ impl Parts<'_> {
 
     fn test(&self, lane: &Lane<'_>, part: Part, programs: &Programs) {
         match part {
-            Part::Test if self.has_servers() => programs.run_tests(lane, self.scope),
-            Part::Test => programs.run_tests_without_servers(lane),
+            Part::Test => programs.run_tests(lane, self.scope, self.has_servers()),
             Part::Topologies => {
                 for topology in TOPOLOGIES {
                     lane.step(part, &format!("topologies: {topology}"), |step| {
@@ -274,7 +273,13 @@ impl Parts<'_> {
             }
             Part::Examples => examples::run(lane, self.scope, self.has_servers(), programs),
             Part::Page => {
-                lane.step(part, "page", |step| step.run(&mut programs.named("flash_sale_page")));
+                lane.step(part, "page", |step| {
+                    let mut test = programs.named("flash_sale_page");
+                    if let Some(shop) = programs.example("flash-sale") {
+                        test.env("LOCK_TESTS_FLASH_SALE", shop);
+                    }
+                    step.run(&mut test)
+                });
             }
             Part::Fmt | Part::Clippy | Part::Features | Part::Docs | Part::Loom | Part::Tls => {}
         }

@@ -104,10 +104,10 @@ impl Programs {
         self.all.iter().filter(move |program| !is_named(program) && !elsewhere(program))
     }
 
-    pub(super) fn run_tests(&self, lane: &Lane<'_>, scope: Scope) {
+    pub(super) fn run_tests(&self, lane: &Lane<'_>, scope: Scope, has_servers: bool) {
         for program in self.waiting() {
             let label = program.label();
-            let args = match scope {
+            let mut args = match scope {
                 Scope::All => Vec::new(),
                 Scope::Quick => match quick::args(&label) {
                     Some(args) => args,
@@ -115,20 +115,14 @@ impl Programs {
                 },
             };
             let name = format!("test: {label}");
-            lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &args)));
-        }
-    }
-
-    pub(super) fn run_tests_without_servers(&self, lane: &Lane<'_>) {
-        for program in self.waiting() {
-            let label = program.label();
-            let name = format!("test: {label}");
-            if ["tests/", "benches/"].iter().any(|needs| label.starts_with(needs)) {
-                lane.skip(Part::Test, &name, "missing: redis-server");
-            } else {
-                let args = ["--skip", "store::redis::tests::"];
-                lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &args)));
+            if !has_servers {
+                if ["tests/", "benches/"].iter().any(|needs| label.starts_with(needs)) {
+                    lane.skip(Part::Test, &name, "missing: redis-server");
+                    continue;
+                }
+                args.extend(["--skip", "store::redis::tests::"]);
             }
+            lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &args)));
         }
     }
 
@@ -146,19 +140,23 @@ impl Programs {
 
 /// The names of all tests, each behind the program that has it.
 pub(super) fn list() -> Result<Vec<String>, String> {
-    // What cargo says goes to stderr: standard output is for the names.
+    // What cargo says is not for standard output, which the names go to.
     let quiet = Output::kept();
+    list_with(&quiet).map_err(|why| format!("{why}\n{}", String::from_utf8_lossy(&quiet.take())))
+}
+
+fn list_with(quiet: &Output) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     let mut add = |label: &str, listed: &str| {
         let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
         names.extend(tests.map(|test| format!("{label}: {test}")));
     };
-    for program in Programs::with(true, &quiet)?.all {
+    for program in Programs::with(true, quiet)?.all {
         let mut command = Programs::command(&program, &["--list", "--format", "terse"]);
-        add(&program.label(), &runner::read(&mut command, &quiet)?);
+        add(&program.label(), &runner::read(&mut command, quiet)?);
     }
     let mut docs = crate::cargo();
     docs.args(DOCUMENTATION).args(["--", "--list", "--format", "terse"]);
-    add("documentation", &runner::read(&mut docs, &quiet)?);
+    add("documentation", &runner::read(&mut docs, quiet)?);
     Ok(names)
 }
