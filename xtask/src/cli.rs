@@ -55,9 +55,9 @@ Parts:
   examples  all examples, in memory and on Redis servers, two processes at once (needs redis-server)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
-Everything with tests in it is built first. Then the tests run, and beside them, with what they leave of the processors,
-the compilers: fmt, clippy, features, docs, loom, tls, and the tests that compile something. The table in the end has the
-seconds and the processor seconds of each step.
+Everything with tests in it is built first. Then the tests run, and beside them the compilers: fmt, clippy, features,
+docs, loom, tls, and the tests that compile something. The table in the end has the seconds and the processor seconds of
+each step.
 
 With CI=true in the environment, --install is implied and a part that is left out is a failure.
 LOCK_URL is not read: tests start their own servers.

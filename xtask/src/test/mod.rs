@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all checks, and the table of what became of them.
 //!
 //! First everything is built that has tests in it. Then two lanes run side by side: the tests, which mostly wait, and the
-//! compilers, which get what the tests leave of the processors. What the compilers print appears step by step.
+//! compilers. What the compilers print appears step by step.
 
 mod lane;
 mod programs;
@@ -145,9 +145,6 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         let output = if side_by_side { Output::kept() } else { Output::Live };
         let (table, parts, programs) = (&table, &parts, programs.as_ref());
         scope.spawn(move || {
-            if side_by_side {
-                give_way();
-            }
             let lane = Lane::new(table, &output);
             for part in compilers {
                 parts.compile(&lane, part);
@@ -182,12 +179,6 @@ pub(crate) fn list() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// From now on what this thread starts gets what others leave of the processors. On Linux alone this concerns one thread.
-fn give_way() {
-    #[cfg(target_os = "linux")]
-    let _ = rustix::process::nice(10);
 }
 
 /// How the parts are run.
