@@ -230,12 +230,11 @@ impl Stage<'_> {
         self.rest(time + Duration::from_millis(200))
     }
 
-    /// The worker kills itself at the next occasion, and another one takes its place.
+    /// The worker kills itself at the next occasion, which it says, and another one takes its place.
     pub(super) fn doom_worker(&mut self, how: &str) -> io::Result<()> {
         let at = self.any_worker();
         self.workers[at].helper.send(how);
         self.workers[at].helper.process().wait(STARTS + self.plan.patience());
-        self.workers[at].log.say(&Event::Killed);
         self.lives[at] += 1;
         self.workers[at] = self.start_worker(at)?;
         self.rest(Duration::from_millis(500))

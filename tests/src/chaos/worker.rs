@@ -209,6 +209,8 @@ impl Worker {
     /// Kills the process if it is to die here.
     fn here(&self, place: u8) {
         if self.doom.load(Ordering::SeqCst) == place {
+            // Now, and not when its parent hears of it: a process can take seconds to end.
+            self.log.say(&Event::Killed);
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             std::thread::sleep(self.orders.patience);
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::LockManager;
+use lock_tests::kinds::is_free;
 use lock_tests::{eventually, on_every_store, poll_once_and_drop, validity};
 use tokio::time::Instant;
 
@@ -223,7 +224,8 @@ on_every_store! {
         first.release().await.unwrap();
         assert!(other.mutex("twice").try_acquire().await.unwrap().is_none());
         second.release().await.unwrap();
-        assert!(other.mutex("twice").try_acquire().await.unwrap().is_some());
+        // At once, but on a quorum: there a server may still have it, or be about to give back what the try before took.
+        eventually(async || is_free(other.mutex("twice")).await, LONG).await;
     }
 
     async fn a_hold_after_many_quick_ones_is_renewed(site: Site) {
