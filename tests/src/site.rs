@@ -119,7 +119,13 @@ impl Site {
     /// also of one that was not needed for the grant.
     #[must_use]
     pub fn tells_the_last_token(&self) -> bool {
-        !self.place.as_ref().is_some_and(|place| matches!(*place.servers, Shared::Quorum(_)))
+        !self.is_quorum()
+    }
+
+    /// Whether its servers know nothing of each other.
+    #[must_use]
+    pub fn is_quorum(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| matches!(*place.servers, Shared::Quorum(_)))
     }
 
     /// Whether there are servers behind it, so that time is real and other processes are in the way.
