@@ -70,6 +70,15 @@ pub async fn is_locked(locks: &LockManager, key: &str) -> bool {
     status(locks, key).await.is_locked()
 }
 
+/// Which of the keys somebody has.
+pub async fn locked(locks: &LockManager, keys: &[&str]) -> Vec<bool> {
+    let mut locked = Vec::new();
+    for key in keys {
+        locked.push(is_locked(locks, key).await);
+    }
+    locked
+}
+
 /// Returns when the store knows of so many waiters of the key. For a fair lock these are the entries of its queue.
 #[track_caller]
 pub fn waiters_are(locks: &LockManager, key: &str, number: u64) -> impl Future<Output = ()> {

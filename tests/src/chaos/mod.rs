@@ -10,6 +10,7 @@
 //! A worker can be told to be [broken](Broken) in a certain way, which shows that the checkers notice.
 
 mod arena;
+mod background;
 mod fault;
 mod inject;
 mod observe;

@@ -1,11 +1,9 @@
-//! [`Observer`]: looks at the keys from the side, and counts what the servers do.
+//! The observer: looks at the keys from the side, and counts what the servers do.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::background::Background;
 use super::want::stored_keys;
 use crate::clock::now_nanos;
 use crate::history::{Event, Log};
@@ -40,45 +38,24 @@ if redis.call('TYPE', KEYS[2]).ok == 'list' then
 end
 return {tostring(redis.call('PTTL', KEYS[1])), table.concat(holders, ','), table.concat(queue, ',')}";
 
-/// A thread that looks until it is dropped.
-pub(super) struct Observer {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Observer {
-    /// Counts what the `servers` do, and notes how the keys are if their `holders` are to be found on one of them.
-    pub(super) fn start(log: Log, servers: Vec<SocketAddr>, holders: Holders) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut eyes: Vec<Eye> = stored_keys().map(|(key, stored)| Eye::new(key, &stored)).collect();
-            let mut lines: Vec<Line> = servers.iter().map(|addr| Line { addr: *addr, open: None }).collect();
-            let mut counted = Instant::now();
-            while !stopped.load(Ordering::Relaxed) {
-                if holders == Holders::OnOne {
-                    for eye in &mut eyes {
-                        eye.look(&mut lines, &log);
-                    }
-                }
-                if counted.elapsed() >= Duration::from_secs(1) {
-                    counted = Instant::now();
-                    lines.iter_mut().for_each(|line| line.count(&log));
-                }
-                std::thread::sleep(PERIOD);
+/// Counts what the `servers` do, and notes how the keys are if their `holders` are to be found on one of them.
+pub(super) fn start(log: Log, servers: &[SocketAddr], holders: Holders) -> Background {
+    let mut eyes: Vec<Eye> = stored_keys().map(|(key, stored)| Eye::new(key, &stored)).collect();
+    let mut lines: Vec<Line> = servers.iter().map(|addr| Line { addr: *addr, open: None }).collect();
+    let mut counted = Instant::now();
+    let mut observer = Background::default();
+    observer.repeat(PERIOD, move || {
+        if holders == Holders::OnOne {
+            for eye in &mut eyes {
+                eye.look(&mut lines, &log);
             }
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Observer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
-    }
+        if counted.elapsed() >= Duration::from_secs(1) {
+            counted = Instant::now();
+            lines.iter_mut().for_each(|line| line.count(&log));
+        }
+    });
+    observer
 }
 
 /// Where it can be seen who holds a key.

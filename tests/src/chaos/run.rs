@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::arena::{Arena, Topology, tell};
 use super::fault::Fault;
-use super::observe::{Holders, Observer};
+use super::observe::{self, Holders};
 use super::orders::Orders;
 use super::plan::Plan;
 use super::report::{Losses, Outcome};
 use super::want::{WANTED, stored_keys};
-use super::witness::Witness;
+use super::witness::watch_ways;
 use super::{CALL_TIMEOUT, LEASE};
 use crate::Helper;
 use crate::dice::Dice;
@@ -80,13 +80,13 @@ pub fn run(
         assert_eq!(worker.helper.line(STARTS), "ready");
     }
     let holders = if plan.topology == Topology::Quorum { Holders::OnMost } else { Holders::OnOne };
-    let addrs = stage.arena.servers().iter().map(crate::RedisServer::addr).collect();
-    let observer = Observer::start(Log::open(&logs.join("observer.log"))?, addrs, holders);
+    let addrs: Vec<_> = stage.arena.servers().iter().map(crate::RedisServer::addr).collect();
+    let observer = observe::start(Log::open(&logs.join("observer.log"))?, &addrs, holders);
     let mut ways = Vec::new();
     for at in 0..stage.arena.servers().len() {
         ways.push((stage.arena.proxy(at).addr(), Log::open(&logs.join(format!("{WITNESS}-{at}.log")))?));
     }
-    let witness = Witness::start(ways);
+    let witness = watch_ways(ways);
     stage.rest(Duration::from_secs(2))?;
     let start = Instant::now();
     let mut missed = Vec::new();

@@ -5,11 +5,9 @@
 //! requests take, and notes when the answer is late.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::background::Background;
 use crate::history::{Event, Log};
 use crate::redis::Connection;
 
@@ -37,40 +35,19 @@ pub(super) fn watch_process(log: Log) {
     });
 }
 
-/// Threads that note when the ways to the servers stand still, until it is dropped.
-pub(super) struct Witness {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Witness {
-    /// Watches the ways that begin at these addresses, each with a log of its own.
-    pub(super) fn start(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let watch = |(way, log): (SocketAddr, Log)| {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || {
-                let mut open = None;
-                while !stop.load(Ordering::Relaxed) {
-                    let asked = Instant::now();
-                    open = ask(way, open);
-                    note(&log, asked.elapsed());
-                    std::thread::sleep(PERIOD);
-                }
-            })
-        };
-        let threads = ways.into_iter().map(watch).collect();
-        Self { stop, threads }
+/// Watches the ways to the servers that begin at these addresses, each with a log of its own: a thread for each notes when
+/// it stands still.
+pub(super) fn watch_ways(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> Background {
+    let mut witnesses = Background::default();
+    for (way, log) in ways {
+        let mut open = None;
+        witnesses.repeat(PERIOD, move || {
+            let asked = Instant::now();
+            open = ask(way, open.take());
+            note(&log, asked.elapsed());
+        });
     }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
+    witnesses
 }
 
 /// Asks for the time, which faults of single commands leave alone. A connection that has failed is not used again.

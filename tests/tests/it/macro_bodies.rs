@@ -5,14 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager, distributed_lock};
+use lock_tests::kinds::is_locked;
 use lock_tests::{first_poll, on_every_store};
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
-
-async fn is_locked(locks: &LockManager, key: &str) -> bool {
-    locks.status(key).await.expect("the store answers").is_locked()
-}
 
 struct Order {
     id: String,

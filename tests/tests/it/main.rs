@@ -15,6 +15,7 @@ mod fuzz_seeds;
 mod latch;
 mod layer_grpc;
 mod layer_http;
+mod layer_rig;
 mod macro_behaviour;
 mod macro_bodies;
 mod macro_hygiene;

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{
-    AcquireError, ExtendError, Kind, LockError, LockGuard, LockManager, LockManagerBuilder, MultiKey,
-    ReleaseError,
+    AcquireError, ExtendError, Kind, LockError, LockGuard, LockManagerBuilder, MultiKey, ReleaseError,
 };
-use lock_tests::kinds::{is_free, is_locked, lock, nothing_is_left, rival_of, status, waiters_are};
+use lock_tests::kinds::{is_free, is_locked, lock, locked, nothing_is_left, rival_of, status, waiters_are};
 use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop, validity};
 use tokio::time::{Instant, timeout};
 
@@ -34,14 +33,6 @@ fn mixed() -> [MultiKey; 4] {
 
 const MIXED: [(Kind, &str); 4] =
     [(Kind::Fair, "{s}f"), (Kind::Mutex, "{s}m"), (Kind::Read, "{s}r"), (Kind::Write, "{s}w")];
-
-async fn locked(locks: &LockManager, keys: &[&str]) -> Vec<bool> {
-    let mut locked = Vec::new();
-    for key in keys {
-        locked.push(is_locked(locks, key).await);
-    }
-    locked
-}
 
 on_every_store! {
     async fn all_keys_are_taken_and_all_are_given_back(site: Site) {

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, LockManager, MultiKey, ReleaseError};
-use lock_tests::kinds::{is_free, is_locked, lock, nothing_is_left, rival_of, status};
+use lock_runtime::{AcquireError, Kind, MultiKey, ReleaseError};
+use lock_tests::kinds::{is_free, is_locked, lock, locked, nothing_is_left, rival_of, status};
 use lock_tests::on_every_store;
 use tokio::time::timeout;
 
@@ -22,14 +22,6 @@ fn mixed() -> [MultiKey; 4] {
 
 const MIXED: [(Kind, &str); 4] =
     [(Kind::Fair, "f"), (Kind::Mutex, "m"), (Kind::Read, "r"), (Kind::Write, "w")];
-
-async fn locked(locks: &LockManager, keys: &[&str]) -> Vec<bool> {
-    let mut locked = Vec::new();
-    for key in keys {
-        locked.push(is_locked(locks, key).await);
-    }
-    locked
-}
 
 on_every_store! {
     async fn a_call_inside_enters_one_of_the_keys_again(site: Site) {

@@ -8,12 +8,9 @@ mod streams;
 mod unary;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use lock_runtime::layer::{PartKey, grpc_metadata};
-use lock_runtime::{LockManager, LockManagerBuilder, testing};
-use lock_tests::{RedisServer, eventually};
 use service::{Client, Orders};
 use tokio::task::JoinHandle;
 use tonic::body::Body;
@@ -22,14 +19,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 use tower::{Layer, Service};
 
-/// What takes a moment may take so long on a busy machine.
-const SLACK: Duration = Duration::from_secs(40);
-/// For those who wait for something that is about to happen.
-const LONG: Duration = Duration::from_secs(120);
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
+use crate::layer_rig::{LONG, SLACK, at_rest, manager, manager_with, ms, soon, waiting};
 
 /// The key of all calls: what they have in the metadata.
 fn order() -> PartKey {
@@ -73,39 +63,4 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-async fn manager(redis: &RedisServer) -> LockManager {
-    manager_with(redis, |builder| builder).await
-}
-
-async fn manager_with(
-    redis: &RedisServer,
-    settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
-) -> LockManager {
-    settings(LockManager::builder()).connect(&redis.url()).await.expect("the server is up")
-}
-
-/// What must come before long.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(SLACK, future).await {
-        Ok(it) => it,
-        Err(_) => panic!("{what}: not within {SLACK:?}"),
-    }
-}
-
-/// Returns once `count` calls wait for locks of `locks`.
-async fn waiting(locks: &LockManager, count: usize) {
-    eventually(async || testing::leftovers(locks).waiters == count, SLACK).await;
-}
-
-/// Returns once nobody has the lock, as the store sees it, and `locks` has nothing left of it.
-async fn at_rest(locks: &LockManager, key: &str) {
-    eventually(async || !locks.status(key).await.is_ok_and(|status| status.is_locked()), SLACK).await;
-    let quiet = || {
-        let left = testing::leftovers(locks);
-        (left.keys, left.timers, left.tasks, left.waiters) == (0, 0, 0, 0)
-    };
-    eventually(async || quiet(), SLACK).await;
-    assert!(!locks.status(key).await.unwrap().is_locked());
 }

@@ -15,19 +15,10 @@ mod server;
 mod store_faults;
 mod traffic;
 
-use std::time::Duration;
+use lock_runtime::{LockManager, testing};
+use lock_tests::eventually;
 
-use lock_runtime::{LockManager, LockManagerBuilder, testing};
-use lock_tests::{RedisServer, eventually};
-
-/// What takes a moment may take so long on a busy machine.
-const SLACK: Duration = Duration::from_secs(40);
-/// For those who wait for something that is about to happen.
-const LONG: Duration = Duration::from_secs(120);
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
+use crate::layer_rig::{LONG, SLACK, at_rest, manager, manager_with, ms, soon, waiting};
 
 /// Makes each function a test over HTTP/1.1 and one over HTTP/2.
 macro_rules! over_both {
@@ -55,30 +46,6 @@ macro_rules! over_both {
 }
 use over_both;
 
-async fn manager(redis: &RedisServer) -> LockManager {
-    manager_with(redis, |builder| builder).await
-}
-
-async fn manager_with(
-    redis: &RedisServer,
-    settings: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
-) -> LockManager {
-    settings(LockManager::builder()).connect(&redis.url()).await.expect("the server is up")
-}
-
-/// What must come before long.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(SLACK, future).await {
-        Ok(it) => it,
-        Err(_) => panic!("{what}: not within {SLACK:?}"),
-    }
-}
-
-/// Returns once `count` requests wait for locks of `locks`.
-async fn waiting(locks: &LockManager, count: usize) {
-    eventually(async || testing::leftovers(locks).waiters == count, SLACK).await;
-}
-
 /// Returns once a request is in the queue for a lock that another process has. One that is about to join it counts as a
 /// waiter already; the task that asks for it tells that it has joined.
 async fn queued(locks: &LockManager) {
@@ -87,15 +54,4 @@ async fn queued(locks: &LockManager) {
         left.waiters == 1 && left.tasks > 0
     };
     eventually(async || asks(), SLACK).await;
-}
-
-/// Returns once nobody has the lock, as the store sees it, and `locks` has nothing left of it.
-async fn at_rest(locks: &LockManager, key: &str) {
-    eventually(async || !locks.status(key).await.is_ok_and(|status| status.is_locked()), SLACK).await;
-    let quiet = || {
-        let left = testing::leftovers(locks);
-        (left.keys, left.timers, left.tasks, left.waiters) == (0, 0, 0, 0)
-    };
-    eventually(async || quiet(), SLACK).await;
-    assert!(!locks.status(key).await.unwrap().is_locked());
 }

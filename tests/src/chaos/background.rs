@@ -1,0 +1,35 @@
+//! [`Background`]: threads that do something again and again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// They end when it is dropped.
+#[derive(Default)]
+pub(super) struct Background {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts a thread that calls `act`, with this pause after each time.
+    pub(super) fn repeat(&mut self, pause: Duration, mut act: impl FnMut() + Send + 'static) {
+        let stop = Arc::clone(&self.stop);
+        self.threads.push(std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                act();
+                std::thread::sleep(pause);
+            }
+        }));
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
