@@ -344,7 +344,7 @@ pub async fn play_at(
     }
 }
 
-/// Runs `case` for so many random lists of operations, or a multiple of that if `PROPTEST_CASES` is one of its default, 256.
+/// Runs `case` for `cases` random lists of operations. `PROPTEST_CASES` multiplies that: 256, its default, is once.
 ///
 /// # Panics
 ///

@@ -86,8 +86,8 @@ pub(crate) async fn processes(bug: Option<Bug>) -> (Vec<Process>, Arc<dyn LockSt
     (processes, named_memory_store(&name))
 }
 
-/// Plays random operations so many times, or a multiple of that if `PROPTEST_CASES` is one of its default, 256; what each time came to, or what was found, with its seed. Nothing is written
-/// down: a failure becomes a test of its own.
+/// Plays `cases` random lists of operations. Returns what each of them came to, or the failure with its seed.
+/// `PROPTEST_CASES` multiplies `cases`: 256, its default, is once. No file remembers a failure: make it a test of its own.
 pub(crate) fn random_runs<Op: Clone + fmt::Debug, T>(
     cases: u32,
     op: impl Strategy<Value = Op>,
