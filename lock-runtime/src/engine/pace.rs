@@ -146,6 +146,14 @@ impl Pace {
         true
     }
 
+    /// No message will come for now: who has just been told that the key is taken polls.
+    pub(crate) fn deaf(&mut self, now: Tick) {
+        if self.errors == 0 && self.step_back.is_none() {
+            self.interval = Duration::ZERO;
+            self.no_later(now + POLL_FIRST);
+        }
+    }
+
     /// The store failed; returns how long to hold back.
     pub(crate) fn failed(&mut self, now: Tick, error: Arc<StoreError>, random: f64) {
         self.last_error = Some(error);

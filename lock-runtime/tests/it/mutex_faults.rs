@@ -36,6 +36,7 @@ struct FaultyStore {
     acquire: Mutex<VecDeque<Fault>>,
     release: Mutex<VecDeque<Fault>>,
     keep: Mutex<VecDeque<Fault>>,
+    watch: Mutex<VecDeque<Fault>>,
     acquires: AtomicUsize,
     releases: AtomicUsize,
     withdrawals: AtomicUsize,
@@ -50,6 +51,7 @@ impl FaultyStore {
             acquire: Mutex::default(),
             release: Mutex::default(),
             keep: Mutex::default(),
+            watch: Mutex::default(),
             acquires: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             withdrawals: AtomicUsize::new(0),
@@ -112,7 +114,7 @@ impl LockStore for FaultyStore {
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.inner.watch(request)
+        with_fault(&self.watch, self.inner.watch(request))
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
@@ -182,6 +184,44 @@ async fn a_try_and_a_fatal_error_fail_at_once() {
     }
     assert!(start.elapsed() < 100 * MS);
     nothing_is_left(&locks, &store).await;
+}
+
+/// What a server does that takes a SUBSCRIBE and says nothing.
+#[tokio::test(start_paused = true)]
+async fn a_key_is_asked_for_while_its_subscription_hangs() {
+    let store = FaultyStore::new();
+    let (holder, locks) = (manager(&store), manager(&store));
+    store.watch.lock().unwrap().push_back(Fault::Hang);
+    let held = holder.mutex("k").acquire().await.unwrap();
+    let locks_of_waiter = locks.clone();
+    let waiter = tokio::spawn(async move { locks_of_waiter.mutex("k").wait(5 * SECOND).acquire().await });
+    sleep(50 * MS).await;
+    // With a wait that is over before the subscription is.
+    let error = locks.mutex("k").wait(200 * MS).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
+    let released = Instant::now();
+    held.release().await.unwrap();
+    let granted = waiter.await.unwrap().unwrap();
+    assert!(released.elapsed() <= SECOND / 2, "{:?}", released.elapsed());
+    drop(granted);
+    nothing_is_left(&locks, &store).await;
+}
+
+/// Its waiters poll, and no more often than in steps that double.
+#[tokio::test(start_paused = true)]
+async fn a_key_without_messages_is_polled() {
+    for fault in [Fault::Error(StoreErrorKind::Denied), Fault::Hang] {
+        let store = FaultyStore::new();
+        let (holder, locks) = (manager(&store), manager(&store));
+        store.watch.lock().unwrap().extend([fault; 100]);
+        let held = holder.mutex("k").acquire().await.unwrap();
+        let before = store.acquires.load(Ordering::SeqCst);
+        let error = locks.mutex("k").wait(10 * SECOND).acquire().await.unwrap_err();
+        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
+        let polls = store.acquires.load(Ordering::SeqCst) - before;
+        assert!((30..=70).contains(&polls), "{fault:?}: {polls}");
+        held.release().await.unwrap();
+    }
 }
 
 /// The last waiter has left, and who comes next does so before the contender has noticed.

@@ -104,8 +104,6 @@ const CLUSTER: &[Topology] = &[Topology::Cluster];
 
 const NONE: &[ErrorClass] = &[];
 const AWAY: &[ErrorClass] = &[ErrorClass::Unavailable, ErrorClass::Lost];
-/// Whoever waits for the confirmation of a subscription gets no other answer for that long.
-const UNCONFIRMED: &[ErrorClass] = &[ErrorClass::Unavailable];
 const LOST: &[ErrorClass] = &[ErrorClass::Lost];
 const AWAY_OR_STRANGE: &[ErrorClass] =
     &[ErrorClass::Unavailable, ErrorClass::Lost, ErrorClass::Misconfigured];
@@ -130,7 +128,7 @@ const TABLE: [Entry; 38] = [
     entry(Fault::Torn, "torn", Loses::Nothing, AWAY, ALL),
     entry(Fault::HalfClosed, "half-closed", Loses::Nothing, AWAY, ALL),
     entry(Fault::LateRequests, "late-requests", Loses::Nothing, AWAY, ALL),
-    entry(Fault::LostMessages, "lost-messages", Loses::Nothing, UNCONFIRMED, ALL),
+    entry(Fault::LostMessages, "lost-messages", Loses::Nothing, NONE, ALL),
     entry(Fault::DoubledMessages, "doubled-messages", Loses::Nothing, NONE, ALL),
     entry(Fault::Loading, "loading", Loses::Nothing, AWAY, ALL),
     entry(Fault::StoppedWorker, "stopped-worker", Loses::Nothing, LOST, ALL),
@@ -144,8 +142,8 @@ const TABLE: [Entry; 38] = [
     entry(Fault::Flush, "flush", Loses::Keys, LOST, ALL),
     entry(Fault::ScriptFlush, "script-flush", Loses::Nothing, NONE, ALL),
     entry(Fault::CutClients, "cut-clients", Loses::Nothing, AWAY, ALL),
-    entry(Fault::CutSubscribers, "cut-subscribers", Loses::Nothing, UNCONFIRMED, ALL),
-    entry(Fault::SubscriberOverflow, "subscriber-overflow", Loses::Nothing, UNCONFIRMED, ALL),
+    entry(Fault::CutSubscribers, "cut-subscribers", Loses::Nothing, NONE, ALL),
+    entry(Fault::SubscriberOverflow, "subscriber-overflow", Loses::Nothing, NONE, ALL),
     entry(Fault::NoChannels, "no-channels", Loses::Nothing, NONE, ALL),
     entry(Fault::DeletedKey, "deleted-key", Loses::Keys, LOST, ALL),
     entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, ALL),

@@ -283,9 +283,20 @@ async fn a_wait_for_a_latch_ends_at_its_limit_on_both_sides() {
     assert!(ours.try_set_count(1).await.unwrap());
     assert!(!theirs.call("await", &[("wait", "300")]).await.is_true());
     assert!(ours.wait(ms(300)).await.is_err());
-    // Deleted, it opens for those who wait.
-    let of_java = theirs.call("await", &[]).within(SLACK);
+}
+
+/// By Redisson's own `delete`, those who wait for a latch of Redisson's are not told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_latch_that_rust_deletes_opens_for_those_who_wait_in_java() {
+    let server = Shared::start();
+    let (locks, java) = with_defaults(&server).await;
+    let (ours, theirs) = (locks.latch("l"), java.lock("a", "latch", "l"));
+    assert!(ours.try_set_count(1).await.unwrap());
+    let mut of_java = theirs.call("await", &[]).within(SLACK);
     clients_wait(&server, "redisson_countdownlatch__channel__{l}", 1).await;
+    // It has subscribed, looks once more, and then goes to sleep.
+    tokio::time::sleep(ms(300)).await;
+    of_java.assert_still_out();
     assert!(ours.delete().await.unwrap());
     of_java.await.done();
 }

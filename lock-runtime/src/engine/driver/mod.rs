@@ -12,6 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use self::steps::Releasing;
 use super::Engine;
 use super::hold::{Hold, Lease};
@@ -68,8 +70,6 @@ enum Awaited {
     Acquire { ask: Ask, request: Arc<AcquireRequest> },
     /// What follows from an error.
     Refused { ask: Ask, request: Arc<AcquireRequest>, error: StoreError },
-    /// Messages about the request's key.
-    Subscription { request: Arc<AcquireRequest> },
     /// The answer to a release; `first`: the error that it was answered with already.
     Release { releasing: Releasing, first: Option<StoreError> },
     /// That the store knows for how long it is to keep a key.
@@ -134,11 +134,18 @@ pub(super) fn run(
     }
 }
 
+/// The answer to come to a subscription.
+type Subscribing = oneshot::Receiver<Result<Watch, StoreError>>;
+
 struct Driver {
     engine: Arc<Engine>,
     key: Arc<Key>,
     watch: Option<Watch>,
+    /// A subscription that the store has not answered yet.
+    subscribing: Option<Subscribing>,
     subscribe_after: Tick,
+    /// The last subscription was not confirmed.
+    deaf: bool,
     /// The request for which the store may have a place in a queue, or an intent: it is sent again, under the same owner,
     /// until it is granted or withdrawn.
     queued: Option<Arc<AcquireRequest>>,
@@ -150,7 +157,16 @@ impl Driver {
     fn new(engine: &Arc<Engine>, key: &Arc<Key>) -> Self {
         let watch = lock(&key.watch).take();
         let (engine, key) = (Arc::clone(engine), Arc::clone(key));
-        Self { watch, engine, key, subscribe_after: Tick::default(), queued: None, unanswered: false }
+        Self {
+            engine,
+            key,
+            watch,
+            subscribing: None,
+            subscribe_after: Tick::default(),
+            deaf: false,
+            queued: None,
+            unanswered: false,
+        }
     }
 
     /// Its machine needs it no more.
@@ -183,7 +199,6 @@ impl Driver {
                 self.engine.answered_with(&error);
                 self.refused(ask, request, error).await;
             }
-            Awaited::Subscription { request } => self.subscribe(request).await,
             Awaited::Release { releasing, first } => self.give_back(releasing, first).await,
             Awaited::Linger { hold, rest, pending } => {
                 release::linger(&self.engine, &hold, rest).await;
@@ -200,11 +215,7 @@ impl Driver {
         match engine.bounded_by(request.timeout, |store| store.acquire(Arc::clone(&request))).await {
             Ok(acquired) => {
                 let now = engine.clock.now();
-                if let Some(Awaited::Subscription { request }) =
-                    self.acquired(ask, request, acquired, sent, now)
-                {
-                    self.subscribe(request).await;
-                }
+                self.acquired(ask, &request, acquired, sent, now);
             }
             Err(error) => self.refused(ask, request, error).await,
         }
@@ -289,25 +300,41 @@ impl Driver {
         }
     }
 
-    /// Sees to it that messages about the key arrive; a fresh subscription is followed by an attempt at once.
-    async fn subscribe(&mut self, request: Arc<AcquireRequest>) {
-        let engine = Arc::clone(&self.engine);
-        let now = engine.clock.now();
-        let listening = self.watch.as_ref().is_some_and(Watch::is_confirmed);
-        if listening || now < self.subscribe_after || lock(&self.key.machine).waiting() == 0 {
+    /// Whether messages about the key arrive, or will as soon as a subscription is confirmed.
+    fn listens(&self, now: Tick) -> bool {
+        self.is_confirmed() || !self.deaf && (self.subscribing.is_some() || now >= self.subscribe_after)
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_confirmed)
+    }
+
+    /// Sees to it that messages about the key arrive. The store's answer is not waited for: a key whose subscription
+    /// nobody confirms is polled meanwhile.
+    fn subscribe(&mut self, request: &Arc<AcquireRequest>, now: Tick) {
+        if self.is_confirmed() || self.subscribing.is_some() || now < self.subscribe_after {
+            return;
+        }
+        if lock(&self.key.machine).waiting() == 0 {
             return;
         }
         self.subscribe_after = now + RESUBSCRIBE;
-        match engine.bounded(|store| store.watch(request)).await {
-            Ok(watch) => {
-                let confirmed = watch.is_confirmed();
-                self.watch = Some(watch);
-                if confirmed {
-                    self.act(|machine, now, _| machine.pace.now(now));
-                }
-            }
-            // Without messages it polls.
+        let (engine, request) = (Arc::clone(&self.engine), Arc::clone(request));
+        self.subscribing =
+            Some(self.engine.report(async move { engine.bounded(|store| store.watch(request)).await }));
+    }
+
+    /// A subscription was answered: a confirmed one is followed by an attempt at once.
+    fn subscribed(&mut self, answer: Result<Watch, StoreError>) {
+        match answer {
+            Ok(watch) => self.watch = Some(watch),
             Err(error) => tracing::debug!(key = %self.key.name, %error, "no subscription"),
+        }
+        if self.is_confirmed() {
+            self.deaf = false;
+            self.act(|machine, now, _| machine.pace.now(now));
+        } else if !std::mem::replace(&mut self.deaf, true) {
+            self.act(|machine, now, _| machine.pace.deaf(now));
         }
     }
 
@@ -320,6 +347,10 @@ impl Driver {
             tokio::select! {
                 biased; // so that a run can be made again
                 () = key.changed.notified() => return,
+                answer = next_answer(&mut self.subscribing) => {
+                    self.subscribed(answer);
+                    return;
+                }
                 notice = next_notice(self.watch.as_mut()) => {
                     tracing::trace!(key = %key.name, ?notice, "notice");
                     if let Notice::Granted { token, server_time } = notice {
@@ -341,6 +372,17 @@ pub(crate) fn skip_notices(watch: Option<&mut Watch>) {
     if let Some(watch) = watch {
         while watch.try_notice().is_some() {}
     }
+}
+
+/// Pending for ever without a subscription that is to be answered. Cancel safe.
+async fn next_answer(subscribing: &mut Option<Subscribing>) -> Result<Watch, StoreError> {
+    let Some(answer) = subscribing else { return std::future::pending().await };
+    let answer = answer.await;
+    *subscribing = None;
+    // Not answered at all: its runtime is going.
+    answer.unwrap_or_else(|_| {
+        Err(StoreError::new(StoreErrorKind::Unanswered, "the subscription was not carried out"))
+    })
 }
 
 /// Pending for ever without a watch.

@@ -16,7 +16,6 @@ use crate::engine::release;
 use crate::replication::Replication;
 use crate::store::{
     AcquireRequest, Acquired, DIRECT_LEASE, Granted, Released, ServerTime, StoreError, Takeover, TokenRange,
-    Watch,
 };
 use crate::sync::{lock, shielded};
 use crate::token::FencingToken;
@@ -118,6 +117,7 @@ impl Driver {
         if self.key.has_a_queue() {
             // What it hears is for one owner.
             self.watch = None;
+            self.subscribing = None;
         }
         Some(request)
     }
@@ -147,7 +147,10 @@ impl Driver {
         let answer = engine.at_once(|| store.acquire_now(&request));
         *now = engine.clock.now();
         match answer {
-            Ok(acquired) => self.acquired(ask, request, acquired, sent, *now),
+            Ok(acquired) => {
+                self.acquired(ask, &request, acquired, sent, *now);
+                None
+            }
             Err(error) => Some(Awaited::Refused { ask, request, error }),
         }
     }
@@ -156,30 +159,27 @@ impl Driver {
     pub(super) fn acquired(
         &mut self,
         ask: Ask,
-        request: Arc<AcquireRequest>,
+        request: &Arc<AcquireRequest>,
         answer: Acquired,
         sent: Tick,
         now: Tick,
-    ) -> Option<Awaited> {
+    ) {
         let engine = Arc::clone(&self.engine);
         engine.rtt.record(sent, now);
         match answer {
-            Acquired::Granted(granted) => {
-                self.granted(&request, ask.lease, sent, now, &granted);
-                None
-            }
+            Acquired::Granted(granted) => self.granted(request, ask.lease, sent, now, &granted),
             Acquired::Busy(busy) => {
                 if self.key.lane == Lane::Own && busy.remaining <= LONGEST {
                     engine.registry.is_taken_in_own(&self.key.name, now + busy.remaining);
                 }
-                let listening = self.watch.as_ref().is_some_and(Watch::is_confirmed);
+                let listening = self.listens(now);
                 let longest = engine.config.fallback_poll;
                 let random = jitter();
                 self.act_at(now, |machine, now, effects| {
                     machine.on_busy(now, busy.remaining, listening, longest, random, effects);
                 });
-                self.keep_place(&request, sent, busy.server_time);
-                Some(Awaited::Subscription { request })
+                self.keep_place(request, sent, busy.server_time);
+                self.subscribe(request, now);
             }
         }
     }
