@@ -9,12 +9,12 @@ use crate::backoff::{Backoff, jitter};
 use crate::clock::Tick;
 use crate::engine::LONGEST_SLEEP;
 use crate::engine::acquire::Wait;
-use crate::engine::driver::{RESUBSCRIBE, next_notice, skip_notices};
 use crate::engine::pace::Pace;
+use crate::engine::subscription::{Heard, Subscription};
 use crate::error::{AcquireError, LockError};
 use crate::key::{InvalidKey, LockKey};
 use crate::replication::Replication;
-use crate::store::{CountDownRequest, LatchStore, Watch};
+use crate::store::{CountDownRequest, LatchStore};
 use crate::sync::atomic::Ordering;
 use crate::time;
 
@@ -205,14 +205,14 @@ impl Waiter<'_> {
             Wait::For(limit) => started + limit,
             Wait::No | Wait::Forever => Tick::MAX,
         };
-        let (mut pace, mut watch, mut subscribe_after) = (Pace::default(), None, Tick::default());
+        let (mut pace, mut subscription) = (Pace::default(), Subscription::new(None));
         let mut grace = engine.grace();
         loop {
             if engine.shut_down.load(Ordering::Acquire) {
                 return Err(AcquireError::ShutDown { key: self.name });
             }
             // Whatever was published before the count is asked for says nothing new.
-            skip_notices(watch.as_mut());
+            subscription.skip();
             let left = (end + std::mem::take(&mut grace)).since(engine.clock.now());
             let look = engine.bounded(|_| self.latches.count(self.name.clone(), self.timeout));
             match time::timeout(&engine.runtime, left, look).await {
@@ -221,17 +221,14 @@ impl Waiter<'_> {
                     return Err(AcquireError::Busy { key: self.name, remaining: None });
                 }
                 Some(Ok(_)) => {
-                    let listening = watch.as_ref().is_some_and(Watch::is_confirmed);
                     let now = engine.clock.now();
-                    pace.busy(now, UNKNOWN, listening, engine.config.fallback_poll, jitter());
-                    if !listening && now >= subscribe_after && now < end {
-                        subscribe_after = now + RESUBSCRIBE;
-                        watch = self.subscribe(end.since(now)).await;
-                        if watch.as_ref().is_some_and(Watch::is_confirmed) {
-                            // What happened before it counts too.
-                            continue;
-                        }
-                    }
+                    subscription.want(now, || {
+                        let engine = Arc::clone(engine);
+                        let call = self.latches.watch(self.name.clone(), self.timeout);
+                        Box::pin(async move { engine.bounded(|_| call).await })
+                    });
+                    let longest = subscription.longest(engine.config.fallback_poll);
+                    pace.busy(now, UNKNOWN, subscription.listens(), longest, jitter());
                 }
                 Some(Err(error)) => {
                     let (fatal, error) = (!error.is_transient(), Arc::new(error));
@@ -243,7 +240,7 @@ impl Waiter<'_> {
                 // The time is over, as is seen below.
                 None => {}
             }
-            if let Some(over) = self.pause(end, &mut pace, &mut watch).await {
+            if let Some(over) = self.pause(end, &mut pace, &mut subscription).await {
                 let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
                 return Err(AcquireError::wait_over(self.name, cause, waited, None));
             }
@@ -251,7 +248,7 @@ impl Waiter<'_> {
     }
 
     /// Until it is time to look again, or the wait is over: since when.
-    async fn pause(&self, end: Tick, pace: &mut Pace, watch: &mut Option<Watch>) -> Option<Tick> {
+    async fn pause(&self, end: Tick, pace: &mut Pace, subscription: &mut Subscription) -> Option<Tick> {
         let engine = &self.counting.engine;
         loop {
             let now = engine.clock.now();
@@ -265,23 +262,15 @@ impl Waiter<'_> {
             tokio::select! {
                 biased; // so that a run can be made again
                 () = self.counting.shut_down.cancelled() => return None,
-                _ = next_notice(watch.as_mut()) => {
-                    pace.message(engine.clock.now());
+                heard = subscription.hear() => {
+                    let now = engine.clock.now();
+                    match heard {
+                        Heard::Confirmed => pace.now(now),
+                        Heard::Unconfirmed => pace.deaf(now),
+                        Heard::Notice(_) => _ = pace.message(now),
+                    }
                 }
                 () = time::sleep(&engine.runtime, left) => {}
-            }
-        }
-    }
-
-    /// Without messages it polls.
-    async fn subscribe(&self, limit: Duration) -> Option<Watch> {
-        let engine = &self.counting.engine;
-        let watch = engine.bounded(|_| self.latches.watch(self.name.clone(), self.timeout));
-        match time::timeout(&engine.runtime, limit, watch).await? {
-            Ok(watch) => Some(watch),
-            Err(error) => {
-                tracing::debug!(latch = %self.name, %error, "no subscription");
-                None
             }
         }
     }

@@ -23,6 +23,7 @@ mod reaper;
 pub(crate) mod registry;
 mod release;
 mod rtt;
+pub(crate) mod subscription;
 mod timers;
 
 use std::sync::{Arc, Weak};

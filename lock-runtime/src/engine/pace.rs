@@ -9,7 +9,7 @@ use crate::store::StoreError;
 
 /// First poll interval when the store cannot deliver messages, and its cap.
 const POLL_FIRST: Duration = Duration::from_millis(20);
-const POLL_LONGEST: Duration = Duration::from_millis(250);
+pub(crate) const POLL_LONGEST: Duration = Duration::from_millis(250);
 /// First interval of the fallback that covers lost messages; it doubles up to the configured one.
 const FALLBACK_FIRST: Duration = Duration::from_millis(250);
 /// Back-off after a store error.

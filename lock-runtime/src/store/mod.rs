@@ -2,7 +2,8 @@
 //!
 //! A store executes single atomic steps and answers. It never waits for a lock, queues callers or renews on its own
 //! initiative; all of that is the engine's work. Methods take owned requests and return boxed `'static` futures, so
-//! that a call can outlive whoever started it: the engine never drops a call half-way, it hands it to its reaper.
+//! that a call can outlive whoever started it: the engine never drops a call half-way, it hands it to its reaper. Only
+//! `watch` is dropped when nobody wants it any more; nothing is left of it then.
 //!
 //! # Rules for every implementation
 //!

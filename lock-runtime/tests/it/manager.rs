@@ -1,7 +1,9 @@
 //! Making, sharing and ending managers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lock_runtime::testing::{manager_on, memory_store};
 use lock_runtime::{AcquireError, ConnectError, LockError, LockKey, LockManager, TokenRetention};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -106,11 +108,11 @@ fn a_dedicated_thread_renews_while_the_programs_executor_is_blocked() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let locks =
-            LockManager::builder().lease(SECOND / 2).dedicated_thread().connect("memory:").await.unwrap();
+            LockManager::builder().lease(2 * SECOND).dedicated_thread().connect("memory:").await.unwrap();
         let guard = locks.mutex("k").acquire().await.unwrap();
         let start = Instant::now();
-        std::thread::sleep(2 * SECOND);
-        assert!(start.elapsed() >= 2 * SECOND);
+        std::thread::sleep(4 * SECOND);
+        assert!(start.elapsed() >= 4 * SECOND);
         assert!(!guard.is_lost());
         guard.release().await.unwrap();
     });
@@ -127,10 +129,11 @@ fn a_guard_may_be_dropped_outside_of_the_runtime() {
     });
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_guard_keeps_its_lock_when_its_manager_is_dropped() {
-    let locks = LockManager::builder().lease(SECOND / 2).connect("memory:kept").await.unwrap();
-    let rival = LockManager::connect("memory:kept").await.unwrap();
+    let store = memory_store();
+    let locks = manager_on(LockManager::builder().lease(SECOND / 2), Arc::clone(&store));
+    let rival = manager_on(LockManager::builder(), store);
     let guard = locks.mutex("k").acquire().await.unwrap();
     drop(locks);
     tokio::time::sleep(SECOND).await;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, CountDownRequest, KeepRequest, Kept, LatchStore, LockStatus,
+    LockStore, ReleaseRequest, Released, ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
 use lock_runtime::{AcquireError, LockError, LockKey, LockManager, MultiKey, OwnerId, ReleaseError};
@@ -128,6 +128,41 @@ impl LockStore for FaultyStore {
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         self.inner.check()
     }
+
+    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
+        Some(Arc::new(Unconfirmed(self.inner.latches()?)))
+    }
+}
+
+/// Latches that take subscriptions and never answer them.
+#[derive(Debug)]
+struct Unconfirmed(Arc<dyn LatchStore>);
+
+impl LatchStore for Unconfirmed {
+    fn try_set_count(
+        &self,
+        key: LockKey,
+        count: u32,
+        timeout: Duration,
+    ) -> BoxFuture<Result<bool, StoreError>> {
+        self.0.try_set_count(key, count, timeout)
+    }
+
+    fn count_down(&self, request: Arc<CountDownRequest>) -> BoxFuture<Result<u64, StoreError>> {
+        self.0.count_down(request)
+    }
+
+    fn count(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<u64, StoreError>> {
+        self.0.count(key, timeout)
+    }
+
+    fn delete(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<bool, StoreError>> {
+        self.0.delete(key, timeout)
+    }
+
+    fn watch(&self, _: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
+        Box::pin(std::future::pending())
+    }
 }
 
 fn manager(store: &Arc<FaultyStore>) -> LockManager {
@@ -205,6 +240,34 @@ async fn a_key_is_asked_for_while_its_subscription_hangs() {
     assert!(released.elapsed() <= SECOND / 2, "{:?}", released.elapsed());
     drop(granted);
     nothing_is_left(&locks, &store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_latch_is_looked_at_while_its_subscription_hangs() {
+    let locks = manager(&FaultyStore::new());
+    let latch = locks.latch("l");
+    assert!(latch.try_set_count(1).await.unwrap());
+    let waiter = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait(SECOND).await }
+    });
+    sleep(100 * MS).await;
+    latch.count_down().await.unwrap();
+    let opened = Instant::now();
+    waiter.await.unwrap().unwrap();
+    assert!(opened.elapsed() <= SECOND / 2, "{:?}", opened.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_does_not_subscribe() {
+    let store = FaultyStore::new();
+    let (holder, locks) = (manager(&store), manager(&store));
+    store.watch.lock().unwrap().push_back(Fault::Hang);
+    let held = holder.mutex("k").acquire().await.unwrap();
+    assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
+    held.release().await.unwrap();
+    nothing_is_left(&locks, &store).await;
+    assert_eq!(store.watch.lock().unwrap().len(), 1);
 }
 
 /// Its waiters poll, and no more often than in steps that double.

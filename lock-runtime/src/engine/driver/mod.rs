@@ -12,8 +12,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
 use self::steps::Releasing;
 use super::Engine;
 use super::hold::{Hold, Lease};
@@ -21,17 +19,15 @@ use super::machine::{Ask, Effects, Machine};
 use super::pending::Pending;
 use super::registry::Key;
 use super::release::{self, Sent};
+use super::subscription::{Heard, Subscription};
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::error::AcquireError;
 use crate::store::{
-    AcquireRequest, DIRECT_LEASE, Notice, ServerTime, StoreError, StoreErrorKind, TokenRange, Watch,
+    AcquireRequest, DIRECT_LEASE, Notice, ServerTime, StoreError, StoreErrorKind, TokenRange,
 };
 use crate::sync::lock;
 use crate::token::FencingToken;
-
-/// A subscription that was refused is asked for again after this.
-pub(crate) const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
 /// Says so when the driver ends without having been told to: with its runtime, or by a panic.
 struct Alive {
@@ -74,7 +70,7 @@ enum Awaited {
     Release { releasing: Releasing, first: Option<StoreError> },
     /// That the store knows for how long it is to keep a key.
     Linger { hold: Arc<Hold>, rest: Duration, pending: Option<Pending> },
-    /// A message, a change of the machine, or this time.
+    /// A message, the answer to a subscription, a change of the machine, or this time.
     Change { until: Tick },
     /// That others have had their turn: it has done much without a pause, perhaps in somebody's drop.
     Turn,
@@ -134,18 +130,10 @@ pub(super) fn run(
     }
 }
 
-/// The answer to come to a subscription.
-type Subscribing = oneshot::Receiver<Result<Watch, StoreError>>;
-
 struct Driver {
     engine: Arc<Engine>,
     key: Arc<Key>,
-    watch: Option<Watch>,
-    /// A subscription that the store has not answered yet.
-    subscribing: Option<Subscribing>,
-    subscribe_after: Tick,
-    /// The last subscription was not confirmed.
-    deaf: bool,
+    subscription: Subscription,
     /// The request for which the store may have a place in a queue, or an intent: it is sent again, under the same owner,
     /// until it is granted or withdrawn.
     queued: Option<Arc<AcquireRequest>>,
@@ -155,30 +143,19 @@ struct Driver {
 
 impl Driver {
     fn new(engine: &Arc<Engine>, key: &Arc<Key>) -> Self {
-        let watch = lock(&key.watch).take();
+        let subscription = Subscription::new(lock(&key.watch).take());
         let (engine, key) = (Arc::clone(engine), Arc::clone(key));
-        Self {
-            engine,
-            key,
-            watch,
-            subscribing: None,
-            subscribe_after: Tick::default(),
-            deaf: false,
-            queued: None,
-            unanswered: false,
-        }
+        Self { engine, key, subscription, queued: None, unanswered: false }
     }
 
     /// Its machine needs it no more.
     fn end(mut self) {
         self.leave_queue();
-        if self.watch.is_none() || self.key.has_a_queue() {
-            return;
-        }
+        let Some(watch) = self.subscription.into_watch().filter(|_| !self.key.has_a_queue()) else { return };
         let machine = lock(&self.key.machine);
         // Under the machine's mutex, so that it is not kept after the last waiter has left, nor beside a new driver's.
         if machine.waiting() > 0 && !machine.has_driver() {
-            *lock(&self.key.watch) = self.watch.take();
+            *lock(&self.key.watch) = Some(watch);
         }
         drop(machine);
     }
@@ -248,9 +225,10 @@ impl Driver {
         let engine = Arc::clone(&self.engine);
         let takeover = releasing.then.as_ref().map(|(_, takeover)| takeover.clone());
         let report = releasing.report.take();
+        let key = Arc::clone(&self.key);
         let note = |error: &Arc<StoreError>| {
             let random = jitter();
-            self.act(|machine, now, effects| machine.note_error(error, now, random, effects));
+            engine.act(&key, |machine, now, effects| machine.note_error(error, now, random, effects));
         };
         match release::send(&engine, &releasing.hold, takeover, releasing.watches, report, first, note).await
         {
@@ -300,45 +278,7 @@ impl Driver {
         }
     }
 
-    /// Whether messages about the key arrive, or will as soon as a subscription is confirmed.
-    fn listens(&self, now: Tick) -> bool {
-        self.is_confirmed() || !self.deaf && (self.subscribing.is_some() || now >= self.subscribe_after)
-    }
-
-    fn is_confirmed(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_confirmed)
-    }
-
-    /// Sees to it that messages about the key arrive. The store's answer is not waited for: a key whose subscription
-    /// nobody confirms is polled meanwhile.
-    fn subscribe(&mut self, request: &Arc<AcquireRequest>, now: Tick) {
-        if self.is_confirmed() || self.subscribing.is_some() || now < self.subscribe_after {
-            return;
-        }
-        if lock(&self.key.machine).waiting() == 0 {
-            return;
-        }
-        self.subscribe_after = now + RESUBSCRIBE;
-        let (engine, request) = (Arc::clone(&self.engine), Arc::clone(request));
-        self.subscribing =
-            Some(self.engine.report(async move { engine.bounded(|store| store.watch(request)).await }));
-    }
-
-    /// A subscription was answered: a confirmed one is followed by an attempt at once.
-    fn subscribed(&mut self, answer: Result<Watch, StoreError>) {
-        match answer {
-            Ok(watch) => self.watch = Some(watch),
-            Err(error) => tracing::debug!(key = %self.key.name, %error, "no subscription"),
-        }
-        if self.is_confirmed() {
-            self.deaf = false;
-            self.act(|machine, now, _| machine.pace.now(now));
-        } else if !std::mem::replace(&mut self.deaf, true) {
-            self.act(|machine, now, _| machine.pace.deaf(now));
-        }
-    }
-
-    /// Waits for a message, a change of the machine, or `until`.
+    /// Waits for a message, the answer to a subscription, a change of the machine, or `until`.
     async fn park(&mut self, until: Tick) {
         let engine = Arc::clone(&self.engine);
         let key = Arc::clone(&self.key);
@@ -347,48 +287,23 @@ impl Driver {
             tokio::select! {
                 biased; // so that a run can be made again
                 () = key.changed.notified() => return,
-                answer = next_answer(&mut self.subscribing) => {
-                    self.subscribed(answer);
-                    return;
-                }
-                notice = next_notice(self.watch.as_mut()) => {
-                    tracing::trace!(key = %key.name, ?notice, "notice");
-                    if let Notice::Granted { token, server_time } = notice {
-                        self.granted_directly(token, server_time);
-                        return;
-                    }
-                    if self.act(|machine, now, _| machine.on_message(now)) {
-                        return;
+                heard = self.subscription.hear() => {
+                    tracing::trace!(key = %key.name, ?heard, "heard");
+                    match heard {
+                        Heard::Confirmed => return self.act(|machine, now, _| machine.pace.now(now)),
+                        Heard::Unconfirmed => return self.act(|machine, now, _| machine.pace.deaf(now)),
+                        Heard::Notice(Notice::Granted { token, server_time }) => {
+                            return self.granted_directly(token, server_time);
+                        }
+                        Heard::Notice(_) => {
+                            if self.act(|machine, now, _| machine.on_message(now)) {
+                                return;
+                            }
+                        }
                     }
                 }
                 () = tokio::time::sleep(left) => return,
             }
         }
-    }
-}
-
-/// Forgets what has been heard already.
-pub(crate) fn skip_notices(watch: Option<&mut Watch>) {
-    if let Some(watch) = watch {
-        while watch.try_notice().is_some() {}
-    }
-}
-
-/// Pending for ever without a subscription that is to be answered. Cancel safe.
-async fn next_answer(subscribing: &mut Option<Subscribing>) -> Result<Watch, StoreError> {
-    let Some(answer) = subscribing else { return std::future::pending().await };
-    let answer = answer.await;
-    *subscribing = None;
-    // Not answered at all: its runtime is going.
-    answer.unwrap_or_else(|_| {
-        Err(StoreError::new(StoreErrorKind::Unanswered, "the subscription was not carried out"))
-    })
-}
-
-/// Pending for ever without a watch.
-pub(crate) async fn next_notice(watch: Option<&mut Watch>) -> Notice {
-    match watch {
-        Some(watch) => watch.notice().await,
-        None => std::future::pending().await,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Awaited, Driver, skip_notices};
+use super::{Awaited, Driver};
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::engine::LONGEST;
@@ -13,6 +13,7 @@ use crate::engine::machine::{Again, Ask, Order, Report, Rivals, Step};
 use crate::engine::pending::Pending;
 use crate::engine::registry::{Lane, Queued};
 use crate::engine::release;
+use crate::engine::subscription::Subscription;
 use crate::replication::Replication;
 use crate::store::{
     AcquireRequest, Acquired, DIRECT_LEASE, Granted, Released, ServerTime, StoreError, Takeover, TokenRange,
@@ -116,8 +117,7 @@ impl Driver {
         drop(queued);
         if self.key.has_a_queue() {
             // What it hears is for one owner.
-            self.watch = None;
-            self.subscribing = None;
+            self.subscription = Subscription::new(None);
         }
         Some(request)
     }
@@ -134,7 +134,7 @@ impl Driver {
     fn acquire(&mut self, ask: Ask, now: &mut Tick) -> Option<Awaited> {
         // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
         // by the request itself.
-        skip_notices(self.watch.as_mut());
+        self.subscription.skip();
         let request = self.next_request(ask);
         if self.queued.is_some()
             && let Some(queued) = lock(&self.key.queued).as_mut()
@@ -172,14 +172,17 @@ impl Driver {
                 if self.key.lane == Lane::Own && busy.remaining <= LONGEST {
                     engine.registry.is_taken_in_own(&self.key.name, now + busy.remaining);
                 }
-                let listening = self.listens(now);
-                let longest = engine.config.fallback_poll;
+                self.subscription.want(now, || {
+                    let (engine, request) = (Arc::clone(&engine), Arc::clone(request));
+                    Box::pin(async move { engine.bounded(|store| store.watch(request)).await })
+                });
+                let listening = self.subscription.listens();
+                let longest = self.subscription.longest(engine.config.fallback_poll);
                 let random = jitter();
                 self.act_at(now, |machine, now, effects| {
                     machine.on_busy(now, busy.remaining, listening, longest, random, effects);
                 });
                 self.keep_place(request, sent, busy.server_time);
-                self.subscribe(request, now);
             }
         }
     }
@@ -251,7 +254,7 @@ impl Driver {
             hold,
             report: order.report,
             then: then.map(takeover),
-            watches: u32::from(self.watch.is_some()),
+            watches: u32::from(self.subscription.is_watched()),
             _pending: order.pending.unwrap_or_else(|| engine.pending_releases.count()),
         };
         let Some(store) = engine.store.at_once() else {
@@ -284,7 +287,7 @@ impl Driver {
         }
         let rivals = Rivals {
             listeners: released.other_listeners,
-            echo: released.echo && self.watch.is_some(),
+            echo: released.echo && self.subscription.is_watched(),
             round_trip: self.engine.rtt.lowest(),
         };
         self.act_at(now, |machine, now, _| machine.on_released(now, Some(rivals)));

@@ -1,0 +1,112 @@
+//! [`Subscription`]: the messages that tell a contender when to look again.
+
+use std::time::Duration;
+
+use super::pace::POLL_LONGEST;
+use crate::clock::Tick;
+use crate::store::{BoxFuture, Notice, StoreError, Watch};
+
+/// What was not confirmed is asked for again after this.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A watch, or a call for one. A server may take a subscription and never confirm it, so nobody waits for the answer: the
+/// call goes on while its contender has nothing else to do. Dropped, it is given up.
+pub(crate) struct Subscription {
+    watch: Option<Watch>,
+    call: Option<BoxFuture<Result<Watch, StoreError>>>,
+    not_before: Tick,
+    /// The last call was not confirmed.
+    deaf: bool,
+}
+
+/// What a contender hears.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// Messages arrive from now on; what happened before is still to be looked for.
+    Confirmed,
+    /// No message will come for now.
+    Unconfirmed,
+    Notice(Notice),
+}
+
+impl Subscription {
+    pub(crate) fn new(watch: Option<Watch>) -> Self {
+        let deaf = watch.as_ref().is_some_and(|watch| !watch.is_confirmed());
+        Self { watch, call: None, not_before: Tick::default(), deaf }
+    }
+
+    pub(crate) fn into_watch(self) -> Option<Watch> {
+        self.watch
+    }
+
+    /// Whether there is a watch. It may be one that was not confirmed.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_confirmed)
+    }
+
+    /// Messages are wanted; `call` asks for them.
+    pub(crate) fn want(&mut self, now: Tick, call: impl FnOnce() -> BoxFuture<Result<Watch, StoreError>>) {
+        if !self.is_confirmed() && self.call.is_none() && now >= self.not_before {
+            self.not_before = now + AGAIN;
+            self.call = Some(call());
+        }
+    }
+
+    /// Whether messages arrive, or will once the call is answered.
+    pub(crate) fn listens(&self) -> bool {
+        self.is_confirmed() || self.call.is_some() && !self.deaf
+    }
+
+    /// The longest pause between two attempts. It is `fallback` where messages arrive.
+    pub(crate) fn longest(&self, fallback: Duration) -> Duration {
+        if self.is_confirmed() { fallback } else { fallback.min(POLL_LONGEST) }
+    }
+
+    /// Forgets what has been heard already.
+    pub(crate) fn skip(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            while watch.try_notice().is_some() {}
+        }
+    }
+
+    /// The next thing to be heard, pending for ever where nothing is wanted. Cancel safe.
+    pub(crate) async fn hear(&mut self) -> Heard {
+        loop {
+            tokio::select! {
+                biased; // so that a run can be made again
+                answer = next_answer(&mut self.call) => {
+                    match answer {
+                        Ok(watch) => self.watch = Some(watch),
+                        Err(error) => tracing::debug!(%error, "no subscription"),
+                    }
+                    if self.is_confirmed() {
+                        self.deaf = false;
+                        return Heard::Confirmed;
+                    }
+                    if !std::mem::replace(&mut self.deaf, true) {
+                        return Heard::Unconfirmed;
+                    }
+                }
+                notice = next_notice(self.watch.as_mut()) => return Heard::Notice(notice),
+            }
+        }
+    }
+}
+
+async fn next_answer(call: &mut Option<BoxFuture<Result<Watch, StoreError>>>) -> Result<Watch, StoreError> {
+    let Some(answer) = call else { return std::future::pending().await };
+    let answer = answer.await;
+    *call = None;
+    answer
+}
+
+async fn next_notice(watch: Option<&mut Watch>) -> Notice {
+    match watch {
+        Some(watch) => watch.notice().await,
+        None => std::future::pending().await,
+    }
+}
