@@ -168,7 +168,7 @@ impl CountDownLatch {
 
     async fn wait_within(&self, wait: Wait) -> Result<(), AcquireError> {
         let (name, latches, timeout) = self.parts()?;
-        let waiter = Waiter { counting: &self.counting, latches: &*latches, name, timeout };
+        let waiter = Waiter { counting: &self.counting, latches, name, timeout };
         waiter.run(wait).await
     }
 }
@@ -192,7 +192,7 @@ impl fmt::Debug for CountDownLatch {
 /// One wait: looks at the count, is told when to look again, and looks now and then in any case.
 struct Waiter<'a> {
     counting: &'a Counting,
-    latches: &'a dyn LatchStore,
+    latches: Arc<dyn LatchStore>,
     name: LockKey,
     timeout: Duration,
 }
@@ -223,9 +223,14 @@ impl Waiter<'_> {
                 Some(Ok(_)) => {
                     let now = engine.clock.now();
                     subscription.want(now, || {
-                        let engine = Arc::clone(engine);
-                        let call = self.latches.watch(self.name.clone(), self.timeout);
-                        Box::pin(async move { engine.bounded(|_| call).await })
+                        let (engine, latches) = (Arc::clone(engine), Arc::clone(&self.latches));
+                        let (name, timeout) = (self.name.clone(), self.timeout);
+                        Box::pin(async move {
+                            let watch = engine.bounded(|_| latches.watch(name.clone(), timeout)).await;
+                            watch.inspect_err(
+                                |error| tracing::debug!(latch = %name, %error, "no subscription"),
+                            )
+                        })
                     });
                     let longest = subscription.longest(engine.config.fallback_poll);
                     pace.busy(now, UNKNOWN, subscription.listens(), longest, jitter());
@@ -265,7 +270,7 @@ impl Waiter<'_> {
                 heard = subscription.hear() => {
                     let now = engine.clock.now();
                     match heard {
-                        Heard::Confirmed => pace.now(now),
+                        Heard::Confirmed => pace.listening(now),
                         Heard::Unconfirmed => pace.deaf(now),
                         Heard::Notice(_) => _ = pace.message(now),
                     }

@@ -1,4 +1,5 @@
-//! Store calls: each has a time-out, is never dropped half-way, and may panic without harm to anybody else.
+//! Store calls: each has a time-out, and may panic without harm to anybody else. One that changes something is never
+//! dropped half-way.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -77,7 +77,7 @@ impl Pace {
         of_policy.or(self.last_error.as_ref()).cloned()
     }
 
-    /// Try at once: a new contender, a fresh subscription.
+    /// Try at once.
     pub(crate) fn now(&mut self, now: Tick) {
         self.not_before = now;
         self.step_back = None;
@@ -146,7 +146,15 @@ impl Pace {
         true
     }
 
-    /// No message will come for now: who has just been told that the key is taken polls.
+    /// Messages arrive from now on: what happened before is looked for at once. A step back stands.
+    pub(crate) fn listening(&mut self, now: Tick) {
+        self.interval = Duration::ZERO;
+        if self.step_back.is_none() {
+            self.not_before = now;
+        }
+    }
+
+    /// Messages can't be counted on: polls, beginning with the shortest pause. A back-off or a step back stands.
     pub(crate) fn deaf(&mut self, now: Tick) {
         if self.errors == 0 && self.step_back.is_none() {
             self.interval = Duration::ZERO;

@@ -6,25 +6,25 @@ use super::pace::POLL_LONGEST;
 use crate::clock::Tick;
 use crate::store::{BoxFuture, Notice, StoreError, Watch};
 
-/// What was not confirmed is asked for again after this.
+/// A subscription that was not confirmed is asked for again after this.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A watch, or a call for one. A server may take a subscription and never confirm it, so nobody waits for the answer: the
-/// call goes on while its contender has nothing else to do. Dropped, it is given up.
+/// A watch, or a pending call for one. A server may take a subscription and never confirm it, so nobody waits for the
+/// answer: the call is polled only while its contender waits for something to happen. Dropping it gives it up.
 pub(crate) struct Subscription {
     watch: Option<Watch>,
     call: Option<BoxFuture<Result<Watch, StoreError>>>,
     not_before: Tick,
-    /// The last call was not confirmed.
+    /// The last call brought no confirmed watch.
     deaf: bool,
 }
 
 /// What a contender hears.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// Messages arrive from now on; what happened before is still to be looked for.
+    /// Messages arrive from now on. What happened before has to be looked for.
     Confirmed,
-    /// No message will come for now.
+    /// No message is certain to come.
     Unconfirmed,
     Notice(Notice),
 }
@@ -48,7 +48,7 @@ impl Subscription {
         self.watch.as_ref().is_some_and(Watch::is_confirmed)
     }
 
-    /// Messages are wanted; `call` asks for them.
+    /// Messages are wanted; `call` asks for them, at most once a second.
     pub(crate) fn want(&mut self, now: Tick, call: impl FnOnce() -> BoxFuture<Result<Watch, StoreError>>) {
         if !self.is_confirmed() && self.call.is_none() && now >= self.not_before {
             self.not_before = now + AGAIN;
@@ -56,7 +56,7 @@ impl Subscription {
         }
     }
 
-    /// Whether messages arrive, or will once the call is answered.
+    /// Whether messages arrive, or are expected to once the call is answered.
     pub(crate) fn listens(&self) -> bool {
         self.is_confirmed() || self.call.is_some() && !self.deaf
     }
@@ -79,9 +79,8 @@ impl Subscription {
             tokio::select! {
                 biased; // so that a run can be made again
                 answer = next_answer(&mut self.call) => {
-                    match answer {
-                        Ok(watch) => self.watch = Some(watch),
-                        Err(error) => tracing::debug!(%error, "no subscription"),
+                    if let Ok(watch) = answer {
+                        self.watch = Some(watch);
                     }
                     if self.is_confirmed() {
                         self.deaf = false;

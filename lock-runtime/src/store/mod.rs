@@ -2,8 +2,8 @@
 //!
 //! A store executes single atomic steps and answers. It never waits for a lock, queues callers or renews on its own
 //! initiative; all of that is the engine's work. Methods take owned requests and return boxed `'static` futures, so
-//! that a call can outlive whoever started it: the engine never drops a call half-way, it hands it to its reaper. Only
-//! `watch` is dropped when nobody wants it any more; nothing is left of it then.
+//! that a call can outlive whoever started it: the engine never drops a call half-way that changes something, it hands
+//! it to its reaper.
 //!
 //! # Rules for every implementation
 //!
@@ -11,6 +11,8 @@
 //!   time-out, with [`StoreErrorKind::Unanswered`] when it cannot know whether the step was executed.
 //! - The first poll may be inside the poll of the caller who wants the lock, and so wherever that is. A store wakes its
 //!   calls after it has given its own mutexes back: to wake a call may be to drop it, when its runtime has ended.
+//! - A `watch` may be left unpolled while other calls are made, and may be dropped before it ends. It must hold nothing
+//!   that another call needs, and soon after the drop nothing may be left of it.
 //! - `acquire` sets the hold count to 1 and treats "already mine" as this very grant (the call was re-sent), with new
 //!   tokens. It only lengthens a lease.
 //! - `keep` only lengthens. `release` and `withdraw` touch nothing that another owner holds.

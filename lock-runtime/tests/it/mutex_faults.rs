@@ -1,6 +1,7 @@
 //! The engine on a store that fails: errors, lost replies, late replies. Paused time.
 
 use std::collections::VecDeque;
+use std::iter::repeat_n;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,6 +26,8 @@ enum Fault {
     LoseReply,
     /// Carried out; the reply comes after this.
     Delay(Duration),
+    /// Carried out, and answered, after this.
+    Late(Duration),
     /// Never carried out, never answered.
     Hang,
 }
@@ -79,6 +82,10 @@ fn with_fault<T: Send + 'static>(
             let result = call.await;
             sleep(delay).await;
             result
+        }),
+        Some(Fault::Late(delay)) => Box::pin(async move {
+            sleep(delay).await;
+            call.await
         }),
         Some(Fault::Hang) => Box::pin(std::future::pending()),
     }
@@ -194,7 +201,7 @@ async fn transient_errors_are_retried_until_the_wait_ends() {
 async fn a_store_that_is_down_is_unavailable_and_not_a_time_out() {
     let store = FaultyStore::new();
     let locks = manager(&store);
-    store.acquire.lock().unwrap().extend([Fault::Error(StoreErrorKind::Unreachable); 1000]);
+    store.acquire.lock().unwrap().extend(repeat_n(Fault::Error(StoreErrorKind::Unreachable), 1000));
     let start = Instant::now();
     let error = locks.mutex("k").wait(3 * SECOND).acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
@@ -225,12 +232,14 @@ async fn a_try_and_a_fatal_error_fail_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_key_is_asked_for_while_its_subscription_hangs() {
     let store = FaultyStore::new();
-    let (holder, locks) = (manager(&store), manager(&store));
+    let locks = manager(&store);
+    let holder = manager_on(LockManager::builder().lease(SECOND), Arc::clone(&store) as Arc<dyn LockStore>);
     store.watch.lock().unwrap().push_back(Fault::Hang);
     let held = holder.mutex("k").acquire().await.unwrap();
     let locks_of_waiter = locks.clone();
     let waiter = tokio::spawn(async move { locks_of_waiter.mutex("k").wait(5 * SECOND).acquire().await });
-    sleep(50 * MS).await;
+    // The first answer said that it is taken for a second. It has been renewed.
+    sleep(1200 * MS).await;
     // With a wait that is over before the subscription is.
     let error = locks.mutex("k").wait(200 * MS).acquire().await.unwrap_err();
     assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
@@ -240,6 +249,21 @@ async fn a_key_is_asked_for_while_its_subscription_hangs() {
     assert!(released.elapsed() <= SECOND / 2, "{:?}", released.elapsed());
     drop(granted);
     nothing_is_left(&locks, &store).await;
+}
+
+/// The message of a release came before; so it has to be asked for at once.
+#[tokio::test(start_paused = true)]
+async fn a_late_confirmation_is_followed_by_an_attempt() {
+    let store = FaultyStore::new();
+    let (holder, locks) = (manager(&store), manager(&store));
+    store.watch.lock().unwrap().push_back(Fault::Late(100 * MS));
+    let held = holder.mutex("k").acquire().await.unwrap();
+    let waiter = tokio::spawn(async move { locks.mutex("k").wait(5 * SECOND).acquire().await });
+    sleep(50 * MS).await;
+    held.release().await.unwrap();
+    let released = Instant::now();
+    drop(waiter.await.unwrap().unwrap());
+    assert!(released.elapsed() <= 60 * MS, "{:?}", released.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,10 +294,10 @@ async fn a_try_does_not_subscribe() {
     assert_eq!(store.watch.lock().unwrap().len(), 1);
 }
 
-/// Its waiters poll, and no more often than in steps that double.
+/// Its waiters poll: soon at first, then in steps that double.
 #[tokio::test(start_paused = true)]
 async fn a_key_without_messages_is_polled() {
-    for fault in [Fault::Error(StoreErrorKind::Denied), Fault::Hang] {
+    for (fault, soon) in [(Fault::Error(StoreErrorKind::Denied), 60 * MS), (Fault::Hang, SECOND / 2)] {
         let store = FaultyStore::new();
         let (holder, locks) = (manager(&store), manager(&store));
         store.watch.lock().unwrap().extend([fault; 100]);
@@ -283,7 +307,12 @@ async fn a_key_without_messages_is_polled() {
         assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
         let polls = store.acquires.load(Ordering::SeqCst) - before;
         assert!((30..=70).contains(&polls), "{fault:?}: {polls}");
+        let waiter = tokio::spawn(async move { locks.mutex("k").wait(5 * SECOND).acquire().await });
+        sleep(30 * MS).await;
         held.release().await.unwrap();
+        let released = Instant::now();
+        drop(waiter.await.unwrap().unwrap());
+        assert!(released.elapsed() <= soon, "{fault:?}: {:?}", released.elapsed());
     }
 }
 
@@ -420,7 +449,7 @@ async fn a_failed_renewal_is_retried_before_the_deadline() {
 async fn a_lock_that_cannot_be_renewed_is_lost_at_its_deadline_and_its_body_cancelled() {
     let store = FaultyStore::new();
     let locks = manager(&store);
-    store.keep.lock().unwrap().extend([Fault::Error(StoreErrorKind::Unreachable); 10_000]);
+    store.keep.lock().unwrap().extend(repeat_n(Fault::Error(StoreErrorKind::Unreachable), 10_000));
     let start = Instant::now();
     let result = locks.mutex("k").with(async |_| sleep(60 * SECOND).await).await;
     assert!(matches!(result, Err(LockError::Lost { .. })), "{result:?}");

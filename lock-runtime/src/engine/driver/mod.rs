@@ -290,7 +290,7 @@ impl Driver {
                 heard = self.subscription.hear() => {
                     tracing::trace!(key = %key.name, ?heard, "heard");
                     match heard {
-                        Heard::Confirmed => return self.act(|machine, now, _| machine.pace.now(now)),
+                        Heard::Confirmed => return self.act(|machine, now, _| machine.pace.listening(now)),
                         Heard::Unconfirmed => return self.act(|machine, now, _| machine.pace.deaf(now)),
                         Heard::Notice(Notice::Granted { token, server_time }) => {
                             return self.granted_directly(token, server_time);

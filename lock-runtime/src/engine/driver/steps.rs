@@ -174,7 +174,11 @@ impl Driver {
                 }
                 self.subscription.want(now, || {
                     let (engine, request) = (Arc::clone(&engine), Arc::clone(request));
-                    Box::pin(async move { engine.bounded(|store| store.watch(request)).await })
+                    let key = self.key.name.clone();
+                    Box::pin(async move {
+                        let watch = engine.bounded(|store| store.watch(request)).await;
+                        watch.inspect_err(|error| tracing::debug!(%key, %error, "no subscription"))
+                    })
                 });
                 let listening = self.subscription.listens();
                 let longest = self.subscription.longest(engine.config.fallback_poll);
