@@ -81,9 +81,11 @@ impl Shop {
                 let options = options.filename(file);
                 SqlitePoolOptions::new().max_connections(4).connect_with(options).await?
             }
-            // A database in memory lives as long as its connection.
+            // A database in memory lives as long as its connection. The pool closes one whose test is dropped half-way,
+            // with the handler of a client that has left.
             None => {
                 let one = SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+                let one = one.test_before_acquire(false);
                 one.connect_with(options.in_memory(true)).await?
             }
         };
@@ -167,5 +169,19 @@ mod tests {
         shop.write_stock(stock.clone(), FencingToken::new(34)).await.unwrap();
         let refused = shop.write_stock(stock, FencingToken::new(33)).await;
         assert!(matches!(refused, Err(ShopError::Stale)), "{refused:?}");
+    }
+
+    /// As the handler of a client that leaves is.
+    #[tokio::test]
+    async fn a_query_that_is_dropped_at_any_moment_leaves_the_orders() {
+        let shop = Shop::open(None, Duration::ZERO).await.unwrap();
+        for turns in 0..50 {
+            tokio::select! {
+                biased;
+                _ = shop.order(7) => {}
+                () = async { for _ in 0..turns { tokio::task::yield_now().await } } => {}
+            }
+            assert!(shop.order(7).await.is_ok(), "{turns}");
+        }
     }
 }
