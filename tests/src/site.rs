@@ -8,7 +8,8 @@ use lock_runtime::{LockManager, LockManagerBuilder};
 
 use crate::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
 
-/// Servers that a busy machine keeps from answering for less are not taken for dead.
+/// Servers that a busy machine keeps from answering for less are not taken for dead, neither by each other nor by the
+/// managers: no test of the shared suite is about servers that fail.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The environment variable that says on which servers the tests of every store run, besides the memory store: `single`,
@@ -174,6 +175,7 @@ impl Site {
         if let Some(place) = &self.place {
             // On a quorum leases have a maximum, but for what is tested here.
             builder = builder.prefix(place.prefix.clone()).max_lease(Duration::from_secs(24 * 60 * 60));
+            builder = builder.call_timeout(PATIENCE).connect_timeout(PATIENCE);
         }
         match settings(builder).connect(&self.url).await {
             Ok(locks) => locks,
