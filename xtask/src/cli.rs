@@ -66,7 +66,8 @@ Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that 
 
 const HELP_DEEP: &str = "\
 Runs what CI runs in short, in release and for longer: the simulation of processes and servers, and the models that
-locks, stores and stocks are held against. Ten minutes on two cores with the defaults.
+locks, stores and stocks are held against. Eleven minutes on two idle cores with the defaults, and ten more for the
+first build.
 
 Usage: cargo xtask deep [--seeds <n>] [--cases <n>] [--seed <s>]
 
