@@ -23,6 +23,7 @@ mod mutex_memory;
 mod mutex_model;
 mod mutex_settings;
 mod mutex_unpolled;
+mod recorders;
 mod refusals;
 mod replication;
 mod stock_sweeper;

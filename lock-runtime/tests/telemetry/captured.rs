@@ -1,7 +1,7 @@
 //! What a user reads of a run in the traces.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -19,8 +19,16 @@ impl io::Write for Buffer {
     }
 }
 
+/// Held by each test of this program: a thread that passes a call site while it has no subscriber turns the call site off for
+/// the others.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Everything that `run` traces on this thread, down to `level`, a line for each event.
 pub(crate) fn captured(level: LevelFilter, run: impl FnOnce()) -> String {
+    let _alone = alone();
     let buffer = Buffer::default();
     let writer = buffer.clone();
     let subscriber = tracing_subscriber::fmt()

@@ -1,12 +1,14 @@
 //! What a user sees of locks in metrics.
 #![cfg(feature = "metrics")]
 
+use crate::captured::alone;
 use crate::some_locks::some_locks;
 
 #[test]
 fn metrics_count_outcomes_by_the_users_name_and_never_by_key() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
+    let _alone = alone();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, || {

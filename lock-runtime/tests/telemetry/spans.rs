@@ -1,4 +1,4 @@
-//! What a user sees of locks in traces. One test in its process: the interest of call sites is cached per process.
+//! What a user sees of locks in traces.
 
 use crate::captured::captured;
 use crate::some_locks::some_locks;

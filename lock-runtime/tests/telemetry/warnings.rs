@@ -1,4 +1,4 @@
-//! What a user is warned of. One test in its process: the interest of call sites is cached per process.
+//! What a user is warned of.
 #![cfg(feature = "redis")]
 
 use std::time::Duration;
