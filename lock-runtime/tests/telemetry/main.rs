@@ -1,5 +1,7 @@
-//! What users see of locks in metrics and traces. `tracing` decides once per process whether anyone listens to a call site,
-//! so these tests are a program of their own, and each holds [`captured::alone`].
+//! Tests of metrics, spans and warnings of locks.
+//!
+//! They are a program of their own, and run one at a time: each holds [`captured::alone`]. `tracing`
+//! remembers for the whole process whether a call site has a listener.
 #![allow(missing_docs)]
 
 mod captured;

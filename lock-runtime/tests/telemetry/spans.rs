@@ -1,4 +1,4 @@
-//! What a user sees of locks in traces.
+//! Tests of the spans of locks.
 
 use crate::captured::captured;
 use crate::some_locks::some_locks;

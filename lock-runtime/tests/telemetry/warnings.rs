@@ -1,4 +1,4 @@
-//! What a user is warned of.
+//! Tests of the warnings of locks.
 #![cfg(feature = "redis")]
 
 use std::time::Duration;
