@@ -22,7 +22,7 @@ use crate::time;
 
 /// What is shorter is a mistake, such as the wrong unit.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
-const SHORTEST_POLL: Duration = Duration::from_millis(10);
+pub(crate) const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default)]
 enum Runtime {
@@ -79,7 +79,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Most callers that wait in this process. Default 100 000.
+    /// Most callers that wait for locks and latches in this process. Default 100 000. Callers that wait for permits
+    /// of semaphores have a cap of the same size.
     pub fn max_waiters(mut self, cap: usize) -> Self {
         self.config.max_waiters = cap;
         self
@@ -267,8 +268,8 @@ impl LockManagerBuilder {
                 )),
             },
             Runtime::Dedicated => {
-                let thread = DedicatedThread::new()?;
-                Ok((thread.0.handle().clone(), Some(thread)))
+                let (handle, thread) = DedicatedThread::new()?;
+                Ok((handle, Some(thread)))
             }
         }
     }
@@ -313,13 +314,23 @@ impl LockManagerBuilder {
     }
 }
 
-/// A thread with a runtime for the manager's tasks alone.
-struct DedicatedThread(tokio::runtime::Runtime);
+/// A runtime for the manager's tasks alone, and the thread that it is for.
+struct DedicatedThread(Option<tokio::runtime::Runtime>);
+
+impl Drop for DedicatedThread {
+    fn drop(&mut self) {
+        // A manager that could not be built is dropped inside the caller's runtime. A drop that
+        // waits is a panic there.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
 
 impl DedicatedThread {
-    fn new() -> Result<Self, ConnectError> {
+    fn new() -> Result<(Handle, Self), ConnectError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map(Self).map_err(|error| {
+        runtime.map(|runtime| (runtime.handle().clone(), Self(Some(runtime)))).map_err(|error| {
             ConnectError::misconfigured(format!("the dedicated thread's runtime could not be made: {error}"))
         })
     }
@@ -327,7 +338,8 @@ impl DedicatedThread {
     fn live_as_long_as(self, engine: &Arc<Engine>) -> Result<(), ConnectError> {
         let ended = engine.ended();
         let thread = std::thread::Builder::new().name("lock-manager".to_owned());
-        let spawned = thread.spawn(move || self.0.block_on(ended.cancelled()));
+        let run = move || self.0.as_ref().map(|runtime| runtime.block_on(ended.cancelled()));
+        let spawned = thread.spawn(run);
         spawned.map(drop).map_err(|error| {
             ConnectError::misconfigured(format!("the dedicated thread could not be started: {error}"))
         })

@@ -123,7 +123,7 @@ impl Pace {
         let (first, longest) = if listening {
             (FALLBACK_FIRST.min(longest), longest)
         } else {
-            (POLL_FIRST, POLL_LONGEST.min(longest))
+            (POLL_FIRST.min(longest), POLL_LONGEST.min(longest))
         };
         self.interval =
             if self.interval.is_zero() { first } else { (self.interval * 2).clamp(first, longest) };
@@ -222,6 +222,7 @@ fn back_off(errors: &mut u32, random: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builder::SHORTEST_POLL;
     use crate::store::StoreErrorKind;
 
     const MS: Duration = Duration::from_millis(1);
@@ -261,6 +262,20 @@ mod tests {
         for _ in 0..20 {
             pace.busy(at(0), LONG, false, Duration::from_secs(5), 1.0);
             assert!(pace.not_before() <= Tick::default() + POLL_LONGEST);
+        }
+    }
+
+    #[test]
+    fn every_fallback_that_is_accepted_is_kept_to() {
+        for longest in (SHORTEST_POLL.as_millis()..60).map(|ms| MS * u32::try_from(ms).unwrap()) {
+            for listening in [true, false] {
+                let mut pace = Pace::default();
+                for _ in 0..5 {
+                    pace.busy(at(0), LONG, listening, longest, 1.0);
+                    let wait = pace.not_before().since(at(0));
+                    assert!(!wait.is_zero() && wait <= longest, "{wait:?} of {longest:?}, {listening}");
+                }
+            }
         }
     }
 

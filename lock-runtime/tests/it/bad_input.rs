@@ -300,6 +300,15 @@ fn a_quorum_that_is_none_is_refused() {
     ]);
 }
 
+/// What was begun for it goes in the caller's runtime, which must not wait for it.
+#[tokio::test]
+async fn an_address_that_is_refused_is_refused_with_a_thread_of_its_own_too() {
+    let builder = LockManager::builder().dedicated_thread().lease(90 * SECOND);
+    let refused = builder.connect("quorum:memory:a|memory:b|memory:c").await;
+    let Err(ConnectError::Misconfigured { reason }) = refused else { panic!("{refused:?}") };
+    assert_refused("the address", &reason, "max_lease");
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use super::*;
