@@ -57,9 +57,9 @@ impl<F: Future> Future for Run<F> {
                 ready!(release.as_mut().poll(cx));
                 let output = output.take();
                 body.set(Body::Gone);
-                output.map_or(Poll::Pending, |output| Poll::Ready(Ok(output)))
+                Poll::Ready(Ok(output.unwrap_or_else(|| crate::polled_again())))
             }
-            BodyProjection::Running(_) | BodyProjection::Gone => Poll::Pending,
+            BodyProjection::Running(_) | BodyProjection::Gone => crate::polled_again(),
         }
     }
 }

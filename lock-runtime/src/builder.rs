@@ -79,8 +79,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Most callers that wait for locks and latches in this process. Default 100 000. Callers that wait for permits
-    /// of semaphores have a cap of the same size.
+    /// Most callers that wait for locks and latches in this process. Default 100 000. Callers that
+    /// wait for permits of semaphores have a cap of the same size.
     pub fn max_waiters(mut self, cap: usize) -> Self {
         self.config.max_waiters = cap;
         self

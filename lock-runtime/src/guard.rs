@@ -20,6 +20,7 @@ use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::{Scope, Scoped};
 use crate::store::{Kind, StoreError, StoreErrorKind};
+use crate::sync::shielded;
 use crate::time;
 use crate::token::{FencingToken, OwnerId};
 
@@ -138,7 +139,7 @@ impl LockGuard {
     /// The scope of what runs inside this lock, inside `scope`.
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
         let entries = self.inside().iter().map(|guard| &guard.entry).chain([&self.entry]);
-        entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant), entry.id))
+        entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant)))
     }
 
     /// Who holds it, at the store.
@@ -171,20 +172,16 @@ impl LockGuard {
     /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in line again.
     pub fn reenter(&self) -> Result<Self, LockError> {
         let inside: Result<Vec<_>, _> = self.inside().iter().map(Self::reenter).collect();
-        Ok(self.enter_as(None)?.and(inside?))
-    }
-
-    fn enter_as(&self, kind: Option<Kind>) -> Result<Self, LockError> {
-        let entry = self.engine.act(&self.key, |machine, now, _| {
-            machine.reenter_guard(&self.entry.grant, self.entry.id, kind, self.entry.part, now)
-        });
+        let entry = self
+            .engine
+            .act(&self.key, |machine, now, _| machine.reenter_guard(&self.entry.grant, self.entry.part, now));
         let entry = entry.ok_or_else(|| LockError::Lost { key: self.key().clone(), why: self.loss() })?;
         let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
-        Ok(Self::new(engine, key, entry, self.lease, self.label.clone()))
+        Ok(Self::new(engine, key, entry, self.lease, self.label.clone()).and(inside?))
     }
 
     /// Turns a write lock into a read lock without letting another writer in between, and lets waiting readers in. The
-    /// token stays. A guard of a read lock is returned as it is.
+    /// token stays, and so do views. A guard of a read lock is returned as it is.
     ///
     /// The same happens when a write lock's guard is released while a read lock that was taken inside it, see
     /// [`scope`](Self::scope), is still held. There is no way back: a reader can't become a writer.
@@ -206,9 +203,11 @@ impl LockGuard {
             let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
-        let reader = self.enter_as(Some(Kind::Read))?;
-        self.release().await?;
-        Ok(reader)
+        let ended = self
+            .engine
+            .act(&self.key, |machine, now, effects| machine.downgrade(&self.entry.grant, now, effects));
+        self.outcome(ended).await?;
+        Ok(self)
     }
 
     /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never shortens.
@@ -246,8 +245,7 @@ impl LockGuard {
         if let Some(reason) = self.engine.refuse_lease(self.key(), lease) {
             return Err(ExtendError::Misconfigured { reason: reason.into() });
         }
-        let outcome = self.engine.extend(&grant.hold, lease, Tick::default()).await;
-        let result = outcome.unwrap_or_else(|_| Err(ExtendError::NotHeld { key: key() }));
+        let result = self.engine.extend(&grant.hold, lease, Tick::default()).await;
         if result.is_ok() && grant.is_lost() {
             return Err(ExtendError::Lost { key: key(), why: grant.loss() });
         }
@@ -280,12 +278,18 @@ impl LockGuard {
 
     async fn release_own(mut self) -> Result<(), ReleaseError> {
         self.released = true;
+        let ended = self.end(Leaving::Released);
+        self.outcome(ended).await
+    }
+
+    /// What the store makes of it.
+    async fn outcome(&self, ended: Ended) -> Result<(), ReleaseError> {
         let key = self.key().clone();
         let unanswered = |said: &str| ReleaseError::Unavailable {
             key: key.clone(),
             cause: Arc::new(StoreError::new(StoreErrorKind::Unanswered, said)),
         };
-        let outcome = match self.end(Leaving::Released) {
+        let outcome = match ended {
             Ended::Nested | Ended::HandedOn | Ended::Lingering | Ended::ReleasingUnheard => return Ok(()),
             Ended::Lost => return Err(ReleaseError::Lost { key, why: self.loss() }),
             Ended::NotHeld => return Err(ReleaseError::NotHeld { key }),
@@ -307,10 +311,10 @@ impl LockGuard {
     }
 
     fn end(&self, leaving: Leaving) -> Ended {
-        // First: a recorder may panic.
         let ended = self.engine.release(&self.key, &self.entry, leaving);
         let grant = &self.entry.grant;
-        metrics::held(&self.label, || grant.now().since(grant.granted_at));
+        // It may be in a drop, and that in a panic.
+        shielded(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
         ended
     }
 }
@@ -322,7 +326,7 @@ impl Drop for LockGuard {
         }
         self.released = true;
         if let Ended::Lost = self.end(Leaving::Dropped) {
-            tracing::debug!(key = %self.key(), "a lost lock's guard was dropped");
+            shielded(|| tracing::debug!(key = %self.key(), "a lost lock's guard was dropped"));
         }
     }
 }

@@ -82,14 +82,14 @@ impl<F: Future> Future for Guarded<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let Some(guard) = this.guard.as_ref() else { return Poll::Pending };
+        let Some(guard) = this.guard.as_ref() else { crate::polled_again() };
         let cancels = *this.on_lost == OnLost::Cancel;
         if !(cancels && guard.is_lost()) {
             if let Poll::Ready(output) = this.future.as_mut().poll(cx) {
                 *this.lost = LostSignal::default();
                 return match this.guard.take() {
                     Some(guard) => Poll::Ready(Ok((output, guard))),
-                    None => Poll::Pending,
+                    None => crate::polled_again(),
                 };
             }
             if !cancels || !this.lost.poll(guard, cx) {

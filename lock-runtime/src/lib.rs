@@ -68,6 +68,9 @@
 //! crate may be polled by any executor, and guards may be dropped anywhere. Time-outs are counted by the tokio runtime
 //! in whose context a future is polled first, which has to run, with timers; under another executor by the manager's.
 //!
+//! A process that forks has to make its managers afterwards. A child that uses a manager of its
+//! parent's has the same names at the store, which takes one for the other.
+//!
 //! # Metrics
 //!
 //! With the feature `metrics`, through the facade of that name:
@@ -86,7 +89,7 @@
 //!
 //! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default module and function),
 //! never the key: keys are unbounded. `outcome` is `granted`, `handed_on`, `reentered`, `busy`, `timed_out`,
-//! `too_many_waiters`, `unavailable`, `shut_down` or `misconfigured`.
+//! `too_many_waiters`, `unavailable`, `not_replicated`, `shut_down` or `misconfigured`.
 //!
 //! # Features
 //!
@@ -164,6 +167,15 @@ pub mod fuzzing {
     //! What the fuzz targets in `fuzz/` reach that nobody else has to. Not public API.
 
     pub use crate::store::redis::fuzzing::{redacted, reply, reply_text, url};
+}
+
+/// A future was polled after it had ended. Panics, as futures of the standard library do: nothing
+/// would wake the caller.
+#[cold]
+#[track_caller]
+#[allow(clippy::panic, reason = "a mistake in an executor or a combinator, not in what it is given")]
+fn polled_again() -> ! {
+    panic!("a future of a lock was polled after it had ended")
 }
 
 #[doc(hidden)]

@@ -1,8 +1,10 @@
 //! The task-local chain of grants: what makes re-entrancy lexical.
 //!
-//! A scope is the list of the entries of all enclosing locked calls. It is captured when an acquire future is first
-//! polled, set around every poll of a locked body and around its drop. Spawned tasks start without one;
-//! [`in_current_scope`] carries it over on purpose.
+//! A scope is the list of the grants of all enclosing locked calls. It is captured when an acquire
+//! future is first polled, and set around every poll of a locked body and around its drop. It
+//! belongs to the task that polls the body. Spawned tasks start without one, also those that a
+//! `LocalSet` or a runtime inside the body polls on the same thread. [`in_current_scope`] carries
+//! it over on purpose.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -11,25 +13,35 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pin_project::{pin_project, pinned_drop};
+use tokio::task;
 
 use crate::engine::hold::Grant;
 
 thread_local! {
-    static CURRENT: RefCell<Scope> = const { RefCell::new(Scope { innermost: None, outer: None }) };
+    static CURRENT: RefCell<Entered> =
+        const { RefCell::new(Entered { scope: Scope { innermost: None, outer: None }, task: None }) };
 }
 
-/// The chain of entries of the enclosing locked calls, innermost first. Most have one entry, which needs no memory of its
-/// own.
+/// A scope, and the task that entered it. A future that `block_on` polls has no number, or that of
+/// the task around it.
+#[derive(Default)]
+struct Entered {
+    scope: Scope,
+    task: Option<task::Id>,
+}
+
+/// The chain of grants of the enclosing locked calls, innermost first. Most have one, which takes
+/// no further memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    innermost: Option<(Arc<Grant>, u64)>,
+    innermost: Option<Arc<Grant>>,
     outer: Option<Arc<Outer>>,
 }
 
 #[derive(Debug)]
 struct Outer {
     scope: Scope,
-    /// Entries from here outwards.
+    /// Grants from here outwards.
     depth: usize,
 }
 
@@ -46,65 +58,70 @@ impl Drop for Outer {
 impl Scope {
     /// The scope in which this code runs.
     pub(crate) fn current() -> Self {
-        CURRENT.try_with(|current| current.borrow().clone()).unwrap_or_default()
+        let current = CURRENT.try_with(|current| {
+            let Entered { scope, task } = &*current.borrow();
+            // Another task is no part of the call, though it is polled inside.
+            if scope.is_empty() || *task != task::try_id() { Self::default() } else { scope.clone() }
+        });
+        current.unwrap_or_default()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.innermost.is_none()
     }
 
-    /// This scope with one more entry inside. Grants that have ended are left out: nobody enters them again, and a
-    /// task that hands its scope on to its successor would collect them for ever.
-    pub(crate) fn with(self, grant: Arc<Grant>, entry: u64) -> Self {
+    /// This scope with one more grant inside. Leaves out those that have ended: nobody enters them
+    /// again, and a task that hands its scope on to its successor would collect them without end.
+    pub(crate) fn with(self, grant: Arc<Grant>) -> Self {
         // Looked for whenever the chain has doubled, so that a long one costs no more than a short one.
         let look = self.depth().is_power_of_two();
-        let ended = look && self.entries().any(|(grant, _)| grant.has_ended());
+        let ended = look && self.grants().any(|grant| grant.has_ended());
         let outer = if ended { self.without_ended() } else { self };
-        outer.and(grant, entry)
+        outer.and(grant)
     }
 
-    fn and(self, grant: Arc<Grant>, entry: u64) -> Self {
+    fn and(self, grant: Arc<Grant>) -> Self {
         let depth = self.depth();
         let outer = (depth > 0).then(|| Arc::new(Outer { scope: self, depth }));
-        Self { innermost: Some((grant, entry)), outer }
+        Self { innermost: Some(grant), outer }
     }
 
     fn depth(&self) -> usize {
         usize::from(!self.is_empty()) + self.outer.as_ref().map_or(0, |outer| outer.depth)
     }
 
-    fn entries(&self) -> impl Iterator<Item = (&Arc<Grant>, u64)> {
+    fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
         let scopes =
             std::iter::successors(Some(self), |scope| scope.outer.as_ref().map(|outer| &outer.scope));
-        scopes.filter_map(|scope| scope.innermost.as_ref().map(|(grant, entry)| (grant, *entry)))
+        scopes.filter_map(|scope| scope.innermost.as_ref())
     }
 
     fn without_ended(&self) -> Self {
-        let live: Vec<_> = self.entries().filter(|(grant, _)| !grant.has_ended()).collect();
-        let live = live.into_iter().rev();
-        live.fold(Self::default(), |outer, (grant, entry)| outer.and(Arc::clone(grant), entry))
+        let live: Vec<_> = self.grants().filter(|grant| !grant.has_ended()).collect();
+        live.into_iter().rev().fold(Self::default(), |outer, grant| outer.and(Arc::clone(grant)))
     }
 
-    /// Whether the entry belongs to an enclosing call.
-    pub(crate) fn contains(&self, grant: &Arc<Grant>, entry: u64) -> bool {
-        self.entries().any(|(other, at)| at == entry && Arc::ptr_eq(other, grant))
+    /// Whether the grant is that of an enclosing call.
+    pub(crate) fn contains(&self, grant: &Arc<Grant>) -> bool {
+        self.grants().any(|other| Arc::ptr_eq(other, grant))
     }
 
-    /// What `find` makes of the innermost enclosing call, its grant and its entry, of which it makes something.
-    pub(crate) fn innermost<T>(&self, find: impl Fn(&Arc<Grant>, u64) -> Option<T>) -> Option<T> {
-        self.entries().find_map(|(grant, entry)| find(grant, entry))
+    /// The first result of `find`, which is asked about the grants from the innermost outwards.
+    pub(crate) fn innermost<T>(&self, find: impl Fn(&Arc<Grant>) -> Option<T>) -> Option<T> {
+        self.grants().find_map(find)
     }
 
     /// Runs `f` in this scope.
     pub(crate) fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         // While a thread ends its thread-locals are gone: what is dropped then is dropped without a scope.
-        let _reset = CURRENT.try_with(|current| Reset(current.replace(self.clone())));
+        let entered = Entered { scope: self.clone(), task: task::try_id() };
+        let _reset = CURRENT.try_with(|current| Reset(current.replace(entered)));
         f()
     }
 }
 
 /// Puts the outer scope back, also when the body panics.
-struct Reset(Scope);
+struct Reset(Entered);
 
 impl Drop for Reset {
     fn drop(&mut self) {
@@ -155,8 +172,8 @@ impl<F: Future> Future for Scoped<F> {
                 self.cancel();
                 Poll::Ready(output)
             }
-            // A cancelled or finished body is never polled again by its wrapper.
-            Some(Poll::Pending) | None => Poll::Pending,
+            Some(Poll::Pending) => Poll::Pending,
+            None => crate::polled_again(),
         }
     }
 }
@@ -232,8 +249,8 @@ mod tests {
         let locks = memory_manager();
         let guard = locks.mutex("k").acquire().await.unwrap();
         let mut scope = guard.inner_scope();
-        for entry in 0..200_000 {
-            scope = scope.with(guard.grant(), entry);
+        for _ in 0..200_000 {
+            scope = scope.with(guard.grant());
         }
         assert_eq!(scope.depth(), 200_001);
         drop(scope);

@@ -8,7 +8,7 @@ use super::{Counting, dispatched};
 use crate::backoff::{Backoff, jitter};
 use crate::clock::Tick;
 use crate::engine::LONGEST_SLEEP;
-use crate::engine::acquire::Wait;
+use crate::engine::acquire::{Counted, OwnPlace, Wait};
 use crate::engine::pace::Pace;
 use crate::engine::subscription::{Heard, Subscription};
 use crate::error::{AcquireError, LockError};
@@ -72,7 +72,7 @@ impl CountDownLatch {
         let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
         let call =
             async move { engine.admin(&key, |_| latches.try_set_count(key.clone(), count, timeout)).await };
-        dispatched(&self.counting.engine, &name, call).await
+        dispatched(&self.counting.engine, &name, 2, call).await
     }
 
     /// Takes one from the count, and returns what is left. At zero everybody who waits goes on. A latch that does not
@@ -110,7 +110,7 @@ impl CountDownLatch {
                 tokio::time::sleep(next.since(now)).await;
             }
         };
-        dispatched(&self.counting.engine, &name, call).await
+        dispatched(&self.counting.engine, &name, ATTEMPTS + 2, call).await
     }
 
     /// The count; zero when the latch does not exist.
@@ -136,7 +136,7 @@ impl CountDownLatch {
         let (name, latches, timeout) = self.parts()?;
         let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
         let call = async move { engine.admin(&key, |_| latches.delete(key.clone(), timeout)).await };
-        dispatched(&self.counting.engine, &name, call).await
+        dispatched(&self.counting.engine, &name, 2, call).await
     }
 
     /// Waits until the latch is at zero or deleted, at most for `limit`; zero looks once.
@@ -146,6 +146,8 @@ impl CountDownLatch {
     /// - [`AcquireError::TimedOut`]: the count was not zero when the wait ended.
     /// - [`AcquireError::Busy`]: the count is not zero, and `limit` was.
     /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`AcquireError::TooManyWaiters`]: the cap `max_waiters` or `max_waiters_per_key` is
+    ///   reached.
     /// - [`AcquireError::ShutDown`], [`AcquireError::InvalidKey`].
     /// - [`AcquireError::Misconfigured`]: somebody's data under that name, or a store without latches.
     ///
@@ -168,8 +170,27 @@ impl CountDownLatch {
 
     async fn wait_within(&self, wait: Wait) -> Result<(), AcquireError> {
         let (name, latches, timeout) = self.parts()?;
+        let engine = &self.counting.engine;
+        let full = |waiting, cap| {
+            let key = name.clone();
+            Err(AcquireError::TooManyWaiters { key, waiting, cap, remaining: None })
+        };
+        // Who looks once does not wait, so the caps are no matter of theirs.
+        let mut places = None;
+        if wait != Wait::No {
+            let (counted, waiting) = Counted::new(engine);
+            if waiting >= engine.config.max_waiters {
+                return full(waiting, "max_waiters");
+            }
+            match OwnPlace::new(engine, &name, engine.config.max_waiters_per_key) {
+                Ok(own) => places = Some((counted, own)),
+                Err(waiting) => return full(waiting, "max_waiters_per_key"),
+            }
+        }
         let waiter = Waiter { counting: &self.counting, latches, name, timeout };
-        waiter.run(wait).await
+        let result = waiter.run(wait).await;
+        drop(places);
+        result
     }
 }
 
@@ -209,7 +230,7 @@ impl Waiter<'_> {
         let mut grace = engine.grace();
         loop {
             if engine.shut_down.load(Ordering::Acquire) {
-                return Err(AcquireError::ShutDown { key: self.name });
+                return Err(AcquireError::ShutDown { key: self.name.clone() });
             }
             // Whatever was published before the count is asked for says nothing new.
             subscription.skip();
@@ -218,7 +239,7 @@ impl Waiter<'_> {
             match time::timeout(&engine.runtime, left, look).await {
                 Some(Ok(0)) => return Ok(()),
                 Some(Ok(_)) if wait == Wait::No => {
-                    return Err(AcquireError::Busy { key: self.name, remaining: None });
+                    return Err(AcquireError::Busy { key: self.name.clone(), remaining: None });
                 }
                 Some(Ok(_)) => {
                     let now = engine.clock.now();
@@ -238,7 +259,7 @@ impl Waiter<'_> {
                 Some(Err(error)) => {
                     let (fatal, error) = (!error.is_transient(), Arc::new(error));
                     if fatal || wait == Wait::No {
-                        return Err(AcquireError::from_store(self.name, error));
+                        return Err(AcquireError::from_store(self.name.clone(), error));
                     }
                     pace.failed(engine.clock.now(), error, jitter());
                 }
@@ -247,7 +268,7 @@ impl Waiter<'_> {
             }
             if let Some(over) = self.pause(end, &mut pace, &mut subscription).await {
                 let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
-                return Err(AcquireError::wait_over(self.name, cause, waited, None));
+                return Err(AcquireError::wait_over(self.name.clone(), cause, waited, None));
             }
         }
     }

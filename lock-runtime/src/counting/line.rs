@@ -12,17 +12,17 @@ use tokio::sync::oneshot;
 
 use crate::clock::Tick;
 use crate::engine::Engine;
-use crate::engine::acquire::{Acquire, Request, Wait};
+use crate::engine::acquire::{Acquire, Counted, Request, Wait};
 use crate::engine::hold::Lease;
 use crate::engine::registry::Spec;
 use crate::error::AcquireError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
-use crate::metrics::{self, Label};
+use crate::metrics::Label;
 use crate::replication::Replication;
-use crate::store::SemaphoreStore;
+use crate::store::{SemaphoreStore, StoreError, StoreErrorKind};
 use crate::sync::atomic::Ordering;
-use crate::sync::{Mutex, lock, shielded};
+use crate::sync::{Mutex, lock};
 use crate::time;
 
 /// A wish for permits.
@@ -45,11 +45,9 @@ struct Waiter {
     counted: Counted,
 }
 
-#[derive(Default)]
-struct Line {
-    waiters: BTreeMap<u64, Waiter>,
-    last: u64,
-}
+/// Those in line, by number. The engine gives the numbers out, so no two lines have the same one:
+/// a caller that was served may leave when the next line has formed.
+type Line = BTreeMap<u64, Waiter>;
 
 /// All lines of a manager. There is one for each semaphore whose contender runs.
 pub(super) struct Lines {
@@ -81,7 +79,7 @@ impl Lines {
     /// Awaits the answer, while it is in line as long as the wish allows: the engine ends it by its own clock.
     async fn answered(&self, wish: &Wish, place: &Place, answer: &mut oneshot::Receiver<Answer>) -> Answer {
         let engine = &self.engine;
-        let shut_down = || Err(AcquireError::ShutDown { key: wish.name.clone() });
+        let unheard = || Err(self.unheard(wish));
         if let Wait::For(wait) = wish.wait {
             loop {
                 let left = (wish.asked + wait).since(engine.clock.now());
@@ -92,14 +90,24 @@ impl Lines {
                     break;
                 }
                 if let Some(answered) = time::timeout(&engine.runtime, left, &mut *answer).await {
-                    return answered.unwrap_or_else(|_| shut_down());
+                    return answered.unwrap_or_else(|_| unheard());
                 }
                 if engine.runtime_is_gone() {
                     break;
                 }
             }
         }
-        answer.await.unwrap_or_else(|_| shut_down())
+        answer.await.unwrap_or_else(|_| unheard())
+    }
+
+    /// The contender is gone without an answer.
+    fn unheard(&self, wish: &Wish) -> AcquireError {
+        let key = wish.name.clone();
+        if self.engine.runtime_is_gone() || self.engine.shut_down.load(Ordering::Acquire) {
+            return AcquireError::ShutDown { key };
+        }
+        let cause = StoreError::new(StoreErrorKind::Unanswered, "the task that asks for permits panicked");
+        AcquireError::Unavailable { key, cause: Arc::new(cause) }
     }
 
     fn timed_out(&self, wish: &Wish) -> AcquireError {
@@ -141,8 +149,10 @@ impl Lines {
             let remaining = self.taken_for(wish);
             AcquireError::TooManyWaiters { key: wish.name.clone(), waiting, cap, remaining }
         };
-        let counted =
-            Counted::new(&self.engine, config.max_waiters).map_err(|now| full(now, "max_waiters"))?;
+        let (counted, waiting) = Counted::new(&self.engine);
+        if waiting >= config.max_waiters {
+            return Err(full(waiting, "max_waiters"));
+        }
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter { wish: wish.clone(), answer, counted };
         let mut lines = lock(&self.lines);
@@ -151,14 +161,13 @@ impl Lines {
         match lines.get_mut(&wish.name) {
             Some(line) => {
                 // One more is with the engine.
-                let waiting = line.waiters.len() + 1;
+                let waiting = line.len() + 1;
                 if waiting >= config.max_waiters_per_key {
                     drop(lines);
                     return Err(full(waiting, "max_waiters_per_key"));
                 }
-                line.last += 1;
-                id = line.last;
-                line.waiters.insert(id, waiter);
+                id = self.engine.new_id();
+                line.insert(id, waiter);
             }
             None => {
                 lines.insert(wish.name.clone(), Line::default());
@@ -187,7 +196,7 @@ impl Place {
     /// `false` when it is with the engine, or answered.
     fn leave(&self) -> bool {
         let mut lines = lock(&self.lines.lines);
-        let waiter = lines.get_mut(&self.name).and_then(|line| line.waiters.remove(&self.id));
+        let waiter = lines.get_mut(&self.name).and_then(|line| line.remove(&self.id));
         drop(lines);
         waiter.is_some()
     }
@@ -210,9 +219,7 @@ impl Contender {
     async fn run(mut self, first: Waiter) {
         let mut next = Some(first);
         while let Some(Waiter { wish, mut answer, counted }) = next {
-            // The engine counts it from here on.
-            drop(counted);
-            let acquire = Acquire::new(Ok(self.lines.request(&wish)));
+            let acquire = Acquire::counted(self.lines.request(&wish), counted);
             let answered = tokio::select! {
                 biased; // so that a run can be made again
                 answered = acquire => Some(answered),
@@ -230,7 +237,7 @@ impl Contender {
     /// The next in line; without one, there is no line any more.
     fn next(&self) -> Option<Waiter> {
         let mut lines = lock(&self.lines.lines);
-        let next = lines.get_mut(&self.name)?.waiters.pop_first();
+        let next = lines.get_mut(&self.name)?.pop_first();
         if next.is_none() {
             lines.remove(&self.name);
         }
@@ -245,25 +252,5 @@ impl Drop for Contender {
             let line = lock(&self.lines.lines).remove(&self.name);
             drop(line);
         }
-    }
-}
-
-/// One of those who wait, of all semaphores.
-struct Counted(Arc<Engine>);
-
-impl Counted {
-    /// `Err`: so many do already.
-    fn new(engine: &Arc<Engine>, cap: usize) -> Result<Self, usize> {
-        let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
-        let counted = Self(Arc::clone(engine));
-        metrics::waiters(1.0);
-        if waiting >= cap { Err(waiting) } else { Ok(counted) }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        shielded(|| metrics::waiters(-1.0));
     }
 }

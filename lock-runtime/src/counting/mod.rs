@@ -102,16 +102,15 @@ impl fmt::Debug for Counting {
     }
 }
 
-/// Runs a call to its end, whoever awaits its outcome.
+/// As [`Engine::dispatched`], unless the manager was shut down. Awaits `timeouts` call time-outs.
 async fn dispatched<T: Send + 'static>(
     engine: &Engine,
     name: &LockKey,
+    timeouts: u32,
     call: impl Future<Output = Result<T, LockError>> + Send + 'static,
 ) -> Result<T, LockError> {
-    let shut_down = || Err(LockError::ShutDown { key: name.clone() });
     if engine.shut_down.load(Ordering::Acquire) {
-        return shut_down();
+        return Err(LockError::ShutDown { key: name.clone() });
     }
-    // Its task is gone with its runtime only: calls that panic are errors.
-    engine.report(call).await.unwrap_or_else(|_| shut_down())
+    engine.dispatched(name, engine.config.call_timeout * timeouts, call).await
 }

@@ -215,7 +215,7 @@ impl Semaphore {
                 _ => AcquireError::from_store(key, Arc::new(error)).into(),
             })
         };
-        dispatched(&engine, &name, call).await
+        dispatched(&engine, &name, 2, call).await
     }
 
     async fn counts(&self) -> Result<PermitCounts, LockError> {

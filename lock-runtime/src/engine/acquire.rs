@@ -25,7 +25,6 @@ use crate::store::{Kind, LONGEST_WAIT};
 use crate::sync::atomic::Ordering;
 use crate::sync::shielded;
 use crate::time::{self, Timer};
-use tokio::sync::oneshot;
 
 /// A wait in which nothing was answered goes on for so long: the answer may have come while this process stood still, and
 /// has to be read first.
@@ -63,6 +62,46 @@ pub(crate) struct Request {
     pub(crate) asked: Option<Tick>,
 }
 
+/// A place among the callers that wait, of all keys.
+pub(crate) struct Counted(Arc<Engine>);
+
+impl Counted {
+    /// One more, and how many there were before.
+    pub(crate) fn new(engine: &Arc<Engine>) -> (Self, usize) {
+        let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
+        let counted = Self(Arc::clone(engine));
+        metrics::waiters(1.0);
+        (counted, waiting)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        shielded(|| metrics::waiters(-1.0));
+    }
+}
+
+/// A place among those who wait for a key in lanes of their own.
+pub(crate) struct OwnPlace {
+    engine: Arc<Engine>,
+    name: LockKey,
+}
+
+impl OwnPlace {
+    /// An error has the number of those who wait, if they are `most`.
+    pub(crate) fn new(engine: &Arc<Engine>, name: &LockKey, most: usize) -> Result<Self, usize> {
+        engine.registry.wait_in_own(name, most)?;
+        Ok(Self { engine: Arc::clone(engine), name: name.clone() })
+    }
+}
+
+impl Drop for OwnPlace {
+    fn drop(&mut self) {
+        self.engine.registry.stop_waiting_in_own(&self.name);
+    }
+}
+
 /// Waits for a lock; made by [`Lock::acquire`](crate::Lock::acquire).
 ///
 /// Nothing happens before the first poll.
@@ -78,7 +117,8 @@ pub struct Acquire {
 
 enum State {
     Refused(AcquireError),
-    New(Box<Request>),
+    /// Has its place already, if it has waited elsewhere.
+    New(Box<Request>, Option<Counted>),
     Waiting(Box<Waiting>),
     /// A lock of several keys, of which enclosing calls hold some.
     Several(Several),
@@ -90,7 +130,7 @@ enum State {
 struct Extending {
     guard: LockGuard,
     request: Box<Request>,
-    outcome: oneshot::Receiver<Result<(), ExtendError>>,
+    outcome: Pin<Box<dyn Future<Output = Result<(), ExtendError>> + Send>>,
 }
 
 struct Waiting {
@@ -103,8 +143,12 @@ struct Waiting {
     /// Until when it looks for an answer that is there already.
     last_look: Option<Tick>,
     queued: bool,
-    /// Counted among those who wait for the key in lanes of their own.
-    own: bool,
+    /// Its task was told that it waits for itself.
+    warned: bool,
+    /// In a lane of its own.
+    _own: Option<OwnPlace>,
+    /// `None`: it goes elsewhere with its place.
+    counted: Option<Counted>,
     span: tracing::Span,
 }
 
@@ -112,10 +156,15 @@ impl Acquire {
     pub(crate) fn new(request: Result<Request, AcquireError>) -> Self {
         Self {
             state: match request {
-                Ok(request) => State::New(Box::new(request)),
+                Ok(request) => State::New(Box::new(request), None),
                 Err(error) => State::Refused(error),
             },
         }
+    }
+
+    /// For somebody who waits already, and is not one too many any more.
+    pub(crate) fn counted(request: Request, counted: Counted) -> Self {
+        Self { state: State::New(Box::new(request), Some(counted)) }
     }
 }
 
@@ -123,7 +172,7 @@ impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Refused(_) => "refused",
-            State::New(_) => "new",
+            State::New(..) => "new",
             State::Waiting(_) | State::Several(_) => "waiting",
             State::Extending(_) => "extending",
             State::Done => "done",
@@ -148,13 +197,13 @@ impl Acquire {
         loop {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
-                State::New(request) => match start(request, cx) {
+                State::New(request, counted) => match start(request, counted, cx) {
                     Ok(Started::Several(several)) => self.state = State::Several(several),
                     Ok(Started::Waiting(waiting)) => {
                         self.state = State::Waiting(waiting);
                         return Poll::Pending;
                     }
-                    Ok(Started::Elsewhere(request)) => self.state = State::New(request),
+                    Ok(Started::Elsewhere(request, counted)) => self.state = State::New(request, counted),
                     Ok(Started::Entered(Entered::Guard(guard))) => return Poll::Ready(Ok(guard)),
                     Ok(Started::Entered(Entered::Extending(extending))) => {
                         self.state = State::Extending(extending);
@@ -166,7 +215,9 @@ impl Acquire {
                         Entered::Guard(guard) => return Poll::Ready(Ok(guard)),
                         Entered::Extending(extending) => self.state = State::Extending(extending),
                     },
-                    Poll::Ready(Ok(None)) => self.state = State::New(waiting.request.clone()),
+                    Poll::Ready(Ok(None)) => {
+                        self.state = State::New(waiting.request.clone(), waiting.counted.take());
+                    }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
                         self.state = State::Waiting(waiting);
@@ -180,7 +231,7 @@ impl Acquire {
                         return Poll::Pending;
                     }
                 },
-                State::Extending(mut extending) => match Pin::new(&mut extending.outcome).poll(cx) {
+                State::Extending(mut extending) => match extending.outcome.as_mut().poll(cx) {
                     Poll::Pending => {
                         self.state = State::Extending(extending);
                         return Poll::Pending;
@@ -188,26 +239,28 @@ impl Acquire {
                     Poll::Ready(outcome) => {
                         let Extending { guard, request, .. } = *extending;
                         let error = match outcome {
-                            Ok(Ok(())) if !guard.is_lost() => return Poll::Ready(Ok(guard)),
+                            Ok(()) if !guard.is_lost() => return Poll::Ready(Ok(guard)),
+                            Err(ExtendError::NotHeld { .. }) if request.engine.runtime_is_gone() => {
+                                AcquireError::ShutDown { key: request.key }
+                            }
                             // The outer hold is gone, perhaps after the answer and before this poll: the call stands
                             // in line like everybody else.
-                            Ok(Ok(()) | Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. })) => {
+                            Ok(()) | Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. }) => {
                                 drop(guard);
-                                self.state = State::New(request);
+                                self.state = State::New(request, None);
                                 continue;
                             }
-                            Ok(Err(ExtendError::Unavailable { key, cause })) => {
+                            Err(ExtendError::Unavailable { key, cause }) => {
                                 AcquireError::Unavailable { key, cause }
                             }
-                            Ok(Err(ExtendError::Misconfigured { reason })) => {
+                            Err(ExtendError::Misconfigured { reason }) => {
                                 AcquireError::Misconfigured { reason }
                             }
-                            Err(_) => AcquireError::ShutDown { key: request.key },
                         };
                         return Poll::Ready(Err(error));
                     }
                 },
-                State::Done => return Poll::Pending,
+                State::Done => crate::polled_again(),
             }
         }
     }
@@ -221,10 +274,14 @@ enum Started {
     /// It has been polled. What is granted at once needs no box.
     Waiting(Box<Waiting>),
     /// It has to ask again, in another lane.
-    Elsewhere(Box<Request>),
+    Elsewhere(Box<Request>, Option<Counted>),
 }
 
-fn start(mut request: Box<Request>, cx: &mut Context<'_>) -> Result<Started, AcquireError> {
+fn start(
+    mut request: Box<Request>,
+    counted: Option<Counted>,
+    cx: &mut Context<'_>,
+) -> Result<Started, AcquireError> {
     let engine = &request.engine;
     if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
         if request.lease.is_renewed() && request.min_hold > engine.config.lease {
@@ -252,7 +309,9 @@ fn start(mut request: Box<Request>, cx: &mut Context<'_>) -> Result<Started, Acq
         token = tracing::field::Empty,
         outcome = tracing::field::Empty,
     );
-    let waiting_now = engine.waiting.fetch_add(1, Ordering::Relaxed);
+    let has_its_place = counted.is_some();
+    // Before anything is taken: a recorder may panic.
+    let (counted, waiting_now) = counted.map_or_else(|| Counted::new(engine), |counted| (counted, 0));
     let wish = Wish {
         kind: request.spec.kind,
         lease: request.lease,
@@ -272,17 +331,18 @@ fn start(mut request: Box<Request>, cx: &mut Context<'_>) -> Result<Started, Acq
     // Whoever enters again does not wait, so the caps are no matter of theirs.
     let full = waiting_now >= engine.config.max_waiters;
     let per_key = engine.config.max_waiters_per_key;
-    let cap = if full {
+    let cap = if has_its_place {
+        Cap { most: usize::MAX, name: "max_waiters" }
+    } else if full {
         Cap { most: 0, name: "max_waiters" }
     } else if request.max_waiters < per_key {
         Cap { most: request.max_waiters, name: "max_waiters of this lock" }
     } else {
         Cap { most: per_key, name: "max_waiters_per_key" }
     };
-    let (key, own, enqueued, now) = match enter(&request, &wish, cap) {
+    let (key, _own, enqueued, now) = match enter(&request, &wish, cap) {
         Ok(place) => place,
         Err(error) => {
-            engine.waiting.fetch_sub(1, Ordering::Relaxed);
             let error = if full { all_full(error, waiting_now) } else { error };
             let started = request.asked.unwrap_or_else(|| engine.clock.now());
             record(&request, &span, started, Err(&error));
@@ -290,33 +350,35 @@ fn start(mut request: Box<Request>, cx: &mut Context<'_>) -> Result<Started, Acq
         }
     };
     let started = *request.asked.get_or_insert(now);
-    let mut waiting =
-        Waiting { request, key, id: 0, started, timer: None, last_look: None, queued: false, own, span };
-    if let Ok(Enqueued::Waiting { id, .. }) = &enqueued {
-        waiting.id = *id;
-        waiting.queued = true;
-    }
+    let (id, queued) = match &enqueued {
+        Ok(Enqueued::Waiting(id)) => (*id, true),
+        _ => (0, false),
+    };
+    let counted = Some(counted);
     // From here on, whatever panics leaves the queue.
-    metrics::waiters(1.0);
+    let mut waiting = Waiting {
+        request,
+        key,
+        id,
+        started,
+        timer: None,
+        last_look: None,
+        queued,
+        warned: false,
+        _own,
+        counted,
+        span,
+    };
     match enqueued {
         Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
         // `enter` has looked for another place already.
         Ok(Enqueued::Elsewhere) => Err(AcquireError::ShutDown { key: waiting.request.key.clone() }),
-        Ok(Enqueued::Waiting { own_task, .. }) => {
-            if own_task {
-                tracing::warn!(
-                    key = %waiting.request.key,
-                    "this task waits for a lock that it holds already; enter it again with `guard.reenter()` or \
-                     inside `guard.scope(…)`"
-                );
-            }
-            match waiting.poll(cx) {
-                Poll::Ready(Ok(Some(entry))) => Ok(Started::Entered(waiting.enter(entry))),
-                Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(waiting.request.clone())),
-                Poll::Ready(Err(error)) => Err(error),
-                Poll::Pending => Ok(Started::Waiting(Box::new(waiting))),
-            }
-        }
+        Ok(Enqueued::Waiting(_)) => match waiting.poll(cx) {
+            Poll::Ready(Ok(Some(entry))) => Ok(Started::Entered(waiting.enter(entry))),
+            Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(waiting.request.clone(), waiting.counted.take())),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Pending => Ok(Started::Waiting(Box::new(waiting))),
+        },
         Err(error) => {
             let error = if full { all_full(error, waiting_now) } else { error };
             waiting.record(Err(&error));
@@ -378,10 +440,10 @@ fn all_full(error: AcquireError, waiting: usize) -> AcquireError {
     }
 }
 
-type Place = (Arc<Key>, bool, Result<Enqueued, AcquireError>, Tick);
+type Place = (Arc<Key>, Option<OwnPlace>, Result<Enqueued, AcquireError>, Tick);
 
 /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
-/// others, or in one of its own, which is told by the flag.
+/// others, or in one of its own.
 fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError> {
     let (engine, name, kind) = (&request.engine, &request.key, request.spec.kind);
     if !wish.scope.is_empty()
@@ -392,7 +454,7 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError
             .with_host(&host.key, |machine, now, effects| (machine.enqueue(guest, now, cap, effects), now));
         match entered {
             None | Some((Ok(Enqueued::Elsewhere), _)) => {}
-            Some((enqueued, now)) => return Ok((host.key, false, enqueued, now)),
+            Some((enqueued, now)) => return Ok((host.key, None, enqueued, now)),
         }
     }
     let shares_reads = request.lease.is_renewed() && request.max_hold.is_none() && request.min_hold.is_zero();
@@ -411,7 +473,7 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError
             Some((key, entered))
         });
         if let Some((key, (entry, now))) = joined {
-            return Ok((key, false, Ok(Enqueued::Entered(entry)), now));
+            return Ok((key, None, Ok(Enqueued::Entered(entry)), now));
         }
         return enter_own(request, wish, cap);
     }
@@ -424,7 +486,7 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError
             (machine.enqueue(wish, now, cap, effects), now)
         });
         if !matches!(enqueued, Ok(Enqueued::Elsewhere)) {
-            return Ok((key, false, enqueued, now));
+            return Ok((key, None, enqueued, now));
         }
         // It takes nobody any more, so the next one is another.
         engine.registry.detach(&key);
@@ -433,13 +495,13 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError
 
 fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError> {
     let (engine, name) = (&request.engine, &request.key);
-    if let Err(waiting) = engine.registry.wait_in_own(name, cap.most) {
-        return Err(cap.refuse(name, waiting, engine.registry.taken_in_own(name, engine.clock.now())));
-    }
+    let own = OwnPlace::new(engine, name, cap.most).map_err(|waiting| {
+        cap.refuse(name, waiting, engine.registry.taken_in_own(name, engine.clock.now()))
+    })?;
     let (key, (enqueued, now)) = engine.with_key(name, Lane::Own, &request.spec, |machine, now, effects| {
         (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
     });
-    Ok((key, true, enqueued, now))
+    Ok((key, Some(own), enqueued, now))
 }
 
 enum Entered {
@@ -471,13 +533,18 @@ impl Waiting {
             }
             Polled::Pending { woken_soon } => woken_soon,
         };
-        let Wait::For(wait) = self.request.wait else { return Poll::Pending };
-        let mut end = self.started + wait;
-        // Most are granted by the first answer, which comes within about one call time-out, and need no timer; as far as
-        // the runtime of the manager is the one that polls us, and so runs.
         let config = &self.request.engine.config;
         let answered = config.call_timeout * 2 + self.request.replication.timeout();
-        if woken_soon && now + answered < end && begun::is_inside(&self.request.engine.runtime) {
+        // The first answer grants most, within about one call time-out, so they need no timer. That
+        // is certain only where the manager's runtime is the one that polls us, and so runs.
+        let runs = || begun::is_inside(&self.request.engine.runtime);
+        let (mut end, woken_soon) = match self.request.wait {
+            Wait::Forever => return self.poll_forever(cx, now),
+            Wait::For(wait) => (self.started + wait, woken_soon && now + answered < self.started + wait),
+            // An answer ends it, at the latest that of the call after the one under way.
+            Wait::No => (self.started + answered * 2, true),
+        };
+        if woken_soon && runs() {
             return Poll::Pending;
         }
         if now >= end {
@@ -503,6 +570,29 @@ impl Waiting {
         Poll::Pending
     }
 
+    /// A wait without an end that is one for its own task is told of after a while.
+    fn poll_forever<T>(&mut self, cx: &mut Context<'_>, now: Tick) -> Poll<T> {
+        let (id, due) = (self.id, self.started + self.request.engine.config.default_wait);
+        let watches =
+            !self.warned && self.request.engine.act(&self.key, |machine, _, _| machine.waits_for_itself(id));
+        if watches && now >= due {
+            self.warned = true;
+            self.warn_of_itself();
+        } else if watches && self.poll_timer(cx, due.since(now)).is_ready() {
+            self.timer = None;
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn warn_of_itself(&self) {
+        tracing::warn!(
+            key = %self.request.key,
+            "a task waited in vain for a lock that it holds itself; enter it again with `guard.reenter()` or inside \
+             `guard.scope(…)`"
+        );
+    }
+
     fn poll_timer(&mut self, cx: &mut Context<'_>, left: Duration) -> Poll<()> {
         let engine = &self.request.engine;
         let timer = self.timer.get_or_insert_with(|| Box::pin(time::sleep(&engine.runtime, left)));
@@ -513,14 +603,17 @@ impl Waiting {
     fn give_up(&mut self, now: Tick, unanswered: bool) -> AcquireError {
         self.queued = false;
         let id = self.id;
-        let (last_error, remaining) = self.request.engine.act(&self.key, |machine, now, effects| {
-            let remaining = machine.taken_for(now);
+        let (last_error, remaining, own) = self.request.engine.act(&self.key, |machine, now, effects| {
+            let (remaining, own) = (machine.taken_for(now), machine.waits_for_itself(id));
             machine.leave(id, now, effects);
-            (machine.pace.last_error_for(self.request.replication), remaining)
+            (machine.pace.last_error_for(self.request.replication), remaining, own)
         });
+        if own {
+            self.warn_of_itself();
+        }
         let waited = now.since(self.started);
         // Somebody may have been seen to have it before this call came.
-        let nobody_seen = unanswered && remaining.is_none();
+        let nobody_seen = unanswered && remaining.is_none() || self.request.wait == Wait::No;
         let last_error = last_error.or_else(|| nobody_seen.then(|| Arc::new(no_answer(waited))));
         AcquireError::wait_over(self.request.key.clone(), last_error, waited, remaining)
     }
@@ -554,7 +647,7 @@ impl Waiting {
                     Wait::For(wait) => self.started + wait,
                     Wait::Forever => Tick::MAX,
                 };
-                let outcome = engine.extend(&hold, lease, retry_until);
+                let outcome = Box::pin(engine.extend(&hold, lease, retry_until));
                 let request = self.request.clone();
                 return Entered::Extending(Box::new(Extending { guard, request, outcome }));
             }
@@ -565,15 +658,10 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.request.engine.waiting.fetch_sub(1, Ordering::Relaxed);
-        if self.own {
-            self.request.engine.registry.stop_waiting_in_own(&self.request.key);
-        }
         if self.queued {
             let id = self.id;
             self.request.engine.act(&self.key, |machine, now, effects| machine.leave(id, now, effects));
         }
-        shielded(|| metrics::waiters(-1.0));
     }
 }
 

@@ -8,12 +8,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::Engine;
 use super::hold::Hold;
 use super::keeper::all_kept;
 use super::machine::Report;
+use super::{Engine, LONGEST};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::error::{AcquireError, ExtendError, LockError, Loss, ReleaseError};
@@ -21,7 +19,7 @@ use crate::key::LockKey;
 use crate::store::{
     BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
 };
-use crate::sync::{lock, shielded};
+use crate::sync::lock;
 use crate::time;
 
 /// The store has not answered for so long: a call, or anything that a caller has waited for.
@@ -68,8 +66,7 @@ impl Engine {
     pub(super) fn at_once<T>(&self, call: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
         let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)));
         if result.is_ok() {
-            // It may say so, and we may be anywhere.
-            shielded(|| self.health.answered());
+            self.health.answered();
         }
         result
     }
@@ -103,6 +100,25 @@ impl Engine {
             let message = format!("{:?} did not answer within {limit:?}", self.store);
             Err(StoreError::new(StoreErrorKind::Unreachable, message))
         })
+    }
+
+    /// Runs a call to its end, also when nobody awaits its outcome. Awaits the outcome for `limit`:
+    /// the manager's runtime may not run.
+    pub(crate) async fn dispatched<T: Send + 'static>(
+        &self,
+        name: &LockKey,
+        limit: Duration,
+        call: impl Future<Output = Result<T, LockError>> + Send + 'static,
+    ) -> Result<T, LockError> {
+        let key = name.clone();
+        let cause = match time::timeout(&self.runtime, limit, self.report(call)).await {
+            Some(Ok(result)) => return result,
+            // A timer may be early then.
+            _ if self.runtime_is_gone() => return Err(LockError::ShutDown { key }),
+            Some(Err(_)) => StoreError::new(StoreErrorKind::Unanswered, "the task of the call panicked"),
+            None => no_answer(limit),
+        };
+        Err(LockError::Unavailable { key, cause: Arc::new(cause) })
     }
 
     pub(crate) fn overdue(&self) -> StoreError {
@@ -178,16 +194,28 @@ impl Engine {
         }
     }
 
-    /// Makes the hold's remaining time at least `lease`, by one store call; transient errors are retried until
-    /// `retry_until`. Goes on when its caller is gone.
+    /// Makes the hold's remaining time at least `lease`, by one store call. Retries transient
+    /// errors until `retry_until`. The caller waits two call time-outs longer at most; the call
+    /// goes on without it.
     pub(crate) fn extend(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
-    ) -> oneshot::Receiver<Result<(), ExtendError>> {
+    ) -> impl Future<Output = Result<(), ExtendError>> + Send + use<> {
         let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
-        self.report(async move { engine.extend_until(&hold, lease, retry_until).await })
+        let key = hold.item.key.clone();
+        let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.config.call_timeout * 2;
+        let outcome = self.report({
+            let engine = Arc::clone(&engine);
+            async move { engine.extend_until(&hold, lease, retry_until).await }
+        });
+        async move {
+            match time::timeout(&engine.runtime, limit, outcome).await {
+                Some(outcome) => outcome.unwrap_or(Err(ExtendError::NotHeld { key })),
+                None => Err(ExtendError::Unavailable { key, cause: Arc::new(no_answer(limit)) }),
+            }
+        }
     }
 
     async fn extend_until(

@@ -9,7 +9,6 @@ use super::Engine;
 use super::machine::Machine;
 use crate::error::{LockError, Loss};
 use crate::key::LockKey;
-use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 use crate::time;
@@ -35,7 +34,7 @@ impl Engine {
                     machine.lose(&hold, Loss::ShutDown, now, effects);
                 }
                 machine.on_driver_gone(effects);
-                machine.shut_down(effects);
+                machine.shut_down(now, effects);
             });
         }
     }
@@ -46,7 +45,7 @@ impl Engine {
         self.shut_down.store(true, Ordering::Release);
         let end = self.clock.now() + grace;
         for key in self.registry.all() {
-            self.act(&key, |machine, _, effects| machine.shut_down(effects));
+            self.act(&key, Machine::shut_down);
         }
         let busy = || self.registry.any(Machine::is_busy);
         while busy() && self.clock.now() < end {
@@ -76,15 +75,8 @@ impl Engine {
     /// Frees the key whoever holds it. Goes on when its caller is gone.
     pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
         let (engine, key) = (Arc::clone(self), name.clone());
-        let outcome = self.report(async move { engine.force_release_now(&key).await });
-        let key = name.clone();
-        outcome.await.unwrap_or_else(|_| {
-            if self.runtime_is_gone() {
-                return Err(LockError::ShutDown { key });
-            }
-            let cause = StoreError::new(StoreErrorKind::Unanswered, "the task of the call panicked");
-            Err(LockError::Unavailable { key, cause: Arc::new(cause) })
-        })
+        let call = async move { engine.force_release_now(&key).await };
+        self.dispatched(name, self.config.call_timeout * 2, call).await
     }
 
     async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {

@@ -1,9 +1,11 @@
-//! [`Health`]: says once that the store fails, and once that it works again.
+//! [`Health`]: says once that the store fails, and once that it works again. A subscriber that
+//! panics there is caught: the answer of the call still has to be dealt with.
 
 use std::time::Duration;
 
 use crate::clock::Tick;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::shielded;
 
 /// A store that fails now and then is spoken of this often at most.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -19,7 +21,9 @@ pub(crate) struct Health {
 impl Health {
     pub(crate) fn failed(&self, now: Tick, error: &dyn std::fmt::Display) {
         if self.is_news(now) {
-            tracing::warn!(%error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is");
+            shielded(|| {
+                tracing::warn!(%error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is");
+            });
         }
     }
 
@@ -36,7 +40,7 @@ impl Health {
 
     pub(crate) fn answered(&self) {
         if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
-            tracing::info!("the lock store answers again");
+            shielded(|| tracing::info!("the lock store answers again"));
         }
     }
 }

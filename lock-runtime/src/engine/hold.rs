@@ -260,7 +260,7 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// The longest life of a grant, and the number of the timer job that ends it.
+/// The longest life of a hold in one caller's hands, and the number of the timer job that ends it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaxHold {
     pub(crate) duration: Duration,
@@ -269,20 +269,21 @@ pub(crate) struct MaxHold {
 
 /// [`Grant::state`]: somebody has seen that it is lost.
 const LOST: u8 = 1;
-/// [`Grant::state`]: its last entry was released.
+/// [`Grant::state`]: its guard was released.
 const ENDED: u8 = 2;
 
-/// One generation of a hold: what guards, scope nodes and views name.
+/// What one guard has of a hold: what guards, scope nodes and views name.
 ///
-/// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal, on the same hold.
+/// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal,
+/// on the same hold. Calls that enter again, and readers that share the hold, have a grant each,
+/// with one token.
 pub(crate) struct Grant {
     pub(crate) hold: Arc<Hold>,
     pub(crate) token: FencingToken,
     clock: Clock,
     /// End of `max_hold`, [`Tick::MAX`] without one.
     pub(crate) max_hold_end: Tick,
-    /// Number of the timer job that fires then.
-    pub(crate) max_hold_job: u64,
+    /// When its guard was made.
     pub(crate) granted_at: Tick,
     signals: Mutex<Signals>,
     /// Why it was lost, once somebody has been told.
@@ -306,19 +307,23 @@ impl Grant {
         token: FencingToken,
         clock: Clock,
         now: Tick,
-        max_hold: Option<MaxHold>,
+        max_hold_end: Tick,
     ) -> Self {
         Self {
             hold,
             token,
             clock,
-            max_hold_end: max_hold.map_or(Tick::MAX, |max_hold| now + max_hold.duration),
-            max_hold_job: max_hold.map_or(0, |max_hold| max_hold.job),
+            max_hold_end,
             granted_at: now,
             signals: Mutex::default(),
             told: OnceLock::new(),
             state: AtomicU8::new(0),
         }
+    }
+
+    /// One more of the same hold, for a call inside this one.
+    pub(crate) fn inner(&self, now: Tick) -> Self {
+        Self::new(Arc::clone(&self.hold), self.token, self.clock, now, self.max_hold_end)
     }
 
     pub(crate) fn now(&self) -> Tick {
@@ -380,17 +385,18 @@ impl Grant {
         self.state.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// The last entry was released at `now`. The clock decides, once and for all, whether the lock was lost before.
+    /// Its guard was released at `now`. The clock decides finally whether the lock was lost before.
     pub(crate) fn end(&self, now: Tick) -> bool {
         self.is_lost_at(now);
         self.state.fetch_or(ENDED, Ordering::AcqRel) & LOST != 0
     }
 
-    /// Fires the lost signal; `true` for the first time that somebody is told so.
-    pub(crate) fn signal_lost(&self) -> bool {
+    /// Fires the lost signal.
+    pub(crate) fn signal_lost(&self) {
         self.note_lost();
+        // The first reason stays.
+        let _ = self.told.set(self.loss());
         self.fire();
-        self.told.set(self.loss()).is_ok()
     }
 
     fn fire(&self) {
@@ -518,7 +524,7 @@ mod tests {
     async fn a_grant_that_said_lost_says_so_for_ever() {
         let clock = Clock::tokio();
         let hold = hold(clock, Lease::Watchdog(LEASE));
-        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), None);
+        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), Tick::MAX);
         tokio::time::advance(LEASE - Duration::from_secs(1)).await;
         let sent = clock.now();
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -532,7 +538,7 @@ mod tests {
     async fn lost_fires_at_the_deadline_without_a_task() {
         let clock = Clock::tokio();
         let grant =
-            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), None);
+            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
         let start = clock.now();
         grant.lost().await;
         assert!(grant.is_lost());
@@ -543,7 +549,7 @@ mod tests {
     async fn a_grant_that_ended_in_time_is_never_lost() {
         let clock = Clock::tokio();
         let grant =
-            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), None);
+            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
         grant.end(clock.now());
         tokio::time::advance(LEASE * 2).await;
         assert!(!grant.is_lost());
@@ -554,8 +560,8 @@ mod tests {
     async fn max_hold_ends_a_grant_although_the_hold_is_renewed() {
         let clock = Clock::tokio();
         let hold = hold(clock, Lease::Watchdog(LEASE));
-        let max_hold = Some(MaxHold { duration: Duration::from_secs(3), job: 1 });
-        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), max_hold);
+        let end = clock.now() + Duration::from_secs(3);
+        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), end);
         tokio::time::advance(Duration::from_secs(3)).await;
         assert!(grant.is_lost());
         assert!(hold.is_valid(clock.now()));

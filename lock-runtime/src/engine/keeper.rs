@@ -20,6 +20,8 @@ use crate::sync::{lock, shielded};
 
 /// Most holds renewed by one store call.
 const BATCH: usize = 100;
+/// Most jobs carried out before other tasks of the runtime have their turn.
+const TURN: usize = 10 * BATCH;
 /// After a call that failed, places are kept again so soon.
 const KEEP_AGAIN: Duration = Duration::from_millis(100);
 /// Added to times that the store has rounded down.
@@ -53,8 +55,14 @@ pub(crate) async fn run(alive: Alive, timers: Arc<Timers>, clock: Clock, ended: 
             () = timers.earlier() => continue,
             () = tokio::time::sleep(sleep) => {}
         }
+        let jobs = timers.due(clock.now(), TURN);
+        let more = jobs.len() == TURN;
         let Some(engine) = alive.0.upgrade() else { return };
-        engine.carry_out(timers.due(clock.now()));
+        engine.carry_out(jobs);
+        drop(engine);
+        if more {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -114,11 +122,9 @@ impl Engine {
                     renew.push(hold);
                 }
             }
-            Job::MaxHold(grant) => {
-                if let Some(grant) = grant.upgrade()
-                    && let Some(key) = grant.hold.key()
-                {
-                    self.act(&key, |machine, now, effects| machine.end_max_hold(&grant, now, effects));
+            Job::MaxHold(key) => {
+                if let Some(key) = key.upgrade() {
+                    self.act(&key, Machine::end_max_hold);
                 }
             }
             Job::Sweep(key) => {
@@ -162,9 +168,10 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
 }
 
 fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
-    tracing::debug!(key = %hold.item.key, %error, "renewal failed");
     let (now, failures) = (engine.clock.now(), hold.renewal_failed());
     engine.watch_at(hold, || next_retry(hold, now, failures));
+    // Last, and shielded: the other holds of the call have to be tried again, too.
+    shielded(|| tracing::debug!(key = %hold.item.key, %error, "renewal failed"));
 }
 
 /// What became of a hold of several keys: it is lost when one of them is. An error when that can't be told.
@@ -220,7 +227,7 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
     let (sent, result) = engine.keep_waiting(items).await;
     let soon = result.is_err();
     if let Err(error) = &result {
-        tracing::debug!(%error, waiters = keys.len(), "places in queues not kept");
+        shielded(|| tracing::debug!(%error, waiters = keys.len(), "places in queues not kept"));
     }
     let mut kept = result.unwrap_or_default().into_iter();
     for (key, queued) in keys.iter().zip(queued) {
@@ -228,8 +235,10 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
         let known = !each.contains(&Kept::Unknown);
         if let Some(look) = look_again(&each).filter(|_| known) {
             if each.contains(&Kept::Gone) {
-                metrics::requeued();
-                tracing::debug!(key = %key.name, "lost its place in the queue");
+                shielded(|| {
+                    metrics::requeued();
+                    tracing::debug!(key = %key.name, "lost its place in the queue");
+                });
             }
             engine.act(key, |machine, now, effects| machine.look_again(now + look + MARGIN, effects));
         }

@@ -36,7 +36,7 @@ use tokio_util::task::TaskTracker;
 
 use self::health::Health;
 use self::hold::{Grant, Hold, Lease};
-use self::machine::{Effects, Ended, Entry, Leaving, Machine};
+use self::machine::{Effects, Ended, Entry, Leaving, LostGrants, Machine};
 use self::pending::PendingReleases;
 use self::registry::{Key, Lane, Registry, Spec};
 use self::rtt::RoundTrip;
@@ -233,11 +233,10 @@ impl Engine {
         kind: Kind,
         scope: &Scope,
     ) -> Result<Option<Host>, AcquireError> {
-        let find = |grant: &Arc<Grant>, entry| {
+        let find = |grant: &Arc<Grant>| {
             let (held, at) = grant.hold.find(name)?;
             let host = grant.hold.key().filter(|host| host.engine == self.id)?;
-            let inside = grant.is_live() && lock(&host.machine).has_entry(grant, entry);
-            inside.then_some((held, (!grant.hold.is_single()).then_some(at), host))
+            grant.is_live().then_some((held, (!grant.hold.is_single()).then_some(at), host))
         };
         let Some((held, part, key)) = scope.innermost(find) else { return Ok(None) };
         if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
@@ -336,7 +335,15 @@ impl Engine {
             }
         }
         if effects.deserted {
-            drop(lock(&key.watch).take());
+            let watch = lock(&key.watch).take();
+            // Unlocked by then: it is the store's, which may do anything in its drop.
+            shielded(|| drop(watch));
+        }
+        if let Some(waker) = effects.discarded.take() {
+            shielded(|| drop(waker));
+        }
+        if let Some(order) = effects.dropped.take() {
+            shielded(|| drop(order));
         }
         if effects.notify {
             key.changed.notify_one();
@@ -350,9 +357,14 @@ impl Engine {
         for waker in effects.wake.take().into_iter().chain(std::mem::take(&mut effects.wake_more)) {
             shielded(|| waker.wake());
         }
-        if let Some(grant) = effects.signal.take() {
-            self.timers.remove(grant.max_hold_job);
-            if grant.signal_lost() {
+        if let Some(job) = effects.max_hold_over {
+            self.timers.remove(job);
+        }
+        if let Some(LostGrants { grants, news }) = effects.lost.take() {
+            for grant in grants.iter() {
+                shielded(|| grant.signal_lost());
+            }
+            if let Some(grant) = grants.first().filter(|_| news) {
                 shielded(|| {
                     metrics::lost();
                     tracing::warn!(key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
@@ -411,13 +423,9 @@ impl Engine {
             Leaving::Dropped => Start::InATask,
         };
         let machine = lock(&key.machine);
-        let ended = self.run(key, machine, start, self.clock.now(), |machine, now, effects| {
+        self.run(key, machine, start, self.clock.now(), |machine, now, effects| {
             machine.release(entry, leaving, reserve, now, effects)
-        });
-        if entry.grant.max_hold_end < Tick::MAX && entry.grant.has_ended() {
-            self.timers.remove(entry.grant.max_hold_job);
-        }
-        ended
+        })
     }
 
     fn left_to_lease(&self, key: &LockKey) {
@@ -450,13 +458,14 @@ impl Engine {
     }
 
     /// Sets the job at the end of a grant's `max_hold`, unless the grant has ended.
-    pub(crate) fn watch_max_hold(&self, key: &Key, grant: &Arc<Grant>) {
+    pub(crate) fn watch_max_hold(&self, key: &Arc<Key>, grant: &Arc<Grant>) {
         if grant.max_hold_end == Tick::MAX {
             return;
         }
         // Under the machine's mutex, as in `watch_at`.
-        if lock(&key.machine).is_granted(grant) {
-            self.timers.set(grant.max_hold_job, grant.max_hold_end, Job::MaxHold(Arc::downgrade(grant)));
+        let machine = lock(&key.machine);
+        if let Some((job, due)) = machine.max_hold(grant) {
+            self.timers.set(job, due, Job::MaxHold(Arc::downgrade(key)));
         }
     }
 
@@ -536,6 +545,7 @@ impl Engine {
             timers: self.timers.len(),
             tasks: self.tasks.len(),
             waiters: self.waiting.load(Ordering::Relaxed),
+            timekeepers: 1,
         }
     }
 }

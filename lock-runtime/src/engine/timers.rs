@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::Notify;
 
-use super::hold::{Grant, Hold};
+use super::hold::Hold;
 use super::registry::Key;
 use crate::clock::Tick;
 use crate::sync::{Mutex, lock};
@@ -16,8 +16,8 @@ use crate::sync::{Mutex, lock};
 pub(crate) enum Job {
     /// Renew the hold, or find that its deadline is over.
     Hold(Arc<Hold>),
-    /// The grant's `max_hold` ends.
-    MaxHold(Weak<Grant>),
+    /// A `max_hold` ends.
+    MaxHold(Weak<Key>),
     /// Take back an unclaimed offer.
     Sweep(Weak<Key>),
     /// Readers have had their time to leave a shared hold.
@@ -86,12 +86,12 @@ impl Timers {
         }
     }
 
-    /// Takes out everything that is due.
-    pub(crate) fn due(&self, now: Tick) -> Vec<Job> {
+    /// Takes out what is due, `most` jobs at most.
+    pub(crate) fn due(&self, now: Tick, most: usize) -> Vec<Job> {
         let mut inner = lock(&self.inner);
         let mut jobs = Vec::new();
         while let Some(first) = inner.queue.first_entry() {
-            if first.key().0 > now {
+            if first.key().0 > now || jobs.len() == most {
                 break;
             }
             let ((_, id), job) = first.remove_entry();

@@ -250,11 +250,11 @@ where
                 }
                 StateProjection::Refused(_) => {
                     let StateReplaced::Refused(response) = state.as_mut().project_replace(State::Done) else {
-                        return Poll::Pending;
+                        crate::polled_again()
                     };
                     return Poll::Ready(Ok(response.map(LockBody::refusal)));
                 }
-                StateProjection::Done => return Poll::Pending,
+                StateProjection::Done => crate::polled_again(),
             };
             state.set(next);
         }

@@ -118,7 +118,7 @@ pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     lost
 }
 
-/// What a manager still has: all zero when nothing is held, wanted or under way.
+/// What a manager still has: zero but for `timekeepers` when nothing is held, wanted or under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftovers {
@@ -130,6 +130,8 @@ pub struct Leftovers {
     pub tasks: usize,
     /// Calls that wait, of all keys.
     pub waiters: usize,
+    /// Tasks that last as long as the manager: one, and one more from its first semaphore on.
+    pub timekeepers: usize,
 }
 
 /// Counts what `locks` still has; for tests that look for leaks.
@@ -142,6 +144,7 @@ pub fn leftovers(locks: &LockManager) -> Leftovers {
         left.timers += more.timers;
         left.tasks += more.tasks;
         left.waiters += more.waiters;
+        left.timekeepers += more.timekeepers;
     }
     left
 }

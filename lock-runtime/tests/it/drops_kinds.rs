@@ -1,5 +1,5 @@
-//! As `drops.rs`, for the other kinds than the mutex: fair locks, readers and writers, locks of several keys. What is left
-//! behind may be a place in a queue or an intent to write, too.
+//! As `drops.rs`, for fair locks, readers and writers, locks of several keys, and permits. They may
+//! leave a place in a queue or an intent to write, too.
 
 use crate::gated::scenes::{MS, SECOND, Scene, held, lost, no_leaks, once_more};
 use lock_runtime::MultiKey;
@@ -203,5 +203,29 @@ fn several_inside_one_of_them() {
             (inner, outer)
         };
         Scene::of(nested).faults(1).spurious(1)
+    });
+}
+
+// ---- permits -----------------------------------------------------------------------------------------------------
+
+/// One who was served and is not polled, dropped or not, while others stand in the next line.
+#[test]
+fn permits_of_a_line_and_of_the_next() {
+    no_leaks(500, &async |world| {
+        // Of the process whose calls do not stop: the line is what is looked at.
+        let permits = world.rival.semaphore("s").wait_forever();
+        permits.try_set_permits(3).await.unwrap();
+        let acquire = move || {
+            let permits = permits.clone();
+            async move { drop(permits.acquire().await.expect("nothing is wrong")) }
+        };
+        let twice = {
+            let acquire = acquire.clone();
+            async move {
+                acquire().await;
+                acquire().await;
+            }
+        };
+        Scene::of(twice).and(acquire()).and(acquire())
     });
 }

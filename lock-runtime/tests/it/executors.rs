@@ -4,7 +4,8 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use crate::block_on::block_on;
-use lock_runtime::{AcquireError, ConnectError, LockError, LockManager, Loss, ReleaseError};
+use lock_runtime::{AcquireError, ConnectError, ExtendError, LockError, LockManager, Loss, ReleaseError};
+use tokio::task::LocalSet;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -204,4 +205,73 @@ fn a_release_in_the_drop_of_a_tasks_output() {
         std::thread::yield_now();
     }
     drop(session);
+}
+
+/// Nobody drives the manager's runtime: all calls are answered all the same, and not only waits.
+#[test]
+fn nothing_waits_for_ever_for_a_runtime_that_does_not_run() {
+    let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let builder = LockManager::builder().call_timeout(SECOND / 20);
+    let locks = stuck.block_on(builder.connect("memory:")).unwrap();
+    let guard = stuck.block_on(locks.mutex("a").lease(60 * SECOND).acquire()).unwrap();
+    let healthy = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let all = async {
+        let tried = locks.mutex("b").try_acquire().await.map(drop);
+        assert!(matches!(tried, Err(AcquireError::Unavailable { .. })), "{tried:?}");
+        let extended = guard.extend(61 * SECOND).await;
+        assert!(matches!(extended, Err(ExtendError::Unavailable { .. })), "{extended:?}");
+        let forced = locks.force_release("b").await;
+        assert!(matches!(forced, Err(LockError::Unavailable { .. })), "{forced:?}");
+        let counted = locks.latch("l").count_down().await;
+        assert!(matches!(counted, Err(LockError::Unavailable { .. })), "{counted:?}");
+        let longer = locks.mutex("a").lease(62 * SECOND).wait(SECOND / 20);
+        let inside = guard.scope(longer.acquire()).await.map(drop);
+        assert!(matches!(inside, Err(AcquireError::Unavailable { .. })), "{inside:?}");
+    };
+    let answered = healthy.block_on(async { tokio::time::timeout(60 * SECOND, all).await });
+    assert!(answered.is_ok(), "something waits");
+}
+
+/// Whether a task enters the lock.
+async fn enters(locks: LockManager) -> bool {
+    locks.mutex("k").try_acquire().await.unwrap().is_some()
+}
+
+/// Tasks that are polled inside the body's poll, on its thread, are strangers all the same.
+#[tokio::test]
+async fn a_task_of_a_local_set_inside_a_body_is_a_stranger() {
+    let locks = LockManager::connect("memory:").await.unwrap();
+    let local = LocalSet::new();
+    let before = local.spawn_local(enters(locks.clone()));
+    let body = async |_| local.run_until(async { before.await.unwrap() }).await;
+    assert!(!locks.mutex("k").with(body).await.unwrap(), "spawned before");
+    let within = async |_| {
+        let task = async { tokio::task::spawn_local(enters(locks.clone())).await.unwrap() };
+        LocalSet::new().run_until(task).await
+    };
+    assert!(!locks.mutex("k").with(within).await.unwrap(), "spawned inside");
+    let own = async |_| LocalSet::new().run_until(enters(locks.clone())).await;
+    assert!(locks.mutex("k").with(own).await.unwrap(), "the body itself");
+    let carried = async |_| {
+        let inside = lock_runtime::in_current_scope(enters(locks.clone()));
+        let task = async { tokio::task::spawn_local(inside).await.unwrap() };
+        LocalSet::new().run_until(task).await
+    };
+    assert!(locks.mutex("k").with(carried).await.unwrap(), "carried over on purpose");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_task_of_a_runtime_inside_a_body_is_a_stranger() {
+    let locks = LockManager::connect("memory:").await.unwrap();
+    let inside = |spawned: bool| {
+        let locks = locks.clone();
+        tokio::task::block_in_place(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                if spawned { tokio::spawn(enters(locks)).await.unwrap() } else { enters(locks).await }
+            })
+        })
+    };
+    assert!(!locks.mutex("k").with(async |_| inside(true)).await.unwrap(), "spawned");
+    assert!(locks.mutex("k").with(async |_| inside(false)).await.unwrap(), "the body itself");
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lock_runtime::LockManager;
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{manager_on, named_memory_store};
+use lock_runtime::{LockManager, LockManagerBuilder};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -33,7 +33,11 @@ impl Far {
     }
 
     fn manager(self: &Arc<Self>) -> LockManager {
-        manager_on(LockManager::builder(), Arc::clone(self) as Arc<dyn LockStore>)
+        self.manager_with(LockManager::builder())
+    }
+
+    fn manager_with(self: &Arc<Self>, settings: LockManagerBuilder) -> LockManager {
+        manager_on(settings, Arc::clone(self) as Arc<dyn LockStore>)
     }
 }
 
@@ -223,4 +227,50 @@ async fn a_lock_of_several_that_waits_for_something_else_keeps_no_readers_out() 
     assert!(x.read("settings").lease(1000 * MS).try_acquire().await.unwrap().is_none());
     reader.release().await.unwrap();
     drop(timeout(1000 * MS, waiter).await.expect("nobody is left").unwrap());
+}
+
+/// The store hears of it at once, although another reader had an offer when the shutdown began.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_goes_during_a_shutdown_gives_its_lock_back() {
+    let locks = lock_runtime::testing::memory_manager();
+    let writer = locks.write("k").acquire().await.unwrap();
+    let mut readers = [locks.read("k").acquire(), locks.read("k").acquire()];
+    readers.iter_mut().for_each(|reader| assert!(poll(reader).is_pending()));
+    writer.release().await.unwrap();
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    let [first, second] = readers;
+    let first = first.await.unwrap();
+    let shutdown = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.shutdown(60_000 * MS).await }
+    });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    let start = tokio::time::Instant::now();
+    first.release().await.unwrap();
+    assert!(!locks.status("k").await.unwrap().is_locked(), "handed on to nobody");
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!(second.await.is_err());
+    shutdown.await.unwrap().unwrap();
+}
+
+/// Its hold takes nobody any more, and the next one has as many waiters as may be.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_has_to_ask_elsewhere_keeps_its_place_among_the_waiters() {
+    let store = Far::new("edges-elsewhere", Duration::ZERO);
+    let locks = store.manager_with(LockManager::builder().max_waiters_per_key(1));
+    let _first = locks.read("k").acquire().await.unwrap();
+    sleep(10 * MS).await;
+    let mut second = locks.read("k").acquire();
+    assert!(poll(&mut second).is_pending(), "the first one's hold is open still");
+    sleep(50 * MS).await;
+    let mut third = locks.read("k").acquire();
+    assert!(poll(&mut third).is_pending());
+    let fourth = locks.read("k").acquire().await.unwrap_err();
+    assert!(matches!(fourth, lock_runtime::AcquireError::TooManyWaiters { .. }), "{fourth:?}");
+    let _second = second.await.unwrap();
+    let _third = third.await.unwrap();
 }

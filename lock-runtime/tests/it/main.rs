@@ -26,4 +26,6 @@ mod mutex_unpolled;
 mod recorders;
 mod refusals;
 mod replication;
+mod semaphore_line;
 mod stock_sweeper;
+mod views;

@@ -2,21 +2,22 @@
 
 use std::cell::RefCell;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::block_on::block_on;
 use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, Notice, ReleaseRequest,
+    Released, ScanRequest, Scanned, StoreError, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, lose, manager_on, memory_manager, memory_store};
 use lock_runtime::{
     AcquireError, ExtendError, LockGuard, LockKey, LockManager, LockManagerBuilder, TokenRetention,
     in_current_scope,
 };
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -33,6 +34,22 @@ struct OddStore {
     slow_acquire: AtomicBool,
     hang_in_status: AtomicBool,
     releases: AtomicUsize,
+    /// Watches hear nothing, and release this guard when they go.
+    in_watches: Mutex<Option<GuardInWatches>>,
+}
+
+type GuardInWatches = Arc<Mutex<Option<LockGuard>>>;
+
+/// What a store may have in a watch: something that uses the lock when it goes.
+struct Registration(GuardInWatches, #[allow(dead_code)] mpsc::Sender<Notice>);
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let guard = self.0.lock().unwrap().take();
+        if let Some(guard) = guard {
+            poll_once(&mut Box::pin(guard.release()));
+        }
+    }
 }
 
 impl OddStore {
@@ -45,6 +62,7 @@ impl OddStore {
             slow_acquire: AtomicBool::new(false),
             hang_in_status: AtomicBool::new(false),
             releases: AtomicUsize::new(0),
+            in_watches: Mutex::default(),
         })
     }
 }
@@ -96,7 +114,9 @@ impl LockStore for OddStore {
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.inner.watch(request)
+        let Some(guard) = self.in_watches.lock().unwrap().clone() else { return self.inner.watch(request) };
+        let (sender, notices) = mpsc::channel(1);
+        Box::pin(async { Ok(Watch::new(notices, true, Box::new(Registration(guard, sender)))) })
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
@@ -516,4 +536,57 @@ fn a_scoped_future_can_be_dropped_by_a_thread_local() {
     });
     // A panic in the destructor of a thread-local would abort the process.
     assert!(thread.join().is_ok(), "the thread panicked");
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "polled after it had ended")]
+async fn a_future_that_has_ended_is_not_polled_again() {
+    let locks = memory_manager();
+    let mut acquire = locks.mutex("k").acquire();
+    let _guard = (&mut acquire).await.unwrap();
+    let _ = acquire.await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "polled after it had ended")]
+async fn a_body_that_has_ended_is_not_polled_again() {
+    let locks = memory_manager();
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    let mut body = Box::pin(guard.scope(async {}));
+    body.as_mut().await;
+    body.await;
+}
+
+/// It is dropped while nothing of the engine is locked.
+#[test]
+fn a_watch_may_use_the_lock_when_it_goes() {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
+            let store = OddStore::new();
+            let rival = manager_on(LockManager::builder(), Arc::clone(&store.inner));
+            let locks = manager(LockManager::builder(), &store);
+            let in_watches = GuardInWatches::default();
+            *store.in_watches.lock().unwrap() = Some(Arc::clone(&in_watches));
+            let held = rival.mutex("k").acquire().await.unwrap();
+            let waiter = || {
+                let waiter = locks.mutex("k").wait_forever().acquire();
+                tokio::spawn(waiter)
+            };
+            let (first, second) = (waiter(), waiter());
+            sleep(SECOND).await;
+            held.release().await.unwrap();
+            let guard = first.await.unwrap().unwrap();
+            *in_watches.lock().unwrap() = Some(guard);
+            // Nobody waits any more, so nobody needs to hear.
+            second.abort();
+            assert!(second.await.is_err());
+            sleep(SECOND).await;
+            assert!(in_watches.lock().unwrap().is_none(), "the watch is still there");
+            assert!(!rival.status("k").await.unwrap().is_locked());
+        });
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(60 * SECOND).expect("it waits for itself");
 }

@@ -610,6 +610,22 @@ async fn local_waiters_share_the_contenders_error() {
     nothing_is_left(&locks, &store).await;
 }
 
+/// Nobody has the lock as far as anybody knows: the others wait for the store.
+#[tokio::test(start_paused = true)]
+async fn a_try_beside_others_says_that_the_store_is_down() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    store.acquire.lock().unwrap().extend(repeat_n(Fault::Error(StoreErrorKind::Unreachable), 20));
+    let waiter = tokio::spawn(locks.mutex("k").wait(60 * SECOND).acquire());
+    tokio::time::sleep(SECOND).await;
+    let error = locks.mutex("k").try_acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error}");
+    let guard = waiter.await.unwrap().unwrap();
+    assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
+    drop(guard);
+    nothing_is_left(&locks, &store).await;
+}
+
 /// A store that has several servers gives back by itself what it took when another key is busy, and may do so late.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_several_keys_goes_on_under_a_new_owner_when_an_outcome_is_unknown() {

@@ -121,7 +121,8 @@ enum What {
 struct Granted {
     process: usize,
     key: usize,
-    view: HeldLock,
+    /// Of each guard, also of those that are gone.
+    views: Vec<HeldLock>,
     /// After this it must be over; `None`: it is renewed.
     until: Option<Instant>,
     /// No part of it has a fixed lease.
@@ -131,6 +132,21 @@ struct Granted {
     /// The key was freed by force: nothing is promised any more.
     void: bool,
     guards: usize,
+}
+
+impl Granted {
+    fn is_held(&self) -> bool {
+        self.views.iter().any(HeldLock::is_held)
+    }
+
+    /// Its guards agree on it, until they are gone.
+    fn remaining(&self) -> Duration {
+        self.views.iter().map(HeldLock::remaining).max().unwrap_or_default()
+    }
+
+    fn id(&self) -> u64 {
+        grant_id(self.key, self.views[0].fencing_token().get())
+    }
 }
 
 struct World {
@@ -249,7 +265,9 @@ impl World {
                     let (lost, entered, grant) = (guard.is_lost(), guard.reenter(), *grant);
                     assert_eq!(entered.is_err(), lost, "{entered:?}");
                     if let Ok(guard) = entered {
-                        self.grants.get_mut(&grant).expect("it was granted").guards += 1;
+                        let granted = self.grants.get_mut(&grant).expect("it was granted");
+                        granted.guards += 1;
+                        granted.views.push(guard.view());
                         self.guards.push((grant, guard));
                     }
                 }
@@ -376,13 +394,13 @@ impl World {
             assert!(outer.process == process, "a token of somebody else");
             self.stats.reentered += 1;
             outer.guards += 1;
+            outer.views.push(guard.view());
             outer.renewed &= lease.is_none();
             outer.until = outer.until.zip(until).map(|(outer, inner)| outer.max(inner));
         } else {
             self.stats.granted += 1;
             assert!(void || token > self.last_token[key], "{token} after {}", self.last_token[key]);
             self.last_token[key] = self.last_token[key].max(token);
-            let view = guard.view();
             // An offer is out for 20 ms at most; a renewed hold is handed on until half its lease is over.
             let asked = lease.map_or(LEASE / 2, Duration::from_millis);
             let least = (asked - asked / 50).saturating_sub(25 * MS);
@@ -391,7 +409,16 @@ impl World {
                 "shorter than was asked for: {guard:?}"
             );
             let renewed = lease.is_none();
-            let granted = Granted { process, key, view, until, renewed, stretched: false, void, guards: 1 };
+            let granted = Granted {
+                process,
+                key,
+                views: vec![guard.view()],
+                until,
+                renewed,
+                stretched: false,
+                void,
+                guards: 1,
+            };
             self.grants.insert(grant, granted);
         }
         self.guards.push((grant, guard));
@@ -414,20 +441,17 @@ impl World {
             let status = self.probe.status(LockKey::new(name).unwrap()).await.unwrap();
             let now = Instant::now();
             let of_key = |granted: &&Granted| granted.key == key && !granted.void;
-            let live: Vec<_> = self.grants.values().filter(of_key).filter(|it| it.view.is_held()).collect();
+            let live: Vec<_> = self.grants.values().filter(of_key).filter(|it| it.is_held()).collect();
             assert!(live.len() <= 1, "two holders of {name}: {live:?}");
             for granted in self.grants.values().filter(of_key) {
                 if !self.is_used(granted) {
-                    assert!(!granted.view.is_held(), "held without a guard: {granted:?}");
+                    assert!(!granted.is_held(), "held without a guard: {granted:?}");
                 } else if !self.rough && granted.renewed && granted.guards > 0 {
-                    assert!(granted.view.is_held(), "lost without a reason: {granted:?}");
+                    assert!(granted.is_held(), "lost without a reason: {granted:?}");
                 }
-                if granted.view.is_held() {
+                if granted.is_held() {
                     let left = status.remaining.unwrap_or_default();
-                    assert!(
-                        left >= granted.view.remaining(),
-                        "longer than at the store ({left:?}): {granted:?}"
-                    );
+                    assert!(left >= granted.remaining(), "longer than at the store ({left:?}): {granted:?}");
                     let over = granted.until.is_some_and(|until| now >= until);
                     assert!(!over || granted.stretched, "longer than was asked for: {granted:?}");
                 }
@@ -446,7 +470,7 @@ impl World {
 
     /// Whether somebody has a guard of it, or will have when a call inside it has made it longer.
     fn is_used(&self, granted: &Granted) -> bool {
-        let id = grant_id(granted.key, granted.view.fencing_token().get());
+        let id = granted.id();
         let is_inside =
             |call: &Call| matches!(call.what, What::Acquire { inside: Some(grant), .. } if grant == id);
         granted.guards > 0 || self.calls.iter().any(is_inside)
@@ -484,9 +508,9 @@ impl World {
 
 impl fmt::Debug for Granted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process, view, until, guards, .. } = self;
+        let Self { process, views, until, guards, .. } = self;
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        write!(f, "process {process}, {guards} guards, {left:?} left, {view:?}")
+        write!(f, "process {process}, {guards} guards, {left:?} left, {views:?}")
     }
 }
 

@@ -1,4 +1,5 @@
-//! A user's metrics recorder that panics, and what is counted when a release is left to its lease.
+//! A user's metrics recorder that panics, and what is counted: releases left to their leases,
+//! losses, times of guards.
 #![cfg(feature = "metrics")]
 
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::LockManager;
+use lock_runtime::store::Kind;
 use lock_runtime::testing::memory_manager;
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, SharedString, Unit,
@@ -110,19 +112,26 @@ impl Recorder {
     }
 }
 
+/// Nor does it end the process, where the guard goes in a panic.
 #[test]
 fn a_panic_when_a_guard_goes_leaks_no_hold() {
-    let recorder = Recorder::panicking_at("lock_hold_seconds");
-    recorder.run(async {
-        let locks = memory_manager();
-        let task = tokio::spawn({
-            let locks = locks.clone();
-            async move { drop(locks.mutex("k").acquire().await.unwrap()) }
+    for in_a_panic in [false, true] {
+        let recorder = Recorder::panicking_at("lock_hold_seconds");
+        recorder.run(async {
+            let locks = memory_manager();
+            let task = tokio::spawn({
+                let locks = locks.clone();
+                async move {
+                    let _guard = locks.mutex("k").acquire().await.unwrap();
+                    assert!(!in_a_panic, "the body's own");
+                }
+            });
+            assert_eq!(task.await.is_err(), in_a_panic);
+            assert!(recorder.has_panicked());
+            sleep(HOUR).await;
+            assert!(!locks.status("k").await.unwrap().is_locked(), "locked after an hour");
         });
-        assert!(task.await.is_err());
-        sleep(HOUR).await;
-        assert!(!locks.status("k").await.unwrap().is_locked(), "locked after an hour");
-    });
+    }
 }
 
 #[test]
@@ -235,4 +244,74 @@ fn a_loss_is_counted_once() {
         sleep(HOUR).await;
         assert_eq!(recorder.losses.load(Ordering::SeqCst), 1);
     });
+}
+
+/// A recorder panics when a call has entered again, or a reader has joined others.
+#[test]
+fn a_panic_when_a_call_enters_a_hold_leaves_no_entry() {
+    for kind in [Kind::Mutex, Kind::Read] {
+        let recorder = Recorder::panicking_at("lock_waiters");
+        recorder.armed.store(false, Ordering::SeqCst);
+        recorder.run(async {
+            let locks = memory_manager();
+            let lock = |kind| match kind {
+                Kind::Read => locks.read("k"),
+                _ => locks.mutex("k"),
+            };
+            let outer = lock(kind).acquire().await.unwrap();
+            recorder.armed.store(true, Ordering::SeqCst);
+            let inner = tokio::spawn(outer.scope(lock(kind).acquire()));
+            assert!(inner.await.is_err() && recorder.has_panicked());
+            outer.release().await.unwrap();
+            let next = match kind {
+                Kind::Read => locks.write("k"),
+                _ => locks.mutex("k"),
+            };
+            drop(next.wait(SECOND).acquire().await.unwrap());
+            sleep(SECOND).await;
+            assert_eq!(lock_runtime::testing::leftovers(&locks).keys, 0, "{kind:?}");
+        });
+    }
+}
+
+/// How long a guard was held, not how long the key was.
+#[test]
+fn an_inner_guards_time_is_its_own() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(async {
+            let locks = memory_manager();
+            let outer = locks.mutex("k").name("outer").acquire().await.unwrap();
+            sleep(10 * SECOND).await;
+            let inner = outer.scope(locks.mutex("k").name("inner").acquire()).await.unwrap();
+            sleep(SECOND).await;
+            drop(inner);
+            drop(outer);
+            let first = locks.read("k").name("first").acquire().await.unwrap();
+            sleep(SECOND / 1000).await;
+            let late = locks.read("k").name("late").acquire().await.unwrap();
+            assert_eq!(late.fencing_token(), first.fencing_token(), "they share a hold");
+            sleep(SECOND).await;
+            drop(late);
+            sleep(10 * SECOND).await;
+            drop(first);
+        });
+    });
+    let seen = snapshotter.snapshot().into_vec();
+    let seconds = |name: &str| {
+        let of_it = |key: &metrics::Key| {
+            key.name() == "lock_hold_seconds" && key.labels().any(|label| label.value() == name)
+        };
+        let found = seen.iter().find(|(key, ..)| of_it(key.key())).map(|(.., value)| value);
+        let Some(DebugValue::Histogram(values)) = found else { panic!("no time of {name}: {seen:?}") };
+        values.iter().map(|value| value.round()).collect::<Vec<_>>()
+    };
+    assert_eq!(seconds("inner"), [1.0]);
+    assert_eq!(seconds("outer"), [11.0]);
+    assert_eq!(seconds("late"), [1.0]);
+    assert_eq!(seconds("first"), [11.0]);
 }

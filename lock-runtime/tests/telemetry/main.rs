@@ -6,6 +6,7 @@
 
 mod captured;
 mod metrics;
+mod panics;
 mod some_locks;
 mod spans;
 mod warnings;

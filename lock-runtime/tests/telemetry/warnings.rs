@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::captured::captured;
 use lock_runtime::LockManager;
-use lock_runtime::testing::memory_manager;
+use lock_runtime::testing::{manager_on, memory_manager, memory_store};
+use tokio::time::timeout;
 use tracing_subscriber::filter::LevelFilter;
 
 /// The store does not answer: said once, however often it is asked.
@@ -23,6 +24,21 @@ async fn a_task_that_waits_for_itself() {
     let locks = memory_manager();
     let _guard = locks.mutex("own").acquire().await.unwrap();
     assert!(locks.mutex("own").wait(Duration::from_millis(10)).acquire().await.is_err());
+    // Told when the default wait is over, and once.
+    let locks = manager_on(LockManager::builder().default_wait(Duration::from_millis(10)), memory_store());
+    let _guard = locks.mutex("own").acquire().await.unwrap();
+    let waits = locks.mutex("own").wait_forever().acquire();
+    assert!(timeout(Duration::from_millis(100), waits).await.is_err());
+}
+
+/// Calls side by side in one task have the lock in turn: nothing is wrong with that.
+async fn calls_side_by_side() {
+    let locks = memory_manager();
+    let one = async || {
+        let _guard = locks.mutex("shared").acquire().await.unwrap();
+        tokio::task::yield_now().await;
+    };
+    tokio::join!(one(), one(), one());
 }
 
 /// Says why.
@@ -40,13 +56,15 @@ fn each_trouble_is_told_once_with_its_cause() {
         runtime.block_on(async {
             a_store_that_is_down().await;
             a_task_that_waits_for_itself().await;
+            calls_side_by_side().await;
             a_lost_lock().await;
         });
     });
     let lines = |what: &str| text.lines().filter(|line| line.contains(what)).collect::<Vec<_>>();
     let down = lines("the lock store fails");
     assert!(down.len() == 1 && down[0].contains("127.0.0.1:1"), "{text}");
-    assert_eq!(lines("guard.reenter()").len(), 1, "{text}");
+    assert_eq!(lines("guard.reenter()").len(), 2, "{text}");
+    assert!(lines("key=shared").is_empty(), "{text}");
     let lost = lines("lock lost");
     assert!(lost.len() == 1 && lost[0].contains("key=lost") && lost[0].contains("is gone"), "{text}");
 }

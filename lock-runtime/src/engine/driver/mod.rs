@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::steps::Releasing;
-use super::Engine;
 use super::hold::{Hold, Lease};
 use super::machine::{Ask, Effects, Machine};
 use super::pending::Pending;
 use super::registry::Key;
 use super::release::{self, Sent};
 use super::subscription::{Heard, Subscription};
+use super::{Engine, LONGEST_SLEEP};
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::error::AcquireError;
@@ -47,14 +47,14 @@ impl Drop for Alive {
         {
             self.engine.reap(queued.request);
         }
-        self.engine.act(&self.key, |machine, _, effects| {
+        self.engine.act(&self.key, |machine, now, effects| {
             machine.on_driver_gone(effects);
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
                 let cause =
                     StoreError::new(StoreErrorKind::Unanswered, "the task that asks for this key panicked");
-                machine.fail_all(&AcquireError::Unavailable { key, cause: Arc::new(cause) }, effects);
+                machine.fail_all(&AcquireError::Unavailable { key, cause: Arc::new(cause) }, now, effects);
             } else {
-                machine.shut_down(effects);
+                machine.shut_down(now, effects);
             }
         });
     }
@@ -151,13 +151,18 @@ impl Driver {
     /// Its machine needs it no more.
     fn end(mut self) {
         self.leave_queue();
-        let Some(watch) = self.subscription.into_watch().filter(|_| !self.key.has_a_queue()) else { return };
+        let mut watch = self.subscription.into_watch();
+        if watch.is_none() || self.key.has_a_queue() {
+            return;
+        }
         let machine = lock(&self.key.machine);
         // Under the machine's mutex, so that it is not kept after the last waiter has left, nor beside a new driver's.
         if machine.waiting() > 0 && !machine.has_driver() {
-            *lock(&self.key.watch) = Some(watch);
+            std::mem::swap(&mut *lock(&self.key.watch), &mut watch);
         }
         drop(machine);
+        // What is left is dropped here: it is the store's, which may do anything then.
+        drop(watch);
     }
 
     fn act<R>(&self, f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R) -> R {
@@ -283,7 +288,8 @@ impl Driver {
         let engine = Arc::clone(&self.engine);
         let key = Arc::clone(&self.key);
         loop {
-            let left = until.since(engine.clock.now());
+            // tokio's timers do not count suspend.
+            let left = until.since(engine.clock.now()).min(LONGEST_SLEEP);
             tokio::select! {
                 biased; // so that a run can be made again
                 () = key.changed.notified() => return,

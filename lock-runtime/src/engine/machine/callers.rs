@@ -7,15 +7,15 @@ use tokio::sync::oneshot;
 
 use super::inside::stop_watching;
 use super::{
-    Cap, Effects, Ended, Enqueued, Entry, Leaving, Lingering, LiveEntry, Machine, Order, Patience, Pending,
-    Phase, Polled, Waiter, WaiterState, Wish,
+    Cap, Effects, Ended, Enqueued, Entry, Held, Leaving, Lingering, LiveEntry, LostGrants, Machine, Order,
+    Patience, Pending, Phase, Polled, Waiter, WaiterState, Wish,
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
 use crate::engine::hold::Grant;
 use crate::engine::registry::Lane;
 use crate::error::{AcquireError, Loss};
-use crate::store::Kind;
+use crate::store::{Few, Kind};
 
 impl Machine {
     /// Somebody wants the key.
@@ -39,7 +39,7 @@ impl Machine {
             return Ok(Enqueued::Elsewhere);
         }
         if wish.patience == Patience::Try && self.is_busy_for_a_try() {
-            return Err(self.busy(now));
+            return Err(self.refuse_a_try(&wish, now));
         }
         if self.waiters.len() >= cap.most {
             return Err(cap.refuse(&self.key, self.waiters.len(), self.taken_for(now)));
@@ -48,7 +48,6 @@ impl Machine {
         self.pace.asked(wish.replication, alone, now);
         self.tries += usize::from(wish.patience == Patience::Try);
         self.guests += usize::from(wish.guest);
-        let own_task = wish.task.is_some() && self.live_tasks().any(|task| task == wish.task);
         let id = self.new_id();
         let waiter = Waiter {
             wish,
@@ -60,7 +59,7 @@ impl Machine {
         };
         self.waiters.push(id, Box::new(waiter));
         self.kick(now, effects);
-        Ok(Enqueued::Waiting { id, own_task })
+        Ok(Enqueued::Waiting(id))
     }
 
     /// A waiter's future is polled.
@@ -106,6 +105,7 @@ impl Machine {
         // Only for one that is alone, or an answer would wake a whole queue for nothing.
         let woken_soon = self.asking && self.waiters.len() == 1;
         if let Some(waiter) = self.waiters.get_mut(id) {
+            self.late = self.late + usize::from(woken_soon) - usize::from(waiter.late);
             waiter.late = woken_soon;
             if !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
                 effects.discarded = waiter.waker.replace(waker.clone());
@@ -125,8 +125,15 @@ impl Machine {
             _ => false,
         };
         let awaits = asking && waiter.answers == self.answers;
+        self.late += usize::from(awaits && !waiter.late);
         waiter.late |= awaits;
         awaits
+    }
+
+    /// Whether the task that waits holds the key already, in a way that re-entry can't see.
+    pub(crate) fn waits_for_itself(&self, id: u64) -> bool {
+        let task = self.waiters.get(id).and_then(|waiter| waiter.wish.task);
+        task.is_some() && self.live_tasks().any(|other| other == task)
     }
 
     /// A waiter gives up or is dropped.
@@ -139,24 +146,47 @@ impl Machine {
         }
     }
 
-    /// One more entry inside the grant of a guard, which proves that the caller may.
+    /// One more entry beside that of a guard, which proves that the caller may.
     pub(crate) fn reenter_guard(
         &mut self,
         grant: &Arc<Grant>,
-        entry: u64,
-        kind: Option<Kind>,
         part: Option<u16>,
         now: Tick,
     ) -> Option<Entry> {
-        let id = self.new_id();
-        let live = self.live_of(grant)?;
+        let (live, at) = self.live_of(grant)?;
         if !grant.hold.is_valid(now) || !grant.is_live() {
             return None;
         }
-        let outer = live.entries.iter().find(|e| e.id == entry)?;
-        let (kind, renewed, until) = (kind.unwrap_or(outer.kind), outer.renewed, outer.until);
-        live.entries.push(LiveEntry { id, kind, renewed, until, task: Caller::current() });
-        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false, part })
+        let outer = live.entries.get(at)?;
+        let (kind, renewed, until) = (outer.kind, outer.renewed, outer.until);
+        let inner = Arc::new(grant.inner(now));
+        let (grant, task) = (Arc::clone(&inner), Caller::current());
+        live.entries.push(LiveEntry { grant, kind, renewed, until, task });
+        Some(Entry { grant: inner, reentrant: true, handed_on: false, part })
+    }
+
+    /// A guard of a write lock becomes one of a read lock.
+    pub(crate) fn downgrade(&mut self, grant: &Arc<Grant>, now: Tick, effects: &mut Effects) -> Ended {
+        let Some((live, at)) = self.live_of(grant).filter(|_| !grant.is_lost_at(now)) else {
+            return if grant.is_lost_at(now) { Ended::Lost } else { Ended::NotHeld };
+        };
+        if let Some(entry) = live.entries.get_mut(at) {
+            entry.kind = Kind::Read;
+        }
+        self.wake_reentrants(effects);
+        self.only_readers_left(effects)
+    }
+
+    /// A hold for writing becomes one for reading when no writer is left in it.
+    fn only_readers_left(&self, effects: &mut Effects) -> Ended {
+        let Phase::Held(Held { hold, live: Some(live), .. }) = &self.phase else { return Ended::Nested };
+        let only_readers = live.entries.iter().all(|e| e.kind == Kind::Read);
+        if only_readers && hold.kind() == Kind::Write && hold.is_single() && hold.read_only() {
+            let (report, outcome) = oneshot::channel();
+            effects.downgrade = Some((Arc::clone(hold), report));
+            return Ended::Releasing(outcome);
+        }
+        Ended::Nested
     }
 
     /// A guard is released or dropped. When `reserve` has no place for its release, the hold is left to its lease.
@@ -168,13 +198,12 @@ impl Machine {
         now: Tick,
         effects: &mut Effects,
     ) -> Ended {
-        let was_lost = entry.grant.is_lost_at(now);
-        let Some(live) = self.live_of(&entry.grant) else {
+        let was_lost = entry.grant.end(now);
+        let Some((live, at)) = self.live_of(&entry.grant) else {
             return if was_lost { Ended::Lost } else { Ended::NotHeld };
         };
-        let Some(at) = live.entries.iter().rposition(|e| e.id == entry.id) else { return Ended::NotHeld };
-        live.entries.take(at);
-        if !live.entries.is_empty() {
+        if live.entries.len() > 1 {
+            live.entries.take(at);
             let renewed = live.entries.iter().any(|e| e.renewed);
             let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
             if entry.grant.hold.is_renewing() && !renewed {
@@ -184,27 +213,23 @@ impl Machine {
                     effects.lengthen = Some((Arc::clone(&entry.grant.hold), until.since(now)));
                 }
             }
-            let only_readers = live.entries.iter().all(|e| e.kind == Kind::Read);
             self.wake_reentrants(effects);
             if was_lost {
+                // The others are told when the hold is: they may have been renewed just now.
+                let grants = Few::one(Arc::clone(&entry.grant));
+                effects.lost = Some(LostGrants { grants, news: false });
                 return Ended::Lost;
             }
-            let hold = &entry.grant.hold;
-            if only_readers && hold.kind() == Kind::Write && hold.is_single() && hold.read_only() {
-                let (report, outcome) = oneshot::channel();
-                effects.downgrade = Some((Arc::clone(hold), report));
-                return Ended::Releasing(outcome);
-            }
-            return Ended::Nested;
+            return self.only_readers_left(effects);
         }
         let min_hold_end = live.min_hold_end;
-        if entry.grant.end(now) {
-            effects.signal = Some(Arc::clone(&entry.grant));
-        }
         let hold = Arc::clone(&entry.grant.hold);
         if !hold.is_valid(now) {
             self.lose(&hold, Loss::LeaseOver, now, effects);
             return Ended::Lost;
+        }
+        if was_lost {
+            effects.lost = Some(live.tell_loss());
         }
         self.end_live(effects);
         let ended = if self.is_offered() {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::clock::Tick;
 use crate::engine::LONGEST;
-use crate::engine::hold::{Grant, Hold};
+use crate::engine::hold::Hold;
 use crate::error::{AcquireError, Loss};
 use crate::replication::Replication;
 use crate::store::{ServerTime, StoreError, TokenRange};
@@ -32,8 +32,9 @@ impl Machine {
         };
         effects.abandon = Some((Arc::clone(hold), min_hold_end.since(now)));
         if let Some(held) = self.end_hold(Phase::Free, effects) {
-            if let Some(live) = held.live {
-                effects.signal = Some(live.grant);
+            if let Some(mut live) = held.live {
+                effects.max_hold_over = live.max_hold_job;
+                effects.lost = Some(live.tell_loss());
             }
             self.end_offer(held.offer, &WaiterState::Active);
         }
@@ -50,13 +51,15 @@ impl Machine {
         }
     }
 
-    /// The end of a grant's `max_hold`: the signal fires and the hold is not renewed any more. The key stays taken
-    /// until the guard goes or the lease is over.
-    pub(crate) fn end_max_hold(&mut self, grant: &Arc<Grant>, now: Tick, effects: &mut Effects) {
-        if self.live_of(grant).is_some() && now >= grant.max_hold_end {
-            grant.hold.stop_renewing();
-            effects.rewatch = Some(Arc::clone(&grant.hold));
-            effects.signal = Some(Arc::clone(grant));
+    /// The end of a `max_hold`: the signals fire, and the hold is not renewed any more. The key
+    /// stays taken until the guards go or the lease is over.
+    pub(crate) fn end_max_hold(&mut self, now: Tick, effects: &mut Effects) {
+        if let Phase::Held(Held { hold, live: Some(live), .. }) = &mut self.phase
+            && live.entries.first().is_some_and(|entry| now >= entry.grant.max_hold_end)
+        {
+            hold.stop_renewing();
+            effects.rewatch = Some(Arc::clone(hold));
+            effects.lost = Some(live.tell_loss());
         }
     }
 
@@ -212,9 +215,11 @@ impl Machine {
         self.busy_until = (remaining <= LONGEST).then(|| now + remaining);
         self.pace.busy(now, remaining, listening, longest, random);
         let calls = self.calls;
-        // A try that came while the call was under way gets an attempt of its own.
-        let answered = |waiter: &Waiter| waiter.wish.patience == Patience::Try && waiter.calls < calls;
-        self.fail_where(answered, &self.busy(now), effects);
+        if self.tries > 0 {
+            // A try that came while the call was under way gets an attempt of its own.
+            let answered = |waiter: &Waiter| waiter.wish.patience == Patience::Try && waiter.calls < calls;
+            self.fail_where(answered, &self.busy(now), effects);
+        }
         if self.next_up(now).is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
             self.pace.now(now);
         }
@@ -258,6 +263,9 @@ impl Machine {
     /// Fails those whom the error concerns, unless they go on waiting.
     fn tell(&mut self, error: &Arc<StoreError>, concerned: impl Fn(&Wish) -> bool, effects: &mut Effects) {
         let fatal = !error.is_transient();
+        if !fatal && self.tries == 0 {
+            return;
+        }
         let told = AcquireError::from_store(self.key.clone(), Arc::clone(error));
         let ends =
             |waiter: &Waiter| concerned(&waiter.wish) && (fatal || waiter.wish.patience == Patience::Try);
@@ -293,23 +301,29 @@ impl Machine {
         effects.left_to_lease |=
             matches!(self.phase, Phase::Ending { .. } | Phase::Lingering { step: Lingering::Untold(_), .. });
         if !matches!(self.phase, Phase::Held(_)) {
-            self.phase = Phase::Free;
+            let gone = std::mem::replace(&mut self.phase, Phase::Free);
+            if let Phase::Ending { order, .. } = gone {
+                effects.dropped = Some(order);
+            }
         }
     }
 
-    /// Everybody who waits is told.
-    pub(crate) fn fail_all(&mut self, error: &AcquireError, effects: &mut Effects) {
+    /// Everybody who waits is told. What they are offered goes back.
+    pub(crate) fn fail_all(&mut self, error: &AcquireError, now: Tick, effects: &mut Effects) {
         self.fail_where(|_| true, error, effects);
+        if let Phase::Held(held) = &mut self.phase
+            && held.offer.take().is_some()
+            && held.live.is_none()
+        {
+            self.begin_release(Order::default(), now, effects);
+        }
     }
 
     /// No grants from now on; everybody who waits is told.
-    pub(crate) fn shut_down(&mut self, effects: &mut Effects) {
+    pub(crate) fn shut_down(&mut self, now: Tick, effects: &mut Effects) {
         self.shut_down = true;
         let error = AcquireError::ShutDown { key: self.key.clone() };
-        if let Phase::Held(Held { offer: Some(_), live: None, .. }) = &self.phase {
-            self.begin_release(Order::default(), self.clock.now(), effects);
-        }
-        self.fail_all(&error, effects);
+        self.fail_all(&error, now, effects);
         if self.parked {
             effects.notify = true;
         }

@@ -53,11 +53,11 @@ impl Machine {
         self.next_up(now).map(|(_, waiter)| waiter.wish.lease)
     }
 
-    pub(super) fn live_of(&mut self, grant: &Arc<Grant>) -> Option<&mut Live> {
-        match &mut self.phase {
-            Phase::Held(held) => held.live.as_mut().filter(|live| Arc::ptr_eq(&live.grant, grant)),
-            _ => None,
-        }
+    /// The entries of which the grant is one, and which of them it is.
+    pub(super) fn live_of(&mut self, grant: &Arc<Grant>) -> Option<(&mut Live, usize)> {
+        let Phase::Held(Held { live: Some(live), .. }) = &mut self.phase else { return None };
+        let at = live.position(grant)?;
+        Some((live, at))
     }
 
     pub(super) fn live_tasks(&self) -> impl Iterator<Item = Option<Caller>> + '_ {
@@ -74,6 +74,7 @@ impl Machine {
         effects.discarded = waiter.waker.take();
         self.tries -= usize::from(waiter.wish.patience == Patience::Try);
         self.guests -= usize::from(waiter.wish.guest);
+        self.late -= usize::from(waiter.late);
         if self.waiters.is_empty() {
             effects.deserted = true;
         }
@@ -81,8 +82,10 @@ impl Machine {
     }
 
     pub(super) fn end_live(&mut self, effects: &mut Effects) {
-        if let Phase::Held(held) = &mut self.phase {
-            held.live = None;
+        if let Phase::Held(held) = &mut self.phase
+            && let Some(live) = held.live.take()
+        {
+            effects.max_hold_over = live.max_hold_job;
         }
         self.send_guests_away(effects);
     }
@@ -112,25 +115,24 @@ impl Machine {
         if wish.scope.is_empty() {
             return None;
         }
-        let id = self.new_id();
         let Phase::Held(Held { live: Some(live), .. }) = &mut self.phase else { return None };
-        let grant = &live.grant;
         // The innermost call has to be an enclosing one. Readers do not exclude each other, so a reader looks past them.
         let in_the_way = live.entries.iter().rev().find(|entry| {
-            wish.kind != Kind::Read || entry.kind != Kind::Read || wish.scope.contains(grant, entry.id)
+            wish.kind != Kind::Read || entry.kind != Kind::Read || wish.scope.contains(&entry.grant)
         });
-        let inside = wish.scope.contains(grant, in_the_way?.id);
-        if !inside || !grant.hold.is_valid(now) || !grant.is_live() {
+        let outer = &in_the_way?.grant;
+        if !wish.scope.contains(outer) || !outer.hold.is_valid(now) || !outer.is_live() {
             return None;
         }
+        let grant = Arc::new(outer.inner(now));
         let longer = !grant.hold.is_renewing() || grant.hold.renewal_lease() < wish.lease.duration();
         if wish.lease.is_renewed() && longer {
             grant.hold.renew_to(wish.lease.duration());
             effects.rewatch = Some(Arc::clone(&grant.hold));
         }
-        live.entries.push(LiveEntry::new(id, wish, now));
+        live.entries.push(LiveEntry::new(&grant, wish, now));
         live.min_hold_end = live.min_hold_end.max(now + wish.min_hold);
-        Some(Entry { grant: Arc::clone(grant), id, reentrant: true, handed_on: false, part: wish.part })
+        Some(Entry { grant, reentrant: true, handed_on: false, part: wish.part })
     }
 
     pub(super) fn wake_reentrants(&self, effects: &mut Effects) {
@@ -139,7 +141,7 @@ impl Machine {
         for waiter in self.waiters.values() {
             // A reader looks past others.
             let reads = waiter.wish.kind == Kind::Read && !waiter.wish.scope.is_empty();
-            if reads || waiter.wish.scope.contains(&live.grant, innermost.id) {
+            if reads || waiter.wish.scope.contains(&innermost.grant) {
                 effects.wake_more.extend(waiter.waker.clone());
             }
         }
@@ -147,7 +149,6 @@ impl Machine {
 
     /// A waiter with an offer takes it.
     pub(super) fn claim(&mut self, id: u64, now: Tick, effects: &mut Effects) -> Option<Entry> {
-        let entry_id = self.new_id();
         let (clock, valid) = match &self.phase {
             Phase::Held(held) if held.offer.is_some() => (self.clock, self.has_room(held, now)),
             _ => {
@@ -167,17 +168,20 @@ impl Machine {
         let waiter = self.take_waiter(id, effects)?;
         self.unclaimed = 0;
         if self.lane == Lane::Read {
-            return self.claim_shared(entry_id, &waiter.wish, now);
+            return self.claim_shared(&waiter.wish, now);
         }
         let Phase::Held(held) = &mut self.phase else { return None };
         let offer = held.offer.take();
         let token = held.tokens.take()?;
         held.used += 1;
-        let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, clock, now, waiter.wish.max_hold));
+        let max_hold = waiter.wish.max_hold;
+        let max_hold_end = max_hold.map_or(Tick::MAX, |max_hold| now + max_hold.duration);
+        let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, clock, now, max_hold_end));
         held.live = Some(Live {
-            grant: Arc::clone(&grant),
-            entries: Few::one(LiveEntry::new(entry_id, &waiter.wish, now)),
+            entries: Few::one(LiveEntry::new(&grant, &waiter.wish, now)),
             min_hold_end: now + waiter.wish.min_hold,
+            max_hold_job: max_hold.map(|max_hold| max_hold.job),
+            all_told: false,
         });
         let handed_on = held.used > 1;
         self.end_offer(offer.filter(|offer| offer.open > 1), &WaiterState::Active);
@@ -185,7 +189,7 @@ impl Machine {
             let busy = self.busy(now);
             self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &busy, effects);
         }
-        Some(Entry { grant, id: entry_id, reentrant: false, handed_on, part: None })
+        Some(Entry { grant, reentrant: false, handed_on, part: None })
     }
 
     /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one behind `after`, if
@@ -336,6 +340,9 @@ impl Machine {
 
     /// Wakes waiters that the answer which has just come was awaited by, see [`Waiter::late`].
     pub(super) fn wake_late(&self, effects: &mut Effects) {
+        if self.late == 0 {
+            return;
+        }
         for waiter in self.waiters.values() {
             if waiter.late && matches!(waiter.state, WaiterState::Active) {
                 effects.wake_more.extend(waiter.waker.clone());

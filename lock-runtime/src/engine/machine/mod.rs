@@ -79,12 +79,11 @@ pub(crate) enum Patience {
     Wait,
 }
 
-/// One entry of a grant: what a guard owns. Re-entrant calls add entries.
+/// What a guard owns.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) grant: Arc<Grant>,
-    pub(crate) id: u64,
-    /// The entry was made inside another one: no store call was needed.
+    /// It was made inside another one: no store call was needed.
     pub(crate) reentrant: bool,
     /// The grant came from a local hand-off.
     pub(crate) handed_on: bool,
@@ -126,8 +125,8 @@ impl Cap {
 pub(crate) enum Enqueued {
     /// Entered at once, inside a grant of an enclosing call.
     Entered(Entry),
-    /// Waits under this number. `own_task`: the same task holds the key already, in a way that re-entry cannot see.
-    Waiting { id: u64, own_task: bool },
+    /// Waits under this number.
+    Waiting(u64),
     /// Not here: the lane takes nobody any more, or was never for this caller.
     Elsewhere,
 }
@@ -154,6 +153,8 @@ pub(crate) struct Effects {
     pub(crate) wake_more: Vec<Waker>,
     /// Dropped after unlocking: a waker may own a task, and so a guard of this key.
     pub(crate) discarded: Option<Waker>,
+    /// The same: its caller is told by that.
+    pub(crate) dropped: Option<Order>,
     /// Nobody waits any more: a subscription that no driver uses is dropped.
     pub(crate) deserted: bool,
     /// Start the key's driver.
@@ -178,10 +179,20 @@ pub(crate) struct Effects {
     pub(crate) detach: bool,
     /// Call [`Machine::let_go`] at this time.
     pub(crate) let_go: Option<Tick>,
-    /// The grant's lost signal fires.
-    pub(crate) signal: Option<Arc<Grant>>,
+    /// The lost signals fire.
+    pub(crate) lost: Option<LostGrants>,
+    /// This timer job is not needed any more: that of a `max_hold`.
+    pub(crate) max_hold_over: Option<u64>,
     /// The hold is lost; its owner-checked release is still sent, if releases may be.
     pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
+}
+
+/// All grants of a hold that is lost to them.
+#[derive(Debug)]
+pub(crate) struct LostGrants {
+    pub(crate) grants: Few<Arc<Grant>>,
+    /// Nobody has been told before.
+    pub(crate) news: bool,
 }
 
 /// How the owner of an entry gives it up.
@@ -196,7 +207,7 @@ pub(crate) enum Leaving {
 /// What became of a released entry.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// Outer entries of the grant are left.
+    /// Other entries of the hold are left.
     Nested,
     /// The next local waiter has it.
     HandedOn,
@@ -321,15 +332,36 @@ struct Offer {
 
 #[derive(Debug)]
 struct Live {
-    grant: Arc<Grant>,
     /// Innermost last.
     entries: Few<LiveEntry>,
     min_hold_end: Tick,
+    /// Number of the job at the end of its `max_hold`.
+    max_hold_job: Option<u64>,
+    /// All were told that it is lost.
+    all_told: bool,
 }
 
+impl Live {
+    fn position(&self, grant: &Arc<Grant>) -> Option<usize> {
+        self.entries.iter().rposition(|entry| Arc::ptr_eq(&entry.grant, grant))
+    }
+
+    /// Whether it is lost. Its entries have one hold and one `max_hold`, so the first speaks for
+    /// all. It may say so too soon: who asks it just before a renewal comes makes its loss final.
+    fn is_lost_at(&self, now: Tick) -> bool {
+        self.entries.first().is_some_and(|entry| entry.grant.is_lost_at(now))
+    }
+
+    fn tell_loss(&mut self) -> LostGrants {
+        let grants = self.entries.iter().map(|entry| Arc::clone(&entry.grant)).collect();
+        LostGrants { grants, news: !std::mem::replace(&mut self.all_told, true) }
+    }
+}
+
+/// One entry of a hold: re-entrant calls add one, and so do readers that share it.
 #[derive(Debug)]
 struct LiveEntry {
-    id: u64,
+    grant: Arc<Grant>,
     kind: Kind,
     renewed: bool,
     /// The end of its fixed lease, if it asked for one.
@@ -338,9 +370,10 @@ struct LiveEntry {
 }
 
 impl LiveEntry {
-    fn new(id: u64, wish: &Wish, now: Tick) -> Self {
+    fn new(grant: &Arc<Grant>, wish: &Wish, now: Tick) -> Self {
         let until = if wish.lease.is_renewed() { Tick::default() } else { now + wish.lease.duration() };
-        Self { id, kind: wish.kind, renewed: wish.lease.is_renewed(), until, task: wish.task }
+        let (grant, renewed) = (Arc::clone(grant), wish.lease.is_renewed());
+        Self { grant, kind: wish.kind, renewed, until, task: wish.task }
     }
 }
 
@@ -393,9 +426,10 @@ pub(crate) struct Machine {
     busy_until: Option<Tick>,
     /// Offers in a row that nobody claimed.
     unclaimed: u32,
-    /// How many of the waiters make one attempt only, and how many are guests.
+    /// How many waiters make one attempt only, are guests, and are [`Waiter::late`].
     tries: usize,
     guests: usize,
+    late: usize,
     /// Tokens used by the last hold.
     used_tokens: u32,
     counter_ahead: bool,
@@ -433,6 +467,7 @@ impl Machine {
             unclaimed: 0,
             tries: 0,
             guests: 0,
+            late: 0,
             used_tokens: 1,
             counter_ahead: false,
             freed_by_force: false,
@@ -467,6 +502,13 @@ impl Machine {
         AcquireError::Busy { key: self.key.clone(), remaining: self.taken_for(now) }
     }
 
+    /// The same for a try behind waiters. If nobody is known to have the key, they wait for the
+    /// store.
+    fn refuse_a_try(&self, wish: &Wish, now: Tick) -> AcquireError {
+        let error = self.pace.last_error_for(wish.replication).filter(|_| self.taken_for(now).is_none());
+        error.map_or_else(|| self.busy(now), |error| AcquireError::from_store(self.key.clone(), error))
+    }
+
     /// Nothing is held, wanted or under way: the key can be forgotten.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Free) && self.waiters.is_empty() && !self.driver
@@ -485,24 +527,16 @@ impl Machine {
         }
     }
 
-    /// Whether a guard of the grant is in somebody's hands.
-    pub(crate) fn is_granted(&self, grant: &Arc<Grant>) -> bool {
-        matches!(&self.phase, Phase::Held(Held { live: Some(live), .. }) if Arc::ptr_eq(&live.grant, grant))
+    /// The job at the end of the `max_hold`, and when that is, unless the grant has ended.
+    pub(crate) fn max_hold(&self, grant: &Arc<Grant>) -> Option<(u64, Tick)> {
+        let Phase::Held(Held { live: Some(live), .. }) = &self.phase else { return None };
+        live.position(grant)?;
+        Some((live.max_hold_job?, grant.max_hold_end))
     }
 
     /// Whether a guard of the hold may be in somebody's hands.
     pub(crate) fn has(&self, hold: &Arc<Hold>) -> bool {
         matches!(&self.phase, Phase::Held(held) if Arc::ptr_eq(&held.hold, hold))
-    }
-
-    /// Whether the entry is one of the grant's that has not been released.
-    pub(crate) fn has_entry(&self, grant: &Arc<Grant>, entry: u64) -> bool {
-        match &self.phase {
-            Phase::Held(Held { live: Some(live), .. }) => {
-                Arc::ptr_eq(&live.grant, grant) && live.entries.iter().any(|e| e.id == entry)
-            }
-            _ => false,
-        }
     }
 
     pub(crate) fn has_driver(&self) -> bool {

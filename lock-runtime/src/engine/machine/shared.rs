@@ -17,11 +17,7 @@ const DRAIN_TIME: Duration = Duration::from_millis(10);
 impl Machine {
     /// Enters a shared hold beside the readers that are in it, if its window is open.
     pub(crate) fn join(&mut self, wish: &Wish, now: Tick) -> Option<Entry> {
-        if !self.is_open(wish, now) {
-            return None;
-        }
-        let id = self.new_id();
-        self.enter_shared(id, wish, now)
+        if self.is_open(wish, now) { self.enter_shared(wish, now) } else { None }
     }
 
     fn is_open(&self, wish: &Wish, now: Tick) -> bool {
@@ -37,12 +33,12 @@ impl Machine {
 
     /// Whether one more caller may enter the hold, as far as its validity goes.
     pub(super) fn has_room(&self, held: &Held, now: Tick) -> bool {
-        let lost = held.live.as_ref().is_some_and(|live| live.grant.is_lost_at(now));
+        let lost = held.live.as_ref().is_some_and(|live| live.is_lost_at(now));
         (self.lane == Lane::Read || !held.tokens.is_empty()) && held.hold.is_valid(now) && !lost
     }
 
     /// A waiter to whom the shared hold was offered enters it.
-    pub(super) fn claim_shared(&mut self, entry: u64, wish: &Wish, now: Tick) -> Option<Entry> {
+    pub(super) fn claim_shared(&mut self, wish: &Wish, now: Tick) -> Option<Entry> {
         if let Phase::Held(Held { offer, .. }) = &mut self.phase
             && let Some(open) = offer.as_mut()
         {
@@ -51,27 +47,24 @@ impl Machine {
                 *offer = None;
             }
         }
-        self.enter_shared(entry, wish, now)
+        self.enter_shared(wish, now)
     }
 
-    fn enter_shared(&mut self, entry: u64, wish: &Wish, now: Tick) -> Option<Entry> {
+    fn enter_shared(&mut self, wish: &Wish, now: Tick) -> Option<Entry> {
         let Phase::Held(held) = &mut self.phase else { return None };
         let handed_on = held.used > 0;
         held.used += 1;
+        // All readers of the hold have its one token.
+        let token = FencingToken::new(held.tokens.last);
+        let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, self.clock, now, Tick::MAX));
         let live = held.live.get_or_insert_with(|| Live {
-            // All readers of the hold have its one token.
-            grant: Arc::new(Grant::new(
-                Arc::clone(&held.hold),
-                FencingToken::new(held.tokens.last),
-                self.clock,
-                now,
-                None,
-            )),
             entries: Few::new(),
             min_hold_end: now,
+            max_hold_job: None,
+            all_told: false,
         });
-        live.entries.push(LiveEntry::new(entry, wish, now));
-        Some(Entry { grant: Arc::clone(&live.grant), id: entry, reentrant: false, handed_on, part: None })
+        live.entries.push(LiveEntry::new(&grant, wish, now));
+        Some(Entry { grant, reentrant: false, handed_on, part: None })
     }
 
     /// Whether a hold that was granted here is still offered to somebody.

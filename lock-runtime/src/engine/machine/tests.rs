@@ -15,7 +15,7 @@ use crate::token::OwnerId;
 const LEASE: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(50);
 const MIN_HOLD: Duration = Duration::from_millis(500);
-const CAP: Cap = Cap { most: 100, name: "max_waiters_per_key" };
+const CAP: Cap = Cap { most: 10_000, name: "max_waiters_per_key" };
 
 fn replication(replicas: u32) -> Replication {
     Replication::at_least(replicas, Duration::from_millis(100))
@@ -156,8 +156,8 @@ impl World {
         if effects.sweep.is_some() {
             self.sweep = effects.sweep;
         }
-        if let Some(grant) = effects.signal {
-            let _ = grant.signal_lost();
+        for grant in effects.lost.into_iter().flat_map(|lost| lost.grants) {
+            grant.signal_lost();
         }
         if let Some(hold) = effects.abandon
             && matches!(self.store, Owner::Us(id, _) if id == hold.0.id)
@@ -175,7 +175,7 @@ impl World {
 
     fn scope_of(&self, n: Option<usize>) -> Scope {
         let guard = n.and_then(|n| Self::nth(self.guards.iter(), n));
-        guard.map_or_else(Scope::default, |guard| Scope::default().with(Arc::clone(&guard.grant), guard.id))
+        guard.map_or_else(Scope::default, |guard| Scope::default().with(Arc::clone(&guard.grant)))
     }
 
     fn granted(&mut self, entry: Entry, min_hold: Duration, wanted: Replication) {
@@ -236,13 +236,16 @@ impl World {
                 match self.act(|machine, now, effects| machine.enqueue(wish, now, CAP, effects)) {
                     Ok(Enqueued::Elsewhere) => panic!("a mutex has one lane"),
                     Ok(Enqueued::Entered(entry)) => self.granted(entry, min_hold, replication(replicas)),
-                    Ok(Enqueued::Waiting { id, .. }) => {
+                    Ok(Enqueued::Waiting(id)) => {
                         let replication = replication(replicas);
                         let waiting = Waiting { flag: Arc::default(), polled: false, min_hold, replication };
                         self.waiting.insert(id, waiting);
                         self.poll(id);
                     }
-                    Err(AcquireError::Busy { .. }) if patience == Patience::Try => {}
+                    // Or what the store has told those who wait.
+                    Err(AcquireError::Busy { .. } | AcquireError::Unavailable { .. })
+                        if patience == Patience::Try => {}
+                    Err(AcquireError::NotReplicated { .. }) if patience == Patience::Try && replicas > 0 => {}
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -273,9 +276,7 @@ impl World {
             }
             Op::Reenter(n) => {
                 if let Some(guard) = Self::nth(self.guards.iter().cloned(), n) {
-                    let entry = self.act(|machine, now, _| {
-                        machine.reenter_guard(&guard.grant, guard.id, None, None, now)
-                    });
+                    let entry = self.act(|machine, now, _| machine.reenter_guard(&guard.grant, None, now));
                     assert_eq!(entry.is_some(), guard.grant.is_live());
                     self.guards.extend(entry);
                 }
@@ -427,7 +428,8 @@ impl World {
     fn check(&self) {
         let now = self.clock.now();
         let mut live: Vec<_> = self.guards.iter().filter(|guard| guard.grant.is_live()).collect();
-        live.dedup_by(|a, b| Arc::ptr_eq(&a.grant, &b.grant));
+        // Calls that enter again have grants of their own, with one token.
+        live.dedup_by(|a, b| Arc::ptr_eq(&a.grant.hold, &b.grant.hold) && a.grant.token == b.grant.token);
         assert!(live.len() <= 1, "two live grants");
         if let Some(guard) = live.first() {
             assert!(
@@ -464,6 +466,7 @@ impl World {
         assert_eq!(open, offered.len(), "offers without a hold");
         let tries = || self.machine.waiters.values().filter(|waiter| waiter.wish.patience == Patience::Try);
         assert_eq!(tries().count(), self.machine.tries);
+        assert_eq!(self.machine.waiters.values().filter(|waiter| waiter.late).count(), self.machine.late);
         if let Phase::Held(Held { live: Some(_), .. }) = &self.machine.phase {
             let told = tries().all(|waiter| matches!(waiter.state, WaiterState::Failed(_)));
             assert!(told, "a try waits behind a guard");
@@ -552,4 +555,39 @@ fn random_runs_do_grant_locks() {
         })
         .sum();
     assert!(grants > 200, "{grants}");
+}
+
+/// How many waiters are looked at for a few grants, refusals and errors, with `waiters` in the
+/// queue.
+async fn looks(waiters: usize) -> usize {
+    const ROUNDS: usize = 10;
+    let mut world = World::new();
+    // With fixed leases, each has a grant of its own from the store.
+    let waiter =
+        || Op::Enqueue { patience: Patience::Wait, fixed: true, replicas: 0, kept: false, inside: None };
+    (0..waiters).for_each(|_| world.apply(waiter()));
+    world.machine.waiters.seen.set(0);
+    for round in 1..=ROUNDS {
+        while world.grants < round {
+            world.apply(Op::Drive);
+            world.apply(Op::Poll(0));
+        }
+        world.apply(Op::Release { n: 0, full: false });
+        world.apply(Op::Drive);
+        world.apply(Op::Drive);
+        world.apply(Op::RivalTakes);
+        world.apply(Op::Drive);
+        world.apply(Op::Drive);
+        tokio::time::advance(LEASE).await;
+        world.apply(Op::Drive);
+        world.apply(Op::Fail(StoreErrorKind::Unreachable));
+        world.apply(Op::RivalReleases);
+        tokio::time::advance(LEASE).await;
+    }
+    world.machine.waiters.seen.get()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_says_costs_the_same_however_many_wait() {
+    assert_eq!(looks(4000).await, looks(40).await);
 }

@@ -12,6 +12,9 @@ pub(super) struct Waiters {
     first: Option<(u64, Box<Waiter>)>,
     /// All with larger numbers.
     rest: BTreeMap<u64, Box<Waiter>>,
+    /// How many were looked at one after the other.
+    #[cfg(test)]
+    pub(super) seen: std::cell::Cell<usize>,
 }
 
 impl Waiters {
@@ -77,13 +80,19 @@ impl Waiters {
     pub(super) fn starting(&self, id: u64) -> impl Iterator<Item = (u64, &Waiter)> {
         let first = self.first.iter().filter(move |(first, _)| *first >= id);
         let first = first.map(|(id, waiter)| (*id, &**waiter));
-        first.chain(self.rest.range(id..).map(|(id, waiter)| (*id, &**waiter)))
+        let all = first.chain(self.rest.range(id..).map(|(id, waiter)| (*id, &**waiter)));
+        #[cfg(test)]
+        let all = all.inspect(|_| self.seen.update(|seen| seen + 1));
+        all
     }
 
     /// The same, to be changed.
     pub(super) fn starting_mut(&mut self, id: u64) -> impl Iterator<Item = (u64, &mut Waiter)> {
         let first = self.first.iter_mut().filter(move |(first, _)| *first >= id);
         let first = first.map(|(id, waiter)| (*id, &mut **waiter));
-        first.chain(self.rest.range_mut(id..).map(|(id, waiter)| (*id, &mut **waiter)))
+        let all = first.chain(self.rest.range_mut(id..).map(|(id, waiter)| (*id, &mut **waiter)));
+        #[cfg(test)]
+        let all = all.inspect(|_| self.seen.update(|seen| seen + 1));
+        all
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum Leak {
     Timer,
     /// A manager tracks a background task.
     Background,
-    /// The runtime has a task besides the timekeepers, one a manager.
+    /// The runtime has a task besides the timekeepers.
     Task,
     /// Somebody listens for releases of the key.
     Subscription,
@@ -43,7 +43,8 @@ pub(crate) async fn look_for_leaks(
     note(Leak::Entry, left.iter().any(|left| left.keys > 0));
     note(Leak::Timer, left.iter().any(|left| left.timers > 0));
     note(Leak::Background, left.iter().any(|left| left.tasks > 0));
-    note(Leak::Task, Handle::current().metrics().num_alive_tasks() > managers.len());
+    let timekeepers = left.iter().map(|left| left.timekeepers).sum();
+    note(Leak::Task, Handle::current().metrics().num_alive_tasks() > timekeepers);
     let name = LockKey::new(key).unwrap();
     note(Leak::Held, store.status(name.clone()).await.unwrap().is_locked());
     note(Leak::Subscription, is_listened_to(store, name).await);

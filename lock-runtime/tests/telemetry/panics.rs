@@ -1,0 +1,206 @@
+//! A user's subscriber that panics takes no lock with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::captured::alone;
+use lock_runtime::store::{
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
+    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+};
+use lock_runtime::testing::{manager_on, memory_manager, memory_store};
+use lock_runtime::{AcquireError, LockGuard, LockKey, LockManager};
+use tokio::time::sleep;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Panics at the first events down to `level` that say `words`.
+#[derive(Clone)]
+struct Panics {
+    level: Level,
+    words: &'static str,
+    left: Arc<AtomicUsize>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Panics {
+    fn at(level: Level, words: &'static str, times: usize) -> Self {
+        Self { level, words, left: Arc::new(AtomicUsize::new(times)), count: Arc::default() }
+    }
+
+    /// How often it has.
+    fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn run(&self, test: impl Future<Output = ()>) {
+        let _alone = alone();
+        tracing::subscriber::with_default(self.clone(), || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_time().start_paused(true).build().unwrap().block_on(test);
+        });
+    }
+}
+
+/// Whether an event's message has these words.
+struct Message(&'static str, bool);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.1 |= field.name() == "message" && format!("{value:?}").contains(self.0);
+    }
+}
+
+impl Subscriber for Panics {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut message = Message(self.words, false);
+        event.record(&mut message);
+        let one_less = |left: usize| left.checked_sub(1);
+        if message.1 && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            self.count.fetch_add(1, Ordering::SeqCst);
+            panic!("subscriber bug");
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_panicking_subscriber_leaks_no_hold() {
+    let panics = Panics::at(Level::TRACE, "acquire", 1);
+    panics.run(async {
+        let locks = memory_manager();
+        let task = tokio::spawn({
+            let locks = locks.clone();
+            async move { locks.mutex("k").acquire().await }
+        });
+        assert!(task.await.is_err(), "the subscriber should have panicked");
+        sleep(HOUR).await;
+        assert!(!locks.status("k").await.unwrap().is_locked(), "the key is locked after an hour");
+    });
+}
+
+#[test]
+fn a_loss_that_cannot_be_told_takes_no_other_lock_with_it() {
+    let panics = Panics::at(Level::WARN, "", usize::MAX);
+    panics.run(async {
+        let locks = memory_manager();
+        let other = locks.mutex("other").acquire().await.unwrap();
+        let guards = [
+            locks.mutex("a").lease(SECOND).acquire().await.unwrap(),
+            locks.mutex("b").lease(SECOND).acquire().await.unwrap(),
+        ];
+        sleep(60 * SECOND).await;
+        assert!(guards.iter().all(LockGuard::is_lost));
+        assert!(panics.count() >= 2, "it should have been told");
+        assert!(!other.is_lost());
+        drop(locks.mutex("a").acquire().await.unwrap());
+    });
+}
+
+#[test]
+fn a_failed_renewal_that_cannot_be_told_loses_no_other_lock_of_the_call() {
+    for words in ["renewal failed", "the lock store fails", "the lock store answers again"] {
+        let panics = Panics::at(Level::DEBUG, words, 1);
+        panics.run(async {
+            let store = Arc::new(FailsOnce { inner: memory_store(), keep: AtomicBool::new(false) });
+            let locks = manager_on(LockManager::builder().lease(3 * SECOND), Arc::clone(&store) as _);
+            let mut guards = Vec::new();
+            for n in 0..10 {
+                guards.push(locks.mutex(format!("k{n}")).acquire().await.unwrap());
+            }
+            store.keep.store(true, Ordering::SeqCst);
+            sleep(6 * SECOND).await;
+            assert_eq!(panics.count(), 1, "it should have said that {words}");
+            assert_eq!(guards.iter().filter(|guard| guard.is_lost()).count(), 0, "{words}");
+        });
+    }
+}
+
+/// The task that asks for permits is gone; the manager is not.
+#[test]
+fn waiters_for_permits_are_told_that_their_task_panicked() {
+    let panics = Panics::at(Level::DEBUG, "acquire", 1);
+    panics.run(async {
+        let locks = memory_manager();
+        let permits = locks.semaphore("s");
+        assert!(permits.try_set_permits(1).await.unwrap());
+        let waiters: Vec<_> = (0..3).map(|_| tokio::spawn(permits.clone().acquire())).collect();
+        for waiter in waiters {
+            let told = waiter.await.unwrap().unwrap_err();
+            assert!(matches!(&told, AcquireError::Unavailable { .. }), "{told:?}");
+        }
+        assert_eq!(panics.count(), 1);
+        assert!(permits.acquire().await.is_ok());
+    });
+}
+
+/// A memory store one of whose renewals fails.
+#[derive(Debug)]
+struct FailsOnce {
+    inner: Arc<dyn LockStore>,
+    keep: AtomicBool,
+}
+
+impl LockStore for FailsOnce {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        self.inner.acquire(request)
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        self.inner.release(request)
+    }
+
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        if self.keep.swap(false, Ordering::SeqCst) {
+            return Box::pin(async { Err(StoreError::new(StoreErrorKind::Unreachable, "down")) });
+        }
+        self.inner.keep(request)
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.inner.downgrade(request)
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.inner.scan(request)
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        self.inner.withdraw(request)
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        self.inner.watch(request)
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        self.inner.status(key)
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        self.inner.force_release(key)
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        self.inner.check()
+    }
+}
