@@ -1,4 +1,4 @@
-//! Release: at all stores at once; answered when a majority has.
+//! Release: at all stores at once; answered when a majority has, and the gate if it is not late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,10 @@ use super::{merge, undo};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::store::{Few, ReleaseRequest, Released, StoreError};
+
+/// Longest time that a release waits for the gate when a majority has answered: the gate refuses
+/// the next one who tries until it has heard of the release.
+const GATE_TIME: Duration = Duration::from_millis(50);
 
 /// What the stores have said.
 struct Count {
@@ -53,15 +57,27 @@ pub(super) async fn release(
         released: Released { held: Few::new(), other_listeners: 0, echo: false, then: None },
         errors: Vec::new(),
     };
+    let gate = quorum.gates().first().copied();
+    let mut gate_until: Option<Tick> = None;
     loop {
         let open = answers.open();
         let held: Option<Few<bool>> = count.held.iter().map(|held| merge::held(held, open)).collect();
         let enough = count.answered >= quorum.majority();
         if let Some(held) = held.filter(|_| enough || open == 0) {
             count.released.held = held;
-            break;
+            gate_until.get_or_insert(quorum.now() + GATE_TIME);
+            if !gate.is_some_and(|gate| answers.silent().contains(&gate)) {
+                break;
+            }
         }
-        match answers.next().await {
+        let answer = match gate_until {
+            None => answers.next().await,
+            Some(until) => {
+                let left = until.since(quorum.now());
+                tokio::time::timeout(left, answers.next()).await.unwrap_or_default()
+            }
+        };
+        match answer {
             Some((node, answer)) => count.put(node, answer),
             None => break,
         }

@@ -22,6 +22,31 @@ async fn a_release_answers_when_a_majority_has() {
     }
 }
 
+/// The gate refuses whoever tries next until it has heard of the release.
+#[tokio::test(start_paused = true)]
+async fn a_release_waits_a_moment_for_the_gate() {
+    let rig = Rig::new(3);
+    let process = rig.process();
+    for (fault, waits) in [
+        (Fault::Slow(SECOND / 50), true),
+        (Fault::Swallows, false),
+        (Fault::Mute, false),
+        (Fault::Refuses, false),
+    ] {
+        grant(&process, 1).await;
+        rig.fail(&[0], fault);
+        let began = tokio::time::Instant::now();
+        assert_eq!(release(&process, 1).await.unwrap().held, [true]);
+        assert!(began.elapsed() < SECOND / 10, "{fault:?}");
+        rig.fail(&[0], Fault::None);
+        if waits {
+            assert_eq!(rig.holders("a").await[0], None, "{fault:?}");
+        }
+        tokio::time::sleep(SECOND * 2).await;
+        assert_eq!(rig.holders("a").await, [None, None, None], "{fault:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_that_reaches_a_minority_is_an_error_and_can_be_repeated() {
     let rig = Rig::new(3);
