@@ -542,7 +542,9 @@ impl Waiting {
             Wait::Forever => return self.poll_forever(cx, now),
             Wait::For(wait) => (self.started + wait, woken_soon && now + answered < self.started + wait),
             // An answer ends it, at the latest that of the call after the one under way.
-            Wait::No => (self.started + answered * 2, true),
+            Wait::No => {
+                (self.started + config.call_timeout * 3 + self.request.replication.timeout() * 2, true)
+            }
         };
         if woken_soon && runs() {
             return Poll::Pending;

@@ -184,7 +184,9 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), but `Ok(None)` when somebody else has the lock. Store errors are not retried.
+    /// As [`acquire`](Self::acquire), but `Ok(None)` when somebody else has the lock. Store errors
+    /// are not retried. Without an answer it ends after three call time-outs (default 6 s), and
+    /// twice the time-out of [`Replication`](crate::Replication).
     ///
     /// # Cancel safety
     ///
