@@ -7,7 +7,8 @@ use std::time::Duration;
 use lock_runtime::{AcquireError, ConnectError, LockManager};
 use lock_tests::redis::{Connection, Data, Reply};
 use lock_tests::{Helper, RedisServer, eventually, eventually_blocking};
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 const LONG: Duration = Duration::from_secs(60);
 const SLACK: Duration = Duration::from_secs(10);
@@ -324,6 +325,41 @@ async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
     assert!(locks.status("k").await.unwrap().is_locked());
     server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     eventually(async || !locks.status("k").await.unwrap().is_locked(), SLACK).await;
+}
+
+/// All holds of a process share their renewals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_its_user_may_not_renew_is_lost_alone() {
+    const LEASE: Duration = Duration::from_secs(2);
+    let server = RedisServer::start();
+    let user = |rules: &[&str]| server.cli(&[&["ACL", "SETUSER", "ann"], rules].concat());
+    user(&["on", "nopass", "~*", "&*", "+@all"]);
+    let url = server.url().replace("redis://", "redis://ann:x@");
+    let locks = LockManager::builder().lease(LEASE).connect(&url).await.unwrap();
+    let mut guards = Vec::new();
+    for name in ["a", "b", "c"] {
+        guards.push(locks.mutex(name).acquire().await.unwrap());
+    }
+    let other = guards.remove(1);
+    user(&["resetkeys", "~lock:a", "~lock:c"]);
+    timeout(LEASE + SLACK, other.lost()).await.expect("it can't be renewed");
+    tokio::time::sleep(LEASE).await;
+    assert!(guards.iter().all(|guard| !guard.is_lost()), "{guards:?}");
+}
+
+/// A server in cluster mode that has all slots takes no script with keys of several, as some
+/// proxies. To connect would be refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_looks_at_slots_renews_all_locks() {
+    const LEASE: Duration = Duration::from_secs(2);
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually(async || server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"), LONG).await;
+    let locks = LockManager::builder().lease(LEASE).connect_lazy(server.url()).unwrap();
+    let acquires: JoinSet<_> = (0..40).map(|n| locks.mutex(format!("k{n}")).acquire()).collect();
+    let guards: Vec<_> = acquires.join_all().await.into_iter().map(Result::unwrap).collect();
+    tokio::time::sleep(2 * LEASE).await;
+    assert!(guards.iter().all(|guard| !guard.is_lost()), "{guards:?}");
 }
 
 /// A server that answers every connection with `reply`, then with nothing more; its port.

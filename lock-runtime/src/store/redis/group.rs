@@ -55,8 +55,6 @@ struct State<S: Step> {
     under_way: usize,
     /// Requests that wait for the next call. Somebody has promised to send them.
     members: Vec<Member<S>>,
-    /// The server does not execute calls for keys of several hash slots.
-    slots: bool,
 }
 
 struct Member<S: Step> {
@@ -108,14 +106,20 @@ impl<S: Step> Drop for UnderWay<S> {
 
 impl<S: Step> Default for Group<S> {
     fn default() -> Self {
-        Self(Mutex::new(State { under_way: 0, members: Vec::new(), slots: false }))
+        Self(Mutex::new(State { under_way: 0, members: Vec::new() }))
     }
 }
 
 impl<S: Step> Group<S> {
-    fn enter(&self, request: S::Request, deadline: impl FnOnce(&S::Request) -> Tick) -> Place<S> {
+    /// `alone`: the server takes it in no other way.
+    fn enter(
+        &self,
+        request: S::Request,
+        alone: bool,
+        deadline: impl FnOnce(&S::Request) -> Tick,
+    ) -> Place<S> {
         let mut state = lock(&self.0);
-        if state.slots || (state.under_way == 0 && state.members.is_empty()) {
+        if alone || (state.under_way == 0 && state.members.is_empty()) {
             state.under_way += 1;
             return Place::Alone(request);
         }
@@ -153,7 +157,7 @@ impl<S: Step> State<S> {
 /// Sends `request`, alone or with others.
 pub(super) async fn call<S: Step>(node: &Arc<Node>, request: S::Request) -> Result<S::Answer, StoreError> {
     let deadline = |request: &S::Request| node.deadline(S::timeout(request));
-    match S::group(node).enter(request, deadline) {
+    match S::group(node).enter(request, node.takes_one_by_one(), deadline) {
         // Boxed, so that members are small.
         Place::Alone(request) => {
             let _under_way = UnderWay::<S>::new(node);
@@ -266,13 +270,11 @@ fn send_group<S: Step>(node: &Arc<Node>, mut members: Vec<Member<S>>) -> impl Fu
                 }
             }
         });
-        let Err(Fault { error, .. }) = sent else { return };
-        // Executed for none of them because of one: it has no right to its key, was withdrawn meanwhile, or is in
-        // another hash slot.
-        let slots = error.kind() == StoreErrorKind::Unsupported;
-        let each_alone = unanswered.len() > 1
-            && (slots || matches!(error.kind(), StoreErrorKind::Denied | StoreErrorKind::TooLate));
-        lock(&S::group(node).0).slots |= each_alone && slots;
+        let Err(fault) = sent else { return };
+        // Or because one was withdrawn meanwhile.
+        let too_late = fault.error.kind() == StoreErrorKind::TooLate;
+        let each_alone = unanswered.len() > 1 && (too_late || node.refuses_for_some(&fault));
+        let error = fault.error;
         for (request, answer) in unanswered {
             if each_alone {
                 let node = Arc::clone(node);

@@ -2,16 +2,11 @@
 
 use std::time::Duration;
 
-use super::connection::Ready;
-use super::fault::Fault;
 use super::names::Names;
-use super::node::{At, Node};
-use super::reply;
+use super::node::Node;
 use super::script::{self, Invocation, Script};
 use super::steps::{locks, locks_and_counters, millis};
-use crate::store::{
-    AcquireRequest, Item, KeepItem, Kept, Kind, ReleaseRequest, Released, ServerTime, Standing,
-};
+use crate::store::{AcquireRequest, Item, KeepItem, Kind, ServerTime, Standing};
 
 /// Whether the leaner scripts for mutexes do.
 pub(super) fn are_mutexes<'a>(items: impl IntoIterator<Item = &'a Item>) -> bool {
@@ -56,6 +51,11 @@ fn leanest(
     }
 }
 
+pub(super) fn release(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
+    let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
+    plain(node, script, items, names)
+}
+
 pub(super) fn withdrawal(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
     let script = leanest(items, &script::WITHDRAW_RW, &script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS);
     plain(node, script, items, names)
@@ -82,23 +82,11 @@ impl Node {
         invocation
     }
 
-    pub(super) async fn release_kinds(
-        &self,
-        request: &ReleaseRequest,
-        names: &[Names<'_>],
-        ready: &Ready,
-    ) -> Result<Released, Fault> {
-        let items = &request.items;
-        let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
-        let invocation = plain(self, script, items, names);
-        self.freed(request, names, ready, &invocation).await
-    }
-
-    pub(super) fn lingering(&self, request: &ReleaseRequest, names: &[Names<'_>]) -> Invocation {
+    pub(super) fn lingering(&self, linger: Duration, items: &[Item], names: &[Names<'_>]) -> Invocation {
         let mut invocation = self.invocation(&script::LINGER_KINDS, names.len(), 1 + 2 * names.len());
         locks(&mut invocation, names);
-        invocation.arg(millis(request.linger));
-        kinds_and_owners(&mut invocation, &request.items);
+        invocation.arg(millis(linger));
+        kinds_and_owners(&mut invocation, items);
         invocation
     }
 
@@ -115,15 +103,12 @@ impl Node {
         invocation
     }
 
-    pub(super) async fn downgrade(&self, items: &[KeepItem], at: At) -> Result<Vec<Kept>, Fault> {
-        let names = self.names(items.iter().map(|keep| &keep.item))?;
-        let ready = self.connector.ready(at).await?;
+    pub(super) fn downgrading(&self, items: &[KeepItem], names: &[Names<'_>]) -> Invocation {
         let mut invocation = self.invocation(&script::DOWNGRADE, names.len(), 2 * names.len());
-        locks(&mut invocation, &names);
+        locks(&mut invocation, names);
         for keep in items {
             invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease));
         }
-        let value = self.connector.run(&ready, &invocation).await?;
-        Ok(reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))?)
+        invocation
     }
 }

@@ -33,6 +33,7 @@ mod classify;
 mod cluster;
 mod connection;
 mod dialer;
+mod each;
 mod fair;
 mod fault;
 #[cfg(feature = "testing")]
@@ -67,6 +68,7 @@ mod tests;
 use cluster::Cluster;
 use dialer::Dialer;
 use node::{At, Node};
+use steps::Keeping;
 
 /// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so
 /// after a lock was written.
@@ -242,7 +244,7 @@ impl LockStore for RedisStore {
         step!(
             self,
             call_in_task,
-            |node| Ok(node.keep(&request.items, At::once(request.timeout)).await?),
+            |node| Ok(node.keep(&request.items, Keeping::Renew, At::once(request.timeout)).await?),
             |cluster| cluster.keep(&request)
         )
     }
@@ -251,7 +253,7 @@ impl LockStore for RedisStore {
         step!(
             self,
             call_in_task,
-            |node| Ok(node.downgrade(&request.items, At::once(request.timeout)).await?),
+            |node| Ok(node.keep(&request.items, Keeping::Downgrade, At::once(request.timeout)).await?),
             |cluster| cluster.downgrade(&request)
         )
     }

@@ -34,6 +34,8 @@ pub(super) struct Node {
     pub(super) takeovers: Apart<Group<TakeoverOne>>,
     pub(super) takes: Apart<Group<TakeOne>>,
     pub(super) warned_untold: AtomicBool,
+    /// It takes no keys of several hash slots in one call.
+    pub(super) one_by_one: AtomicBool,
     /// Of the stock that was taken from last; 0 before.
     pub(super) segments: AtomicU32,
 }
@@ -83,6 +85,7 @@ impl Node {
             takeovers: Apart::default(),
             takes: Apart::default(),
             warned_untold: AtomicBool::new(false),
+            one_by_one: AtomicBool::new(false),
             segments: AtomicU32::new(0),
         })
     }

@@ -8,13 +8,14 @@ use redis::Value;
 
 use super::HIGHEST_FLOOR;
 use super::connection::Ready;
+use super::each::Each;
 use super::fault::Fault;
 use super::group;
-use super::kinds::are_mutexes;
+use super::kinds::{self, are_mutexes};
 use super::names::{Name, Names};
 use super::node::{At, Node};
 use super::reply::{self, Freed};
-use super::script::{self, Invocation};
+use super::script;
 use super::singles::{ReleaseOne, TakeoverOne};
 use super::steps::{locks, locks_and_counters, millis, owners, owners_and_channels};
 use crate::store::{
@@ -45,37 +46,44 @@ impl Node {
 
     pub(super) async fn release_all(&self, request: &ReleaseRequest, at: At) -> Result<Released, Fault> {
         let names = self.names(&request.items)?;
-        let ready = self.connector.ready(at).await?;
-        if !request.linger.is_zero() {
-            return self.linger(request, &names, &ready).await;
-        }
-        if !are_mutexes(&request.items) {
-            return self.release_kinds(request, &names, &ready).await;
-        }
         let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
-        match (&request.then, successors) {
-            (Some(then), Some(order)) => self.take_over(request, then, &order, &names, &ready).await,
-            _ => {
-                let mut invocation = self.invocation(&script::RELEASE, names.len(), 2 * names.len());
-                locks(&mut invocation, &names);
-                owners_and_channels(&mut invocation, &request.items, &names);
-                self.freed(request, &names, &ready, &invocation).await
-            }
+        if let (Some(then), Some(order)) = (&request.then, successors)
+            && request.linger.is_zero()
+            && are_mutexes(&request.items)
+        {
+            let ready = self.connector.ready(at).await?;
+            return self.take_over(request, then, &order, &names, &ready).await;
         }
+        let freed = self.each(&request.items, |items| self.free(items, request.linger, at)).await?;
+        let freed: Vec<_> = freed.into_iter().collect::<Result<_, _>>()?;
+        Ok(self.released(&freed, request, &names))
     }
 
-    /// Runs a script that releases each item, whatever becomes of the others.
-    pub(super) async fn freed(
-        &self,
-        request: &ReleaseRequest,
-        names: &[Names<'_>],
-        ready: &Ready,
-        invocation: &Invocation,
-    ) -> Result<Released, Fault> {
-        let value = self.connector.run(ready, invocation).await?;
-        let answers = reply::each(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
-        let freed: Result<Vec<_>, _> = answers.iter().map(|answer| self.read_freed(ready, answer)).collect();
-        Ok(self.released(&freed?, request, names))
+    /// Gives each item back, whatever becomes of the others: now, or when `linger` is over.
+    async fn free(&self, items: &[Item], linger: Duration, at: At) -> Each<Freed> {
+        let names = self.names(items)?;
+        let ready = self.connector.ready(at).await?;
+        let lingers = !linger.is_zero();
+        let invocation = match (are_mutexes(items), lingers) {
+            (true, _) => {
+                let script = if lingers { &script::LINGER } else { &script::RELEASE };
+                let mut invocation = self.invocation(script, names.len(), 1 + 2 * names.len());
+                locks(&mut invocation, &names);
+                if lingers {
+                    invocation.arg(millis(linger));
+                }
+                owners_and_channels(&mut invocation, items, &names);
+                invocation
+            }
+            (false, true) => self.lingering(linger, items, &names),
+            (false, false) => kinds::release(self, items, &names),
+        };
+        let value = self.connector.run(&ready, &invocation).await?;
+        let (answers, read): (_, fn(&Value) -> Option<Freed>) = match lingers {
+            true => (reply::several(&value, names.len()), reply::lingers),
+            false => (reply::each(&value, names.len()), reply::freed),
+        };
+        self.read_each(&ready, &value, answers, |_, answer| read(answer))
     }
 
     /// What a script that releases said about one key.
@@ -84,26 +92,6 @@ impl Node {
             Value::ServerError(error) => Err(self.connector.refused(ready, error)),
             value => reply::freed(value).ok_or_else(|| self.senseless(value)),
         }
-    }
-
-    async fn linger(
-        &self,
-        request: &ReleaseRequest,
-        names: &[Names<'_>],
-        ready: &Ready,
-    ) -> Result<Released, Fault> {
-        let invocation = if are_mutexes(&request.items) {
-            let mut invocation = self.invocation(&script::LINGER, names.len(), 1 + 2 * names.len());
-            locks(&mut invocation, names);
-            invocation.arg(millis(request.linger));
-            owners_and_channels(&mut invocation, &request.items, names);
-            invocation
-        } else {
-            self.lingering(request, names)
-        };
-        let value = self.connector.run(ready, &invocation).await?;
-        let held = reply::flags(&value, names.len()).ok_or_else(|| self.senseless(&value))?;
-        Ok(Released { held: held.into(), other_listeners: 0, echo: false, then: None })
     }
 
     async fn take_over(

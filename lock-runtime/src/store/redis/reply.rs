@@ -149,10 +149,23 @@ pub(super) fn freed(value: &Value) -> Option<Freed> {
     }
 }
 
+/// The answers of a script for `items`.
+pub(super) fn several(value: &Value, items: usize) -> Option<&[Value]> {
+    array(value).filter(|answers| answers.len() == items)
+}
+
+/// What linger.lua says about one lock.
+pub(super) fn lingers(value: &Value) -> Option<Freed> {
+    match int(value)? {
+        0 => Some(Freed::NotHeld),
+        1 => Some(Freed::StillHeld),
+        _ => None,
+    }
+}
+
 /// The answers of acquire.lua or release.lua for `requests` single locks.
 pub(super) fn each(value: &Value, requests: usize) -> Option<&[Value]> {
-    let answers = if requests == 1 { std::slice::from_ref(value) } else { array(value)? };
-    Some(answers).filter(|answers| answers.len() == requests)
+    if requests == 1 { Some(std::slice::from_ref(value)) } else { several(value, requests) }
 }
 
 /// The answer of takeover.lua: what was freed, and what the grant said.
@@ -169,20 +182,19 @@ pub(super) fn each_taken_over(value: &Value, requests: usize) -> Option<(&[Value
         .map(|answers| answers.split_at(requests))
 }
 
-/// The answer of linger.lua: for each lock whether it was held.
+/// The answer of semaphore_release.lua and semaphore_keep.lua: for each permit whether it was held.
 pub(super) fn flags(value: &Value, items: usize) -> Option<Vec<bool>> {
     let flags: Vec<bool> = array(value)?.iter().map(|flag| Some(int(flag)? == 1)).collect::<Option<_>>()?;
     Some(flags).filter(|flags| flags.len() == items)
 }
 
-/// The answer of keep.lua, keep_kinds.lua and downgrade.lua.
-pub(super) fn kept(value: &Value, items: usize) -> Option<Vec<Kept>> {
-    let kept = |value| match int(value)? {
+/// What keep.lua, keep_kinds.lua and downgrade.lua say about one lock.
+pub(super) fn kept(value: &Value) -> Option<Kept> {
+    match int(value)? {
         1 => Some(Kept::Renewed),
         0 => Some(Kept::Gone),
         wait => Some(Kept::Waiting(Duration::from_millis(wait.checked_neg()?.try_into().ok()?))),
-    };
-    array(value)?.iter().map(kept).collect::<Option<Vec<_>>>().filter(|kept| kept.len() == items)
+    }
 }
 
 /// What status.lua says about one lock; the inner error says why the key is not a lock.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::Ready;
+use super::each::{Each, known};
 use super::fault::Fault;
 use super::names::Names;
 use super::node::{At, Node};
@@ -148,7 +149,15 @@ impl Node {
 
     /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
     /// meanwhile.
-    pub(super) async fn keep_permits(&self, holds: &[PermitsHold], at: At) -> Result<Vec<Vec<bool>>, Fault> {
+    pub(super) async fn keep_permits(
+        &self,
+        holds: &[PermitsHold],
+        at: At,
+    ) -> Result<Vec<Option<Vec<bool>>>, Fault> {
+        Ok(known(self.each(holds, |holds| self.keep_together_permits(holds, at)).await?)?)
+    }
+
+    async fn keep_together_permits(&self, holds: &[PermitsHold], at: At) -> Each<Vec<bool>> {
         let mut ready = self.connector.ready(at).await?;
         let mut kept = Vec::with_capacity(holds.len());
         let mut rest = holds;
@@ -166,7 +175,7 @@ impl Node {
         Ok(kept)
     }
 
-    async fn keep_some_permits(&self, ready: &Ready, holds: &[PermitsHold]) -> Result<Vec<Vec<bool>>, Fault> {
+    async fn keep_some_permits(&self, ready: &Ready, holds: &[PermitsHold]) -> Each<Vec<bool>> {
         let arguments = holds.iter().map(|hold| 3 + hold.ids.len()).sum();
         let mut invocation = self.invocation(&script::SEMAPHORE_KEEP, 2 * holds.len(), arguments);
         let names: Result<Vec<_>, _> = holds.iter().map(|hold| self.semaphore(&hold.key)).collect();
@@ -179,11 +188,9 @@ impl Node {
             ids(&mut invocation, &hold.ids);
         }
         let value = self.connector.run(ready, &invocation).await?;
-        let kept = reply::array(&value).filter(|answers| answers.len() == holds.len()).and_then(|answers| {
-            let each = answers.iter().zip(holds).map(|(answer, hold)| reply::flags(answer, hold.ids.len()));
-            each.collect::<Option<_>>()
-        });
-        Ok(kept.ok_or_else(|| self.senseless(&value))?)
+        self.read_each(ready, &value, reply::several(&value, holds.len()), |index, flags| {
+            reply::flags(flags, holds.get(index)?.ids.len())
+        })
     }
 
     pub(super) async fn change_permits(
@@ -271,10 +278,7 @@ impl SemaphoreStore for RedisSemaphores {
         step!(
             self.0,
             call,
-            |node| {
-                let kept = node.keep_permits(&request.holds, At::once(request.timeout)).await?;
-                Ok(kept.into_iter().map(Some).collect())
-            },
+            |node| Ok(node.keep_permits(&request.holds, At::once(request.timeout)).await?),
             |cluster| cluster.keep_permits(&request)
         )
     }

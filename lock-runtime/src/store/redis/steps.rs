@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::{Connector, Ready};
+use super::each::{Each, known};
 use super::fair;
 use super::fault::Fault;
 use super::group;
@@ -22,6 +23,13 @@ use crate::store::{
     AcquireRequest, Acquired, Item, KeepItem, Kept, Kind, ServerTime, Standing, StoreError, StoreErrorKind,
     Watch,
 };
+
+/// What is done with holds that stay.
+#[derive(Clone, Copy)]
+pub(super) enum Keeping {
+    Renew,
+    Downgrade,
+}
 
 impl Node {
     pub(super) fn deadline(&self, timeout: Duration) -> Tick {
@@ -251,26 +259,45 @@ impl Node {
         Ok(result)
     }
 
-    pub(super) async fn keep(&self, items: &[KeepItem], at: At) -> Result<Vec<Kept>, Fault> {
+    /// An item that can't be asked for is no matter of the others.
+    pub(super) async fn keep(&self, items: &[KeepItem], how: Keeping, at: At) -> Result<Vec<Kept>, Fault> {
+        let kept = self.each(items, |items| self.keep_together(items, how, at)).await?;
+        Ok(known(kept)?.into_iter().map(|kept| kept.unwrap_or(Kept::Unknown)).collect())
+    }
+
+    async fn keep_together(&self, items: &[KeepItem], how: Keeping, at: At) -> Each<Kept> {
         let names = self.names(items.iter().map(|keep| &keep.item))?;
         let ready = self.connector.ready(at).await?;
         let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
-        let invocation = if items.iter().all(held_mutex) {
-            let mut invocation = self.invocation(&script::KEEP, names.len(), 2 * names.len());
-            locks(&mut invocation, &names);
-            for keep in items {
-                invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
+        let invocation = match how {
+            Keeping::Downgrade => self.downgrading(items, &names),
+            Keeping::Renew if items.iter().all(held_mutex) => {
+                let mut invocation = self.invocation(&script::KEEP, names.len(), 2 * names.len());
+                locks(&mut invocation, &names);
+                for keep in items {
+                    invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
+                }
+                invocation
             }
-            invocation
-        } else {
-            self.keeping(items, &names)
+            Keeping::Renew => self.keeping(items, &names),
         };
         let value = self.connector.run(&ready, &invocation).await?;
-        Ok(reply::kept(&value, names.len()).ok_or_else(|| self.senseless(&value))?)
+        self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
     }
 
-    /// Gives back what the owners of these items have, and says when.
+    /// Gives back what the owners of these items have, and says when: by the clock of the first
+    /// call, if it takes several.
     pub(super) async fn withdraw(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
+        let each = self.each(items, |items| async move {
+            let now = self.withdraw_together(items, at).await?;
+            Ok(items.iter().map(|_| Ok(now)).collect())
+        });
+        let each: Vec<_> = each.await?.into_iter().collect::<Result<_, _>>()?;
+        let earliest = each.into_iter().min();
+        Ok(earliest.ok_or_else(|| self.address.error(StoreErrorKind::Unanswered, "nothing to withdraw"))?)
+    }
+
+    async fn withdraw_together(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
         let names = self.names(items)?;
         let ready = self.connector.ready(at).await?;
         let invocation = if are_mutexes(items) {

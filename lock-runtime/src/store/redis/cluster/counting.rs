@@ -139,8 +139,7 @@ impl Cluster {
             self.at_slot(part.slot, deadline, keep)
         }))
         .await;
-        let kept = kept.into_iter().map(|kept| Ok(kept?.into_iter().map(Some).collect()));
-        each_by_itself(parts, kept.collect(), None)
+        each_by_itself(parts, kept, None)
     }
 
     pub(in super::super) async fn change_permits(&self, request: &PermitsChange) -> Result<bool, StoreError> {

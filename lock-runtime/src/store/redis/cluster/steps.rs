@@ -10,7 +10,7 @@ use super::super::join::join;
 use super::super::names::Names;
 use super::super::node::Node;
 use super::super::script::Dialect;
-use super::super::steps::channel;
+use super::super::steps::{Keeping, channel};
 use super::moving::Hint;
 use super::slots::slot;
 use super::{Cluster, is_split};
@@ -173,10 +173,7 @@ impl Cluster {
         deadline: Tick,
     ) -> Result<Vec<Kept>, Fault> {
         let step = |node: Arc<Node>, at| async move {
-            let mut kept = match how {
-                Keeping::Renew => node.keep(items, at).await?,
-                Keeping::Downgrade => node.downgrade(items, at).await?,
-            };
+            let mut kept = node.keep(items, how, at).await?;
             for (kept, keep) in kept.iter_mut().zip(items) {
                 // It may not have come yet.
                 if at.asking && *kept == Kept::Gone && keep.item.kind != Kind::Mutex {
@@ -231,12 +228,8 @@ impl Cluster {
             Err(fault) if is_split(&fault) && part.items.len() > 1 => {
                 self.in_between(part.slot);
                 let each = join(part.items.iter().map(|item| withdraw(std::slice::from_ref(item)))).await;
-                let mut earliest = None;
-                for now in each {
-                    let now = now?;
-                    earliest = Some(earliest.map_or(now, |known: ServerTime| known.min(now)));
-                }
-                earliest.ok_or(fault.error)
+                let each: Vec<_> = each.into_iter().collect::<Result<_, _>>()?;
+                each.into_iter().min().ok_or(fault.error)
             }
             now => Ok(now?),
         }
@@ -340,12 +333,6 @@ impl Cluster {
             released => Ok(released?),
         }
     }
-}
-
-#[derive(Clone, Copy)]
-enum Keeping {
-    Renew,
-    Downgrade,
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 -- Renews holds and keeps waiters of any kinds, each on its own. Only lengthens.
 --
--- KEYS     lock 1, lock 2, ...
--- ARGV     for each item: kind, 1 for a waiter or 0 for a holder, owner, lease (ms)
--- Returns  for each item 1 when it is held by its owner, with at least the lease left; 0 when it is not, or the waiter has
---          lost its place; else the waiter still waits: -ms until another look is worth it.
+-- KEYS lock 1, lock 2, ... ARGV for each item: kind, 1 for a waiter or 0 for a holder, owner, lease
+-- (ms) Returns for each item 1 when it is held by its owner, with at least the lease left; 0 when
+-- it is not, or the waiter has lost its place; -ms until another look is worth it when the waiter
+-- still waits; or the error.
 --
 -- What Redisson sees: its own renewals: of the hash, and of a reader's hold key.
 local reply, time = {}, call('TIME')
@@ -14,13 +14,6 @@ for i, lock in ipairs(KEYS) do
 end
 for i, lock in ipairs(KEYS) do
   local kind, owner, lease = kinds[ARGV[4 * i - 3]], ARGV[4 * i - 1], tonumber(ARGV[4 * i])
-  local kept
-  if ARGV[4 * i - 2] == '1' then
-    kept = kind.stay(lock, owner, lease, now)
-  else
-    kept = kind.keep(lock, owner, lease)
-  end
-  if type(kept) ~= 'number' then return kept end
-  reply[i] = kept
+  reply[i] = safely(ARGV[4 * i - 2] == '1' and kind.stay or kind.keep, lock, owner, lease, now)
 end
 return reply

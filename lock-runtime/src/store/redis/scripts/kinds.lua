@@ -44,6 +44,14 @@ local function tell(channel, message)
   return -2
 end
 
+-- What `step` returns; the error reply when it raises one. What is wrong with one item is no matter
+-- of the others.
+local function safely(step, ...)
+  local ok, answer = pcall(step, ...)
+  if not ok and type(answer) ~= 'table' then return redis.error_reply(answer) end
+  return answer
+end
+
 -- Whether a failed command says that the key is no hash: somebody wrote over the lock, so nobody holds anything.
 local function overwritten(failed)
   return find(failed.err, 'WRONGTYPE', 1, true)

@@ -2,13 +2,11 @@
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     time (ms), kind 1, owner 1, kind 2, owner 2, ...
--- Returns  for each item 1 when its owner still held it, else 0.
+-- Returns  for each item 1 when its owner still held it, else 0; or the error.
 --
 -- What Redisson sees: a shorter TTL, and one message: waiters look again and learn the new TTL.
 local reply = {}
 for i, lock in ipairs(KEYS) do
-  local held = kinds[ARGV[2 * i]].linger(lock, ARGV[2 * i + 1], tonumber(ARGV[1]))
-  if type(held) ~= 'number' then return held end
-  reply[i] = held
+  reply[i] = safely(kinds[ARGV[2 * i]].linger, lock, ARGV[2 * i + 1], tonumber(ARGV[1]))
 end
 return reply

@@ -7,9 +7,7 @@
 -- What Redisson sees: see the pieces of the kinds.
 local freed = {}
 for i, lock in ipairs(KEYS) do
-  local ok, answer = pcall(kinds[ARGV[2 * i - 1]].free, lock, ARGV[2 * i])
-  if not ok and type(answer) ~= 'table' then answer = redis.error_reply(answer) end
-  freed[i] = answer
+  freed[i] = safely(kinds[ARGV[2 * i - 1]].free, lock, ARGV[2 * i])
 end
 if #KEYS == 1 then return freed[1] end
 return freed

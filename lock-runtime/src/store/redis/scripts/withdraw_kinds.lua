@@ -9,12 +9,11 @@
 local failed = nil
 for i, lock in ipairs(KEYS) do
   local kind, owner = kinds[ARGV[2 * i - 1]], ARGV[2 * i]
-  local ok, answer = pcall(function()
+  local answer = safely(function()
     local freed = kind.free(lock, owner)
     if kind.leave then kind.leave(lock, owner) end
     return freed
   end)
-  if not ok and type(answer) ~= 'table' then answer = redis.error_reply(answer) end
   if type(answer) ~= 'number' then failed = answer end
 end
 if failed then return failed end

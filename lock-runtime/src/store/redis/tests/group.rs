@@ -401,12 +401,7 @@ fn a_blocked_worker_holds_up_nobody_elses_requests() {
 #[tokio::test]
 async fn a_server_that_looks_at_slots_gets_each_alone() {
     let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
-    let _: () = server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-    until("the cluster is up", async || {
-        let info: String = server.ask(&["CLUSTER", "INFO"]).await;
-        info.contains("cluster_state:ok")
-    })
-    .await;
+    server.take_all_slots().await;
     let store = store(&server);
     let items = items(6);
     for _ in 0..2 {

@@ -36,6 +36,16 @@ pub(super) trait ServerExt {
         keys
     }
 
+    /// Gives a server in cluster mode all slots.
+    async fn take_all_slots(&self) {
+        let _: () = self.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+        super::until("the cluster is up", async || {
+            let info: String = self.ask(&["CLUSTER", "INFO"]).await;
+            info.contains("cluster_state:ok")
+        })
+        .await;
+    }
+
     /// Ends all connections of this kind, `normal` or `pubsub`, but the one that asks.
     async fn kill_clients(&self, kind: &str) -> u64 {
         self.ask(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]).await
