@@ -541,7 +541,8 @@ impl Waiting {
         let (mut end, woken_soon) = match self.request.wait {
             Wait::Forever => return self.poll_forever(cx, now),
             Wait::For(wait) => (self.started + wait, woken_soon && now + answered < self.started + wait),
-            // An answer ends it, at the latest that of the call after the one under way.
+            // An answer ends it, at the latest that of the call after the one under way: two call
+            // time-outs, and one for what each takes longer.
             Wait::No => {
                 (self.started + config.call_timeout * 3 + self.request.replication.timeout() * 2, true)
             }

@@ -179,7 +179,7 @@ pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, Sto
     let each = each.into_iter().map(|kept| match kept {
         Kept::Renewed => Ok(Kept::Renewed),
         Kept::Unknown => {
-            let message = "one of the keys could not be asked for";
+            let message = "no answer for one of its keys";
             Err(StoreError::new(StoreErrorKind::Unreachable, message))
         }
         Kept::Gone | Kept::Waiting(_) => Ok(Kept::Gone),

@@ -185,8 +185,8 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire), but `Ok(None)` when somebody else has the lock. Store errors
-    /// are not retried. Without an answer it ends after three call time-outs (default 6 s), and
-    /// twice the time-out of [`Replication`](crate::Replication).
+    /// are not retried. Without an answer it ends after about three call time-outs (default 6 s),
+    /// or later if [replicas](crate::Replication) have to confirm the grant.
     ///
     /// # Cancel safety
     ///

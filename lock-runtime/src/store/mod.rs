@@ -418,8 +418,8 @@ pub enum Kept {
     Gone,
     /// Still waiting; look again after this time, if nothing is heard before. Never zero.
     Waiting(Duration),
-    /// Could not be asked, while others of the request could: one of several servers is away. Nothing is known of it; ask
-    /// again.
+    /// No answer for this item, while there is one for others of the request: its server is away,
+    /// or refuses it. Ask again.
     Unknown,
 }
 

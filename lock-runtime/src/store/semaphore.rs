@@ -222,7 +222,8 @@ pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
     /// Gives the permits back and wakes whoever waits for some. For each: whether it was still held.
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>>;
 
-    /// Renews each permit on its own. For each permit of each hold: whether it is held, and so was renewed.
+    /// Renews each permit on its own. For each permit of each hold: whether it is held, and so was
+    /// renewed; `None` for a hold without an answer, see [`Kept::Unknown`](super::Kept::Unknown).
     fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>>;
 
     /// Undoes an acquire whose outcome is unknown: what it holds is given back.

@@ -9,8 +9,9 @@ use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::store::{Few, ReleaseRequest, Released, StoreError};
 
-/// Longest time that a release waits for the gate when a majority has answered: the gate refuses
-/// the next one who tries until it has heard of the release.
+/// Longest time that a release waits for the gate when a majority has answered. The gate refuses
+/// tries until it has heard of the release. One that is down costs each release this time until it
+/// is known to be down.
 const GATE_TIME: Duration = Duration::from_millis(50);
 
 /// What the stores have said.
@@ -57,7 +58,8 @@ pub(super) async fn release(
         released: Released { held: Few::new(), other_listeners: 0, echo: false, then: None },
         errors: Vec::new(),
     };
-    let gate = quorum.gates().first().copied();
+    // A lingering release leaves the key taken there.
+    let gate = quorum.gates().first().copied().filter(|_| request.linger.is_zero());
     let mut gate_until: Option<Tick> = None;
     loop {
         let open = answers.open();

@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::classify::is_replica;
 use super::dialer::Dialer;
-use super::fault::{Fault, Redirect};
+use super::fault::{Fault, Redirect, Several};
 use super::node::At;
 use super::reply;
 use super::script::Invocation;
@@ -255,8 +255,9 @@ impl Connector {
                 match value {
                     Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
                     Value::ServerError(error) => {
-                        let redirect = Redirect::read(&error);
-                        Err(CallError::Other(Fault { error: self.refused(ready, &error), redirect }))
+                        let (redirect, several) = (Redirect::read(&error), Several::read(&error));
+                        let error = self.refused(ready, &error);
+                        Err(CallError::Other(Fault { error, redirect, several }))
                     }
                     value => Ok(value),
                 }

@@ -111,7 +111,7 @@ impl<S: Step> Default for Group<S> {
 }
 
 impl<S: Step> Group<S> {
-    /// `alone`: the server takes it in no other way.
+    /// `alone`: the server takes no calls for several keys.
     fn enter(
         &self,
         request: S::Request,
@@ -273,7 +273,7 @@ fn send_group<S: Step>(node: &Arc<Node>, mut members: Vec<Member<S>>) -> impl Fu
         let Err(fault) = sent else { return };
         // Or because one was withdrawn meanwhile.
         let too_late = fault.error.kind() == StoreErrorKind::TooLate;
-        let each_alone = unanswered.len() > 1 && (too_late || node.refuses_for_some(&fault));
+        let each_alone = unanswered.len() > 1 && (too_late || node.takes_each(&fault));
         let error = fault.error;
         for (request, answer) in unanswered {
             if each_alone {

@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::HIGHEST_FLOOR;
 use super::connection::Ready;
-use super::each::Each;
+use super::each::{Each, all};
 use super::fault::Fault;
 use super::group;
 use super::kinds::{self, are_mutexes};
@@ -45,18 +45,19 @@ impl Node {
     }
 
     pub(super) async fn release_all(&self, request: &ReleaseRequest, at: At) -> Result<Released, Fault> {
-        let names = self.names(&request.items)?;
         let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
         if let (Some(then), Some(order)) = (&request.then, successors)
             && request.linger.is_zero()
             && are_mutexes(&request.items)
         {
             let ready = self.connector.ready(at).await?;
-            return self.take_over(request, then, &order, &names, &ready).await;
+            match self.take_over(request, then, &order, &self.names(&request.items)?, &ready).await {
+                Err(fault) if self.takes_each(&fault) => {}
+                released => return released,
+            }
         }
-        let freed = self.each(&request.items, |items| self.free(items, request.linger, at)).await?;
-        let freed: Vec<_> = freed.into_iter().collect::<Result<_, _>>()?;
-        Ok(self.released(&freed, request, &names))
+        let freed = self.each(&request.items, at, |items, at| self.free(items, request.linger, at)).await?;
+        Ok(self.released(&all(freed)?, request, &self.names(&request.items)?))
     }
 
     /// Gives each item back, whatever becomes of the others: now, or when `linger` is over.
@@ -88,10 +89,7 @@ impl Node {
 
     /// What a script that releases said about one key.
     pub(super) fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
-        match value {
-            Value::ServerError(error) => Err(self.connector.refused(ready, error)),
-            value => reply::freed(value).ok_or_else(|| self.senseless(value)),
-        }
+        self.read_one(ready, value, reply::freed)
     }
 
     async fn take_over(
@@ -162,7 +160,7 @@ impl Node {
         for ((freed, item), names) in freed.iter().zip(&request.items).zip(names) {
             released.held.push(*freed != Freed::NotHeld);
             let told = match *freed {
-                Freed::NotHeld | Freed::StillHeld => continue,
+                Freed::NotHeld | Freed::StillHeld | Freed::Lingers => continue,
                 Freed::Untold => {
                     if !self.warned_untold.swap(true, Ordering::Relaxed) {
                         tracing::warn!(

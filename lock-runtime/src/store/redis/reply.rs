@@ -42,13 +42,15 @@ impl Reason {
     }
 }
 
-/// What `free` says about one lock, see free.lua and kinds.lua.
+/// What `free` says about one lock, see free.lua and kinds.lua; or linger.lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
     NotHeld,
     Untold,
     /// The owner's hold has gone, but others keep the lock.
     StillHeld,
+    /// The owner has it for a while.
+    Lingers,
     Told(u64),
 }
 
@@ -158,7 +160,7 @@ pub(super) fn several(value: &Value, items: usize) -> Option<&[Value]> {
 pub(super) fn lingers(value: &Value) -> Option<Freed> {
     match int(value)? {
         0 => Some(Freed::NotHeld),
-        1 => Some(Freed::StillHeld),
+        1 => Some(Freed::Lingers),
         _ => None,
     }
 }

@@ -154,7 +154,7 @@ impl Node {
         holds: &[PermitsHold],
         at: At,
     ) -> Result<Vec<Option<Vec<bool>>>, Fault> {
-        Ok(known(self.each(holds, |holds| self.keep_together_permits(holds, at)).await?)?)
+        Ok(known(self.each(holds, at, |holds, at| self.keep_together_permits(holds, at)).await?)?)
     }
 
     async fn keep_together_permits(&self, holds: &[PermitsHold], at: At) -> Each<Vec<bool>> {

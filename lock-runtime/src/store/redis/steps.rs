@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::{Connector, Ready};
-use super::each::{Each, known};
+use super::each::{Each, all, known};
 use super::fair;
 use super::fault::Fault;
 use super::group;
@@ -259,9 +259,14 @@ impl Node {
         Ok(result)
     }
 
-    /// An item that can't be asked for is no matter of the others.
+    /// Renews or downgrades each item. An error on one does not affect the others, unless all are
+    /// of one hold.
     pub(super) async fn keep(&self, items: &[KeepItem], how: Keeping, at: At) -> Result<Vec<Kept>, Fault> {
-        let kept = self.each(items, |items| self.keep_together(items, how, at)).await?;
+        let kept = self.each(items, at, |items, at| self.keep_together(items, how, at)).await?;
+        let owner = items.first().map(|keep| &keep.item.owner);
+        if items.iter().all(|keep| Some(&keep.item.owner) == owner) {
+            all(kept.iter().map(|kept| kept.as_ref().map_err(Clone::clone)).collect())?;
+        }
         Ok(known(kept)?.into_iter().map(|kept| kept.unwrap_or(Kept::Unknown)).collect())
     }
 
@@ -285,15 +290,14 @@ impl Node {
         self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
     }
 
-    /// Gives back what the owners of these items have, and says when: by the clock of the first
-    /// call, if it takes several.
+    /// Gives back what the owners of these items have. Returns the time of the earliest call that
+    /// did so.
     pub(super) async fn withdraw(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
-        let each = self.each(items, |items| async move {
+        let each = self.each(items, at, |items, at| async move {
             let now = self.withdraw_together(items, at).await?;
             Ok(items.iter().map(|_| Ok(now)).collect())
         });
-        let each: Vec<_> = each.await?.into_iter().collect::<Result<_, _>>()?;
-        let earliest = each.into_iter().min();
+        let earliest = all(each.await?)?.into_iter().min();
         Ok(earliest.ok_or_else(|| self.address.error(StoreErrorKind::Unanswered, "nothing to withdraw"))?)
     }
 

@@ -208,6 +208,15 @@ impl Cluster {
         }
     }
 
+    /// Whether a step for each of its keys may succeed. They are at two servers, or the user has no
+    /// right to one of them, which a server may say before it says that they are elsewhere.
+    fn goes_apart(&self, slot: u16, fault: &Fault) -> bool {
+        if is_split(fault) {
+            self.in_between(slot);
+        }
+        is_split(fault) || fault.several.is_some()
+    }
+
     /// A step has failed: whether the servers are still who they were is to be found out.
     fn doubt(&self, error: &StoreError) {
         let away = [

@@ -43,7 +43,7 @@ impl Cluster {
         }
         let what = "TRYAGAIN the slot is moving, and parts of the lock may be at either server";
         let error = self.error(StoreErrorKind::NotReady, what);
-        Err(Fault { error, redirect: Some(Box::new(Redirect::TryAgain)) })
+        Err(Fault { redirect: Some(Box::new(Redirect::TryAgain)), ..error.into() })
     }
 
     /// Takes the items of the request that are in one slot, all or none.

@@ -5,15 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::super::HIGHEST_FLOOR;
+use super::super::each::known;
 use super::super::fault::Fault;
 use super::super::join::join;
 use super::super::names::Names;
 use super::super::node::Node;
 use super::super::script::Dialect;
 use super::super::steps::{Keeping, channel};
+use super::Cluster;
 use super::moving::Hint;
 use super::slots::slot;
-use super::{Cluster, is_split};
 use crate::clock::Tick;
 use crate::store::{
     AcquireRequest, Acquired, Few, Item, KeepItem, KeepRequest, Kept, Kind, ListenerPolicy, ReleaseRequest,
@@ -152,14 +153,12 @@ impl Cluster {
     ) -> Result<Vec<Kept>, Fault> {
         let keep = |items| self.keep_items(part.slot, items, how, deadline);
         match keep(&*part.items).await {
-            Err(fault) if is_split(&fault) && part.items.len() > 1 => {
-                self.in_between(part.slot);
+            Err(fault) if part.items.len() > 1 && self.goes_apart(part.slot, &fault) => {
                 let each = join(part.items.iter().map(|item| keep(std::slice::from_ref(item)))).await;
-                let kept = each.into_iter().map(|kept| match kept.as_deref() {
-                    Ok([kept]) => *kept,
-                    _ => Kept::Unknown,
-                });
-                Ok(kept.collect())
+                let one =
+                    |kept: Result<Vec<Kept>, Fault>| Ok(kept?.first().copied().unwrap_or(Kept::Unknown));
+                let each = known(each.into_iter().map(one).collect())?;
+                Ok(each.into_iter().map(|kept| kept.unwrap_or(Kept::Unknown)).collect())
             }
             kept => kept,
         }
@@ -225,8 +224,7 @@ impl Cluster {
             }
         };
         match withdraw(&part.items).await {
-            Err(fault) if is_split(&fault) && part.items.len() > 1 => {
-                self.in_between(part.slot);
+            Err(fault) if part.items.len() > 1 && self.goes_apart(part.slot, &fault) => {
                 let each = join(part.items.iter().map(|item| withdraw(std::slice::from_ref(item)))).await;
                 let each: Vec<_> = each.into_iter().collect::<Result<_, _>>()?;
                 each.into_iter().min().ok_or(fault.error)
@@ -317,8 +315,9 @@ impl Cluster {
         let freed = |released: &Released| released.held.contains(&true);
         match self.telling(part.slot, deadline, Hint::new(&channels), freed, step).await {
             // A takeover needs the counter, which may be at the other server.
-            Err(fault) if is_split(&fault) && (part.items.len() > 1 || request.then.is_some()) => {
-                self.in_between(part.slot);
+            Err(fault)
+                if (part.items.len() > 1 || request.then.is_some()) && self.goes_apart(part.slot, &fault) =>
+            {
                 let each = part.items.iter().enumerate().map(|(place, item)| Part {
                     slot: part.slot,
                     places: vec![place],

@@ -1,8 +1,9 @@
 -- Turns write holds into read holds, each on its own, renews them, and wakes the readers that wait.
 --
--- KEYS lock 1, lock 2, ... ARGV owner 1, lease 1 (ms), owner 2, lease 2 (ms), ... Returns for each
--- lock 1 when its owner reads it now, with at least the lease left; 0 when it does not hold it;
---          or the error.
+-- KEYS     lock 1, lock 2, ...
+-- ARGV     owner 1, lease 1 (ms), owner 2, lease 2 (ms), ...
+-- Returns  for each lock 1 when its owner reads it now, with at least the lease left; 0 when it does not hold it;
+--          or an error.
 --
 -- What Redisson sees: its own downgrade (the writer takes the read lock, then gives the write lock back), and a message
 -- `1`, which Redisson forgets.

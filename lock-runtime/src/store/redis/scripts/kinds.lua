@@ -44,8 +44,7 @@ local function tell(channel, message)
   return -2
 end
 
--- What `step` returns; the error reply when it raises one. What is wrong with one item is no matter
--- of the others.
+-- What `step` returns; the error reply when it raises one, so that an error on one item does not affect the others.
 local function safely(step, ...)
   local ok, answer = pcall(step, ...)
   if not ok and type(answer) ~= 'table' then return redis.error_reply(answer) end

@@ -2,7 +2,7 @@
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     time (ms), kind 1, owner 1, kind 2, owner 2, ...
--- Returns  for each item 1 when its owner still held it, else 0; or the error.
+-- Returns  for each item 1 when its owner still held it, else 0; or an error.
 --
 -- What Redisson sees: a shorter TTL, and one message: waiters look again and learn the new TTL.
 local reply = {}

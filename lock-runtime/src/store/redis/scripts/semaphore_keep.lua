@@ -2,7 +2,7 @@
 --
 -- KEYS     n 1, {n 1}:timeout, n 2, {n 2}:timeout, ...
 -- ARGV     for each semaphore: channel, lease (ms), number of ids, id 1, id 2, ...
--- Returns  for each semaphore an array: for each id 1 when it is held, with at least the lease left, else 0.
+-- Returns  for each semaphore an array: for each id 1 when it is held, with at least the lease left, else 0; or an error.
 --
 -- What Redisson sees: its own updateLeaseTime.
 local now, at, reply = server_time(), 1, {}
@@ -21,11 +21,11 @@ for i = 1, #KEYS, 2 do
       end
       local done = arm(KEYS[i + 1])
       if type(done) == 'number' then done = try('ZADD', KEYS[i + 1], 'XX', 'GT', unpack(entries)) end
-      if type(done) ~= 'number' then return done end
+      if type(done) ~= 'number' then flags = done end
     end
     if it.changed then tell(channel, it.left) end
   elseif bad.err and not find(bad.err, 'WRONGTYPE', 1, true) then
-    return bad
+    flags = bad
   else
     -- Not a semaphore any more: somebody wrote over it, so nothing of it is held.
     for j = from, to do flags[#flags + 1] = 0 end

@@ -1,11 +1,12 @@
-//! Calls for several items: what is wrong with one is no matter of the others.
+//! Calls for several items: an error on one does not affect the others.
 
 use std::time::Duration;
 
+use super::cluster::{Cluster, ClusterExt as _};
 use super::*;
 use crate::store::{
-    PermitId, Permits, PermitsAcquired, PermitsChange, PermitsHold, PermitsKeep, PermitsRequest,
-    StoreErrorKind,
+    ListenerPolicy, PermitId, Permits, PermitsAcquired, PermitsChange, PermitsHold, PermitsKeep,
+    PermitsRequest, StoreErrorKind, Takeover,
 };
 
 const USER: &str = "ann";
@@ -128,12 +129,14 @@ async fn each_hold_is_given_back_that_the_user_may_give_back() {
 
 #[tokio::test]
 async fn each_item_is_withdrawn_that_the_user_may_withdraw() {
-    for kinds in [MUTEXES, ALL] {
+    // The one without rights is of each kind in turn.
+    for kinds in
+        [[Kind::Mutex; 3]].into_iter().chain(ALL.iter().map(|&kind| [Kind::Mutex, kind, Kind::Write]))
+    {
         let server = RedisServer::start();
         let store = user(&server).await;
-        let names = ["k0", "other", "k1"];
         let items: Vec<_> =
-            names.iter().zip(kinds.iter().cycle()).map(|(name, &kind)| item_of(kind, name)).collect();
+            ["k0", "other", "k1"].iter().zip(kinds).map(|(name, kind)| item_of(kind, name)).collect();
         let sent = Arc::new(request(&items));
         assert!(matches!(store.acquire(Arc::clone(&sent)).await.unwrap(), Acquired::Granted(_)));
         may_only(&server, &RIGHTS).await;
@@ -164,7 +167,8 @@ async fn each_permit_is_renewed_that_the_user_may_renew() {
     assert_eq!(semaphores.keep(request).await.unwrap(), [Some(vec![true]), None, Some(vec![true])]);
 }
 
-/// Of a server in cluster mode that has all slots. It refuses the first call, and is asked for no other one in vain.
+/// In cluster mode, with all slots. It refuses the first call for several items, and gets no other
+/// one.
 #[tokio::test]
 async fn a_server_that_looks_at_slots_is_asked_for_each_item() {
     let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
@@ -179,7 +183,80 @@ async fn a_server_that_looks_at_slots_is_asked_for_each_item() {
         let count = refused.lines().find_map(|line| line.strip_prefix("errorstat_CROSSSLOT:count="));
         assert_eq!(count.map(str::trim), Some("1"), "{refused}");
         let writers: Vec<_> = items.iter().filter(|item| item.kind == Kind::Write).cloned().collect();
-        assert_eq!(downgrade(&store, &writers, LONGER).await, vec![Kept::Renewed; writers.len()]);
+        if kinds == ALL {
+            assert_eq!(downgrade(&store, &writers, LONGER).await, [Kept::Renewed; 3]);
+        }
         assert_eq!(release(&store, &items).await.unwrap().held, vec![true; items.len()]);
     }
+}
+
+/// A release that would hand the locks on in the same step.
+#[tokio::test]
+async fn each_lock_is_given_back_when_they_cannot_be_taken_over() {
+    let server = RedisServer::start();
+    let store = user(&server).await;
+    let items: Vec<_> = ["k0", "other", "k1"].map(item).into();
+    granted(&store, &items).await;
+    may_only(&server, &RIGHTS).await;
+    let next: Vec<_> = items.iter().map(|item| Item { owner: owner(), ..item.clone() }).collect();
+    let then = Takeover { request: Arc::new(request(&next)), listeners: ListenerPolicy::Ignore };
+    let handed_on = ReleaseRequest { then: Some(then), ..release_request(&items) };
+    assert_eq!(store.release(Arc::new(handed_on)).await.unwrap_err().kind(), StoreErrorKind::Denied);
+    for item in &items {
+        assert_eq!(left(&server, item).await.is_zero(), !is_other(item), "{item:?}");
+    }
+}
+
+/// The items of one hold have one outcome.
+#[tokio::test]
+async fn a_hold_is_told_why_one_of_its_items_is_refused() {
+    let server = RedisServer::start();
+    let store = user(&server).await;
+    let one = owner();
+    let items = ["k0", "other", "k1"].map(|name| Item { owner: one.clone(), ..item(name) });
+    granted(&store, &items).await;
+    may_only(&server, &RIGHTS).await;
+    let refused = store.keep(keep_request(&items, LONGER, Standing::Holder)).await;
+    assert_eq!(refused.unwrap_err().kind(), StoreErrorKind::Denied);
+}
+
+/// A user without the right to run scripts is not asked again for each item.
+#[tokio::test]
+async fn a_user_who_may_do_nothing_is_refused_once() {
+    let server = RedisServer::start();
+    let store = user(&server).await;
+    let items = taken(&store, MUTEXES).await;
+    let _: () = server.ask(&["ACL", "SETUSER", USER, "-evalsha"]).await;
+    assert_eq!(
+        store.keep(keep_request(&items, LONGER, Standing::Holder)).await.unwrap_err().kind(),
+        StoreErrorKind::Denied
+    );
+    let refused: String = server.ask(&["INFO", "errorstats"]).await;
+    assert!(refused.contains("errorstat_NOPERM:count=1\r\n"), "{refused}");
+}
+
+/// In one slot of a cluster, whose servers check rights before slots.
+#[tokio::test]
+async fn each_item_of_a_slot_is_served_that_the_user_has_rights_to() {
+    let cluster = Cluster::start();
+    let store = cluster.store();
+    let items = ["{t}k0", "{t}other", "{t}k1"].map(item);
+    for item in &items {
+        granted(&store, std::slice::from_ref(item)).await;
+    }
+    let sent = Arc::new(request(&["{t}k2", "{t}other2", "{t}k3"].map(item)));
+    assert!(matches!(store.acquire(Arc::clone(&sent)).await.unwrap(), Acquired::Granted(_)));
+    let all_may = async |rights: &[&str]| {
+        for node in cluster.nodes() {
+            let _: () = node.ask(&[&["ACL", "SETUSER", "default", "resetkeys"], rights].concat()).await;
+        }
+    };
+    all_may(&["~lock:{t}k*"]).await;
+    assert_eq!(keep(&store, &items, LONGER).await, [Kept::Renewed, Kept::Unknown, Kept::Renewed]);
+    assert!(release(&store, &items).await.is_err());
+    assert!(store.withdraw(sent).await.is_err());
+    all_may(&["~*"]).await;
+    let locked: Vec<String> =
+        cluster.keys().await.into_iter().filter(|key| key.starts_with("lock:")).collect();
+    assert_eq!(locked, ["lock:{t}other", "lock:{t}other2"]);
 }
