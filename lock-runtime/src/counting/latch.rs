@@ -8,8 +8,10 @@ use super::{Counting, dispatched};
 use crate::backoff::{Backoff, jitter};
 use crate::clock::Tick;
 use crate::engine::LONGEST_SLEEP;
-use crate::engine::acquire::{Counted, OwnPlace, Wait};
+use crate::engine::acquire::Wait;
+use crate::engine::machine::Cap;
 use crate::engine::pace::Pace;
+use crate::engine::places::{Counted, OwnPlace};
 use crate::engine::subscription::{Heard, Subscription};
 use crate::error::{AcquireError, LockError};
 use crate::key::{InvalidKey, LockKey};
@@ -170,27 +172,21 @@ impl CountDownLatch {
 
     async fn wait_within(&self, wait: Wait) -> Result<(), AcquireError> {
         let (name, latches, timeout) = self.parts()?;
+        // A call that looks once does not wait, so it may pass a cap.
+        let _places = if wait == Wait::No { None } else { Some(self.places(&name)?) };
+        Waiter { counting: &self.counting, latches, name, timeout }.run(wait).await
+    }
+
+    fn places(&self, name: &LockKey) -> Result<(Counted, OwnPlace), AcquireError> {
         let engine = &self.counting.engine;
-        let full = |waiting, cap| {
-            let key = name.clone();
-            Err(AcquireError::TooManyWaiters { key, waiting, cap, remaining: None })
-        };
-        // Who looks once does not wait, so the caps are no matter of theirs.
-        let mut places = None;
-        if wait != Wait::No {
-            let (counted, waiting) = Counted::new(engine);
-            if waiting >= engine.config.max_waiters {
-                return full(waiting, "max_waiters");
-            }
-            match OwnPlace::new(engine, &name, engine.config.max_waiters_per_key) {
-                Ok(own) => places = Some((counted, own)),
-                Err(waiting) => return full(waiting, "max_waiters_per_key"),
-            }
+        let full = |most, cap, waiting| Cap { most, name: cap }.refuse(name, waiting, None);
+        let (most, per_key) = (engine.config.max_waiters, engine.config.max_waiters_per_key);
+        let (counted, waiting) = Counted::new(engine);
+        if waiting >= most {
+            return Err(full(most, "max_waiters", waiting));
         }
-        let waiter = Waiter { counting: &self.counting, latches, name, timeout };
-        let result = waiter.run(wait).await;
-        drop(places);
-        result
+        let own = OwnPlace::new(engine, name, per_key);
+        Ok((counted, own.map_err(|waiting| full(per_key, "max_waiters_per_key", waiting))?))
     }
 }
 
@@ -230,7 +226,7 @@ impl Waiter<'_> {
         let mut grace = engine.grace();
         loop {
             if engine.shut_down.load(Ordering::Acquire) {
-                return Err(AcquireError::ShutDown { key: self.name.clone() });
+                return Err(AcquireError::ShutDown { key: self.name });
             }
             // Whatever was published before the count is asked for says nothing new.
             subscription.skip();
@@ -239,7 +235,7 @@ impl Waiter<'_> {
             match time::timeout(&engine.runtime, left, look).await {
                 Some(Ok(0)) => return Ok(()),
                 Some(Ok(_)) if wait == Wait::No => {
-                    return Err(AcquireError::Busy { key: self.name.clone(), remaining: None });
+                    return Err(AcquireError::Busy { key: self.name, remaining: None });
                 }
                 Some(Ok(_)) => {
                     let now = engine.clock.now();
@@ -259,7 +255,7 @@ impl Waiter<'_> {
                 Some(Err(error)) => {
                     let (fatal, error) = (!error.is_transient(), Arc::new(error));
                     if fatal || wait == Wait::No {
-                        return Err(AcquireError::from_store(self.name.clone(), error));
+                        return Err(AcquireError::from_store(self.name, error));
                     }
                     pace.failed(engine.clock.now(), error, jitter());
                 }
@@ -268,7 +264,7 @@ impl Waiter<'_> {
             }
             if let Some(over) = self.pause(end, &mut pace, &mut subscription).await {
                 let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
-                return Err(AcquireError::wait_over(self.name.clone(), cause, waited, None));
+                return Err(AcquireError::wait_over(self.name, cause, waited, None));
             }
         }
     }

@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 
 use crate::clock::Tick;
 use crate::engine::Engine;
-use crate::engine::acquire::{Acquire, Counted, Request, Wait};
+use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
+use crate::engine::places::Counted;
 use crate::engine::registry::Spec;
 use crate::error::AcquireError;
 use crate::guard::LockGuard;

@@ -12,6 +12,7 @@ use super::caller::Caller;
 use super::calls::no_answer;
 use super::hold::{Lease, MaxHold, drift_margin};
 use super::machine::{Cap, Enqueued, Entry, Patience, Polled, Wish};
+use super::places::{Counted, OwnPlace};
 use super::registry::{Key, Lane, Spec};
 use crate::begun;
 use crate::clock::Tick;
@@ -22,8 +23,6 @@ use crate::metrics::{self, Label};
 use crate::replication::Replication;
 use crate::scope::{Scope, Scoped};
 use crate::store::{Kind, LONGEST_WAIT};
-use crate::sync::atomic::Ordering;
-use crate::sync::shielded;
 use crate::time::{self, Timer};
 
 /// A wait in which nothing was answered goes on for so long: the answer may have come while this process stood still, and
@@ -60,46 +59,6 @@ pub(crate) struct Request {
     pub(crate) max_waiters: usize,
     /// Since when it waits; it may have to begin again.
     pub(crate) asked: Option<Tick>,
-}
-
-/// A place among the callers that wait, of all keys.
-pub(crate) struct Counted(Arc<Engine>);
-
-impl Counted {
-    /// One more, and how many there were before.
-    pub(crate) fn new(engine: &Arc<Engine>) -> (Self, usize) {
-        let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
-        let counted = Self(Arc::clone(engine));
-        metrics::waiters(1.0);
-        (counted, waiting)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        shielded(|| metrics::waiters(-1.0));
-    }
-}
-
-/// A place among those who wait for a key in lanes of their own.
-pub(crate) struct OwnPlace {
-    engine: Arc<Engine>,
-    name: LockKey,
-}
-
-impl OwnPlace {
-    /// An error has the number of those who wait, if they are `most`.
-    pub(crate) fn new(engine: &Arc<Engine>, name: &LockKey, most: usize) -> Result<Self, usize> {
-        engine.registry.wait_in_own(name, most)?;
-        Ok(Self { engine: Arc::clone(engine), name: name.clone() })
-    }
-}
-
-impl Drop for OwnPlace {
-    fn drop(&mut self) {
-        self.engine.registry.stop_waiting_in_own(&self.name);
-    }
 }
 
 /// Waits for a lock; made by [`Lock::acquire`](crate::Lock::acquire).
@@ -328,7 +287,7 @@ fn start(
         scope: Scope::current(),
         task: Caller::current(),
     };
-    // Whoever enters again does not wait, so the caps are no matter of theirs.
+    // A call that enters again does not wait, so it may pass a cap.
     let full = waiting_now >= engine.config.max_waiters;
     let per_key = engine.config.max_waiters_per_key;
     let cap = if has_its_place {

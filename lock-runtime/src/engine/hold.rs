@@ -272,7 +272,7 @@ const LOST: u8 = 1;
 /// [`Grant::state`]: its guard was released.
 const ENDED: u8 = 2;
 
-/// What one guard has of a hold: what guards, scope nodes and views name.
+/// One guard's share of a hold. Guards, scope nodes and views refer to it.
 ///
 /// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal,
 /// on the same hold. Calls that enter again, and readers that share the hold, have a grant each,

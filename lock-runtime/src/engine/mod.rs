@@ -19,6 +19,7 @@ mod keeper;
 pub(crate) mod machine;
 pub(crate) mod pace;
 mod pending;
+pub(crate) mod places;
 mod reaper;
 pub(crate) mod registry;
 mod release;

@@ -167,9 +167,10 @@ impl Machine {
 
     /// A guard of a write lock becomes one of a read lock.
     pub(crate) fn downgrade(&mut self, grant: &Arc<Grant>, now: Tick, effects: &mut Effects) -> Ended {
-        let Some((live, at)) = self.live_of(grant).filter(|_| !grant.is_lost_at(now)) else {
-            return if grant.is_lost_at(now) { Ended::Lost } else { Ended::NotHeld };
-        };
+        if grant.is_lost_at(now) {
+            return Ended::Lost;
+        }
+        let Some((live, at)) = self.live_of(grant) else { return Ended::NotHeld };
         if let Some(entry) = live.entries.get_mut(at) {
             entry.kind = Kind::Read;
         }

@@ -308,7 +308,7 @@ impl Machine {
         }
     }
 
-    /// Everybody who waits is told. What they are offered goes back.
+    /// Tells all waiters the error, and takes back what they are offered.
     pub(crate) fn fail_all(&mut self, error: &AcquireError, now: Tick, effects: &mut Effects) {
         self.fail_where(|_| true, error, effects);
         if let Phase::Held(held) = &mut self.phase

@@ -79,7 +79,7 @@ pub(crate) enum Patience {
     Wait,
 }
 
-/// What a guard owns.
+/// A guard's part in a hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) grant: Arc<Grant>,

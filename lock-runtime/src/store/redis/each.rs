@@ -95,10 +95,10 @@ impl Node {
     }
 }
 
-/// Returns the answers that there are, or an error if there is none.
+/// Returns the answers of the items that have one, or the last error if no item has.
 pub(super) fn known<T>(each: Vec<Result<T, StoreError>>) -> Result<Vec<Option<T>>, StoreError> {
     if each.iter().all(Result::is_err)
-        && let Some(Err(error)) = each.first()
+        && let Some(Err(error)) = each.last()
     {
         return Err(error.clone());
     }

@@ -87,11 +87,6 @@ impl Node {
         self.read_each(&ready, &value, answers, |_, answer| read(answer))
     }
 
-    /// What a script that releases said about one key.
-    pub(super) fn read_freed(&self, ready: &Ready, value: &Value) -> Result<Freed, StoreError> {
-        self.read_one(ready, value, reply::freed)
-    }
-
     async fn take_over(
         &self,
         request: &ReleaseRequest,

@@ -124,7 +124,7 @@ impl Step for ReleaseOne {
         let answers = reply::each(&value, requests.len()).ok_or_else(|| node.senseless(&value))?;
         for (index, (value, (request, item))) in answers.iter().zip(requests.iter().zip(items())).enumerate()
         {
-            let freed = node.read_freed(&ready, value);
+            let freed = node.read_one(&ready, value, reply::freed);
             let names = node.name(item)?;
             answer(index, freed.map(|freed| node.released(&[freed], request, &[names])));
         }
@@ -195,7 +195,7 @@ impl Step for TakeoverOne {
         let (grants, freed) = reply::each_taken_over(&value, count).ok_or_else(|| node.senseless(&value))?;
         for (index, ((request, then), (grant, freed))) in all().zip(grants.iter().zip(freed)).enumerate() {
             let names = node.names(&request.items)?;
-            let freed = node.read_freed(&ready, freed);
+            let freed = node.read_one(&ready, freed, reply::freed);
             answer(
                 index,
                 freed.map(|freed| {

@@ -24,7 +24,7 @@ use crate::store::{
     Watch,
 };
 
-/// What is done with holds that stay.
+/// How a step keeps holds.
 #[derive(Clone, Copy)]
 pub(super) enum Keeping {
     Renew,
@@ -265,7 +265,7 @@ impl Node {
         let kept = self.each(items, at, |items, at| self.keep_together(items, how, at)).await?;
         let owner = items.first().map(|keep| &keep.item.owner);
         if items.iter().all(|keep| Some(&keep.item.owner) == owner) {
-            all(kept.iter().map(|kept| kept.as_ref().map_err(Clone::clone)).collect())?;
+            return Ok(all(kept)?);
         }
         Ok(known(kept)?.into_iter().map(|kept| kept.unwrap_or(Kept::Unknown)).collect())
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::each::known;
 use super::super::fault::Fault;
 use super::super::join::join;
 use super::super::latch::LatchNames;
@@ -140,19 +139,7 @@ impl Cluster {
                 let keep = move |node: Arc<Node>, at| async move { node.keep_permits(holds, at).await };
                 self.at_slot(part.slot, deadline, keep)
             };
-            async move {
-                match keep(holds).await {
-                    Err(fault) if holds.len() > 1 && self.goes_apart(part.slot, &fault) => {
-                        let each = join(holds.chunks(1).map(keep)).await;
-                        let one = |kept: Result<Vec<_>, Fault>| Ok(kept?.pop().flatten());
-                        Ok(known(each.into_iter().map(one).collect())?
-                            .into_iter()
-                            .map(Option::flatten)
-                            .collect())
-                    }
-                    kept => kept,
-                }
-            }
+            self.together_or_each(part.slot, holds, None, keep)
         }))
         .await;
         each_by_itself(parts, kept, None)

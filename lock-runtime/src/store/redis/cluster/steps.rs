@@ -67,25 +67,9 @@ pub(super) fn each_by_itself<I, T: Clone>(
     answers: Vec<Result<Vec<T>, Fault>>,
     missing: T,
 ) -> Result<Vec<T>, StoreError> {
-    let (mut failure, mut any) = (None, parts.is_empty());
-    let mut known = Vec::new();
-    for (part, answer) in parts.into_iter().zip(answers) {
-        let answer = match answer {
-            Ok(answer) => {
-                any = true;
-                answer
-            }
-            Err(fault) => {
-                failure = Some(fault.error);
-                Vec::new()
-            }
-        };
-        known.push((part.places, answer));
-    }
-    match failure {
-        Some(error) if !any => Err(error),
-        _ => Ok(in_order(known, missing)),
-    }
+    let known = known(answers.into_iter().map(|answer| answer.map_err(StoreError::from)).collect())?;
+    let known = parts.into_iter().zip(known).map(|(part, answer)| (part.places, answer.unwrap_or_default()));
+    Ok(in_order(known, missing))
 }
 
 impl Cluster {
@@ -152,16 +136,29 @@ impl Cluster {
         deadline: Tick,
     ) -> Result<Vec<Kept>, Fault> {
         let keep = |items| self.keep_items(part.slot, items, how, deadline);
-        match keep(&*part.items).await {
-            Err(fault) if part.items.len() > 1 && self.goes_apart(part.slot, &fault) => {
-                let each = join(part.items.iter().map(|item| keep(std::slice::from_ref(item)))).await;
-                let one =
-                    |kept: Result<Vec<Kept>, Fault>| Ok(kept?.first().copied().unwrap_or(Kept::Unknown));
-                let each = known(each.into_iter().map(one).collect())?;
-                Ok(each.into_iter().map(|kept| kept.unwrap_or(Kept::Unknown)).collect())
-            }
-            kept => kept,
+        self.together_or_each(part.slot, &part.items, Kept::Unknown, keep).await
+    }
+
+    /// Runs a step for all items of a slot, or one for each where that may succeed. An item without an answer is `missing`.
+    pub(super) async fn together_or_each<'a, I: Sync, T, F>(
+        &self,
+        slot: u16,
+        items: &'a [I],
+        missing: T,
+        step: impl Fn(&'a [I]) -> F,
+    ) -> Result<Vec<T>, Fault>
+    where
+        T: Clone + Send + 'a,
+        F: Future<Output = Result<Vec<T>, Fault>> + Send + 'a,
+    {
+        match step(items).await {
+            Err(fault) if items.len() > 1 && self.goes_apart(slot, &fault) => {}
+            answers => return answers,
         }
+        let each = join(items.chunks(1).map(step)).await;
+        let one = |answer: Result<Vec<T>, Fault>| Ok(answer?.pop().unwrap_or_else(|| missing.clone()));
+        let each = known(each.into_iter().map(one).collect())?;
+        Ok(each.into_iter().map(|answer| answer.unwrap_or_else(|| missing.clone())).collect())
     }
 
     async fn keep_items(

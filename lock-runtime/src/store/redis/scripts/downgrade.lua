@@ -2,8 +2,8 @@
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     owner 1, lease 1 (ms), owner 2, lease 2 (ms), ...
--- Returns  for each lock 1 when its owner reads it now, with at least the lease left; 0 when it does not hold it;
---          or an error.
+-- Returns  for each lock 1 when its owner reads it now, with at least the lease left; 0 when it does
+--          not hold it; or an error.
 --
 -- What Redisson sees: its own downgrade (the writer takes the read lock, then gives the write lock back), and a message
 -- `1`, which Redisson forgets.

@@ -2,7 +2,8 @@
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     lease 1 (ms), owner 1, lease 2, owner 2, ...
--- Returns  for each lock 1 when it is held by its owner, with at least the lease left, else 0; or an error.
+-- Returns  for each lock 1 when it is held by its owner, with at least the lease left, else 0; or an
+--          error.
 --
 -- What Redisson sees: its own renewal (PEXPIRE if the owner's field is there).
 local reply = {}

@@ -2,8 +2,9 @@
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     for each item: kind, 1 for a waiter or 0 for a holder, owner, lease (ms)
--- Returns  for each item 1 when it is held by its owner, with at least the lease left; 0 when it is not, or the
---          waiter has lost its place; -ms until another look is worth it when it still waits; or an error.
+-- Returns  for each item 1 when it is held by its owner, with at least the lease left; 0 when it is
+--          not, or the waiter has lost its place; -ms until another look is worth it when it still
+--          waits; or an error.
 --
 -- What Redisson sees: its own renewals: of the hash, and of a reader's hold key.
 local reply, time = {}, call('TIME')

@@ -44,7 +44,8 @@ local function tell(channel, message)
   return -2
 end
 
--- What `step` returns; the error reply when it raises one, so that an error on one item does not affect the others.
+-- What `step` returns, or the error reply that it raises: an error on one item does not affect the
+-- others.
 local function safely(step, ...)
   local ok, answer = pcall(step, ...)
   if not ok and type(answer) ~= 'table' then return redis.error_reply(answer) end

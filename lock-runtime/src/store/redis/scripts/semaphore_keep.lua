@@ -2,7 +2,8 @@
 --
 -- KEYS     n 1, {n 1}:timeout, n 2, {n 2}:timeout, ...
 -- ARGV     for each semaphore: channel, lease (ms), number of ids, id 1, id 2, ...
--- Returns  for each semaphore an array: for each id 1 when it is held, with at least the lease left, else 0; or an error.
+-- Returns  for each semaphore an array: for each id 1 when it is held, with at least the lease left,
+--          else 0; or an error.
 --
 -- What Redisson sees: its own updateLeaseTime.
 local now, at, reply = server_time(), 1, {}
