@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::passes_on::passes_on;
 use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, Watch,
 };
 use lock_runtime::testing::{manager_on, named_memory_store};
 use lock_runtime::{LockManager, LockManagerBuilder};
@@ -42,16 +42,14 @@ impl Far {
 }
 
 impl LockStore for Far {
+    passes_on!(release, downgrade, scan, withdraw, status, force_release, check);
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let call = self.inner.acquire(request);
         Box::pin(async move {
             sleep(MS / 2).await;
             call.await
         })
-    }
-
-    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        self.inner.release(request)
     }
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
@@ -62,18 +60,6 @@ impl LockStore for Far {
             });
         }
         self.inner.keep(request)
-    }
-
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.downgrade(request)
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.inner.scan(request)
-    }
-
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.inner.withdraw(request)
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
@@ -94,18 +80,6 @@ impl LockStore for Far {
             });
             Ok(Watch::new(notices, true, Box::new(())))
         })
-    }
-
-    fn status(&self, key: lock_runtime::LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.inner.status(key)
-    }
-
-    fn force_release(&self, key: lock_runtime::LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.inner.check()
     }
 }
 

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::passes_on::passes_on;
 use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStore, StoreError, Watch,
 };
-use lock_runtime::{LockKey, LockManager, testing};
+use lock_runtime::{LockManager, testing};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
@@ -46,20 +46,13 @@ impl Drop for Ends {
 }
 
 impl LockStore for Slow {
+    passes_on!(release, downgrade, scan, withdraw, status, force_release, check);
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.later(self.inner.acquire(request))
     }
-    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        self.inner.release(request)
-    }
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         self.later(self.inner.keep(request))
-    }
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.downgrade(request)
-    }
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.inner.withdraw(request)
     }
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         let (watch, mut open) = (self.inner.watch(request), self.notices.clone());
@@ -77,18 +70,6 @@ impl LockStore for Slow {
             });
             Ok(Watch::new(notices, confirmed, Box::new(Ends(task.abort_handle()))))
         })
-    }
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.inner.status(key)
-    }
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.inner.scan(request)
-    }
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.inner.check()
     }
 }
 

@@ -8,9 +8,10 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::block_on::block_on;
+use crate::passes_on::passes_on;
 use lock_runtime::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, Notice, ReleaseRequest,
-    Released, ScanRequest, Scanned, StoreError, Watch, Withdrawn,
+    Released, StoreError, Watch,
 };
 use lock_runtime::testing::{leftovers, lose, manager_on, memory_manager, memory_store};
 use lock_runtime::{
@@ -68,6 +69,8 @@ impl OddStore {
 }
 
 impl LockStore for OddStore {
+    passes_on!(downgrade, scan, withdraw, check);
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let call = self.inner.acquire(request);
         if self.panic_in_acquire.swap(false, Ordering::SeqCst) {
@@ -101,18 +104,6 @@ impl LockStore for OddStore {
         self.inner.keep(request)
     }
 
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.downgrade(request)
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.inner.scan(request)
-    }
-
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.inner.withdraw(request)
-    }
-
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         let Some(guard) = self.in_watches.lock().unwrap().clone() else { return self.inner.watch(request) };
         let (sender, notices) = mpsc::channel(1);
@@ -134,10 +125,6 @@ impl LockStore for OddStore {
             sleep(500 * MS).await;
             result
         })
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.inner.check()
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::passes_on::passes_on;
 use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, CountDownRequest, KeepRequest, Kept, LatchStore, LockStatus,
-    LockStore, ReleaseRequest, Released, ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, CountDownRequest, KeepRequest, Kept, LatchStore, LockStore,
+    ReleaseRequest, Released, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
 use lock_runtime::{AcquireError, LockError, LockKey, LockManager, MultiKey, OwnerId, ReleaseError};
@@ -92,6 +93,8 @@ fn with_fault<T: Send + 'static>(
 }
 
 impl LockStore for FaultyStore {
+    passes_on!(downgrade, scan, status, force_release, check);
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
         self.owners.lock().unwrap().push(request.items[0].owner.clone());
@@ -107,14 +110,6 @@ impl LockStore for FaultyStore {
         with_fault(&self.keep, self.inner.keep(request))
     }
 
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.downgrade(request)
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.inner.scan(request)
-    }
-
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         self.withdrawals.fetch_add(1, Ordering::SeqCst);
         self.inner.withdraw(request)
@@ -122,18 +117,6 @@ impl LockStore for FaultyStore {
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         with_fault(&self.watch, self.inner.watch(request))
-    }
-
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.inner.status(key)
-    }
-
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.inner.check()
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::passes_on::passes_on;
 use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, LockStatus, LockStore, ReleaseRequest, Released, StoreError,
+    StoreErrorKind, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
 use lock_runtime::{AcquireError, FencingToken, Lock, LockError, LockKey, LockManager, Replication};
@@ -59,6 +60,8 @@ impl Primary {
 }
 
 impl LockStore for Primary {
+    passes_on!(keep, downgrade, scan, watch, status, force_release, check);
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
         let owner = request.items[0].owner.to_string();
@@ -107,34 +110,6 @@ impl LockStore for Primary {
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         let bare = Arc::clone(&self.asked.lock().unwrap()[request.items[0].owner.as_str()]);
         self.inner.withdraw(bare)
-    }
-
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.keep(request)
-    }
-
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.downgrade(request)
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.inner.scan(request)
-    }
-
-    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.inner.watch(request)
-    }
-
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.inner.status(key)
-    }
-
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.inner.check()
     }
 }
 

@@ -7,6 +7,8 @@
 mod captured;
 mod metrics;
 mod panics;
+#[path = "../it/passes_on.rs"]
+mod passes_on;
 mod some_locks;
 mod spans;
 mod warnings;

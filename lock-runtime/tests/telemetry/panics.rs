@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::captured::alone;
-use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
-};
+use crate::passes_on::passes_on;
+use lock_runtime::store::{BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
-use lock_runtime::{AcquireError, LockGuard, LockKey, LockManager};
+use lock_runtime::{AcquireError, LockGuard, LockManager};
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -161,46 +159,12 @@ struct FailsOnce {
 }
 
 impl LockStore for FailsOnce {
-    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        self.inner.acquire(request)
-    }
-
-    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        self.inner.release(request)
-    }
+    passes_on!(acquire, release, downgrade, scan, withdraw, watch, status, force_release, check);
 
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         if self.keep.swap(false, Ordering::SeqCst) {
             return Box::pin(async { Err(StoreError::new(StoreErrorKind::Unreachable, "down")) });
         }
         self.inner.keep(request)
-    }
-
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.downgrade(request)
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.inner.scan(request)
-    }
-
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.inner.withdraw(request)
-    }
-
-    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.inner.watch(request)
-    }
-
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.inner.status(key)
-    }
-
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.inner.check()
     }
 }

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::passes_on::passes_on;
 use bytes::Bytes;
 use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame};
 use http_body_util::Full;
 use lock_runtime::layer::{BoxError, PartKey, path_segment};
 use lock_runtime::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, LockStore, ReleaseRequest, Released, StoreError, StoreErrorKind,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
-use lock_runtime::{FencingToken, HeldLock, LockKey, LockManager, LockManagerBuilder};
+use lock_runtime::{FencingToken, HeldLock, LockManager, LockManagerBuilder};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceExt};
@@ -92,6 +92,8 @@ fn grant(events: &Mutex<Vec<Event>>, request: &AcquireRequest) {
 }
 
 impl LockStore for Journal {
+    passes_on!(keep, downgrade, scan, withdraw, watch, status, force_release, check);
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         if let Some(kind) = *self.down.lock().unwrap() {
             let error = StoreError::new(kind, "redis at secret-host.internal:6379 said NO");
@@ -130,38 +132,6 @@ impl LockStore for Journal {
             }
             Ok(released)
         })
-    }
-
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.keep(request)
-    }
-
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.inner.downgrade(request)
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.inner.scan(request)
-    }
-
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.inner.withdraw(request)
-    }
-
-    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.inner.watch(request)
-    }
-
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.inner.status(key)
-    }
-
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.inner.force_release(key)
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.inner.check()
     }
 }
 

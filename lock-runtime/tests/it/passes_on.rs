@@ -1,0 +1,53 @@
+//! [`passes_on!`], for stores that change some steps of another one.
+
+use lock_runtime::store::{BoxFuture, StoreError};
+
+/// The types of the steps, by one name each.
+#[allow(unused_imports, dead_code, reason = "each test program passes on other steps")]
+pub(crate) mod types {
+    use std::sync::Arc;
+
+    pub(crate) use lock_runtime::LockKey;
+    use lock_runtime::store::{AcquireRequest, KeepRequest, ReleaseRequest};
+    pub(crate) use lock_runtime::store::{
+        Acquired, LockStatus, Released, ScanRequest, Scanned, Watch, Withdrawn,
+    };
+
+    pub(crate) type Acquire = Arc<AcquireRequest>;
+    pub(crate) type Release = Arc<ReleaseRequest>;
+    pub(crate) type Keep = Arc<KeepRequest>;
+    pub(crate) type Kept = Vec<lock_runtime::store::Kept>;
+    pub(crate) type Freed = bool;
+}
+
+/// What a step returns.
+pub(crate) type Answer<T> = BoxFuture<Result<T, StoreError>>;
+
+/// Makes these methods of a `LockStore` those of `self.inner`.
+macro_rules! passes_on {
+    ($($method:ident),+) => { $(crate::passes_on::passes_on!(@ $method);)+ };
+    (@ acquire) => { crate::passes_on::passes_on!(@ acquire Acquire Acquired); };
+    (@ release) => { crate::passes_on::passes_on!(@ release Release Released); };
+    (@ keep) => { crate::passes_on::passes_on!(@ keep Keep Kept); };
+    (@ downgrade) => { crate::passes_on::passes_on!(@ downgrade Keep Kept); };
+    (@ scan) => { crate::passes_on::passes_on!(@ scan ScanRequest Scanned); };
+    (@ withdraw) => { crate::passes_on::passes_on!(@ withdraw Acquire Withdrawn); };
+    (@ watch) => { crate::passes_on::passes_on!(@ watch Acquire Watch); };
+    (@ status) => { crate::passes_on::passes_on!(@ status LockKey LockStatus); };
+    (@ force_release) => { crate::passes_on::passes_on!(@ force_release LockKey Freed); };
+    (@ check) => {
+        fn check(&self) -> crate::passes_on::Answer<()> {
+            self.inner.check()
+        }
+    };
+    (@ $method:ident $request:ident $answer:ident) => {
+        fn $method(
+            &self,
+            request: crate::passes_on::types::$request,
+        ) -> crate::passes_on::Answer<crate::passes_on::types::$answer> {
+            self.inner.$method(request)
+        }
+    };
+}
+
+pub(crate) use passes_on;
