@@ -1,4 +1,5 @@
-//! [`Counted`] and [`OwnPlace`]: a caller's places among those that wait, given up when they are dropped.
+//! [`Counted`] and [`OwnPlace`]: a caller's places among those that wait, given up when they are
+//! dropped.
 
 use std::sync::Arc;
 

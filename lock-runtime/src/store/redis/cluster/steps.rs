@@ -139,7 +139,8 @@ impl Cluster {
         self.together_or_each(part.slot, &part.items, Kept::Unknown, keep).await
     }
 
-    /// Runs a step for all items of a slot, or one for each where that may succeed. An item without an answer is `missing`.
+    /// Runs a step for all items of a slot, or one for each where that may succeed. An item without
+    /// an answer is `missing`.
     pub(super) async fn together_or_each<'a, I: Sync, T, F>(
         &self,
         slot: u16,
