@@ -122,13 +122,8 @@ impl Address {
         runtime: &Handle,
     ) -> Result<Arc<dyn LockStore>, ConnectError> {
         Ok(match self {
-            Self::Memory(name) => {
-                let (prefix, retention) = (config.prefix.as_str(), config.token_retention);
-                match name {
-                    None => MemoryStore::new(prefix, retention),
-                    Some(name) => MemoryStore::named(&name, prefix, retention),
-                }
-            }
+            Self::Memory(None) => MemoryStore::new(&config.prefix),
+            Self::Memory(Some(name)) => MemoryStore::named(&name, &config.prefix),
             #[cfg(feature = "redis")]
             Self::Redis(servers) => {
                 let is_single = matches!(*servers, Servers::One(_));

@@ -4,15 +4,38 @@ use std::time::Duration;
 
 use crate::replication::Replication;
 
-/// How long the fencing counter of a key outlives its last grant.
+/// How long the fencing counter of a key outlives its last hold. Default 15 minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenRetention {
-    /// The counter expires this long after the last grant. A counter that is gone is seeded again from the server's
-    /// clock, so tokens still grow as long as that clock is not behind the highest token issued.
+    /// The counter lives for at least this long after the end of each hold, released or not, and
+    /// for a quarter of it and a lease longer at most. At least a second. A counter that is gone
+    /// begins again at the server's clock, in microseconds: tokens still grow unless that clock has
+    /// been set back to before the last grant.
     For(Duration),
     /// The counter never expires. Required when Java's `RFencedLock` uses the same names: its `INCR` does not refresh
     /// a time to live and would start at 1 again.
     Keep,
+}
+
+/// A shorter retention is a mistake, such as the wrong unit.
+const SHORTEST_RETENTION: Duration = Duration::from_secs(1);
+
+impl TokenRetention {
+    /// Why no lock can have it.
+    pub(crate) fn refusal(self) -> Option<String> {
+        match self {
+            Self::For(time) if time < SHORTEST_RETENTION => Some(format!(
+                "a token retention of {time:?} is too short; use a second or more, or `TokenRetention::Keep`"
+            )),
+            Self::For(_) | Self::Keep => None,
+        }
+    }
+}
+
+impl Default for TokenRetention {
+    fn default() -> Self {
+        Self::For(Duration::from_secs(15 * 60))
+    }
 }
 
 /// All settings; the defaults are the documented ones.
@@ -40,7 +63,7 @@ pub(crate) struct Config {
     pub(crate) subscription_linger: Duration,
     /// Longest time a waiter sleeps without asking the store, when no message comes.
     pub(crate) fallback_poll: Duration,
-    /// Life of the fencing counter.
+    /// Of requests that don't say.
     pub(crate) token_retention: TokenRetention,
     /// How many replicas have to confirm a grant, for requests that don't say.
     pub(crate) replication: Replication,
@@ -69,7 +92,7 @@ impl Default for Config {
             cohort_window: Duration::from_millis(250),
             subscription_linger: Duration::from_secs(5),
             fallback_poll: Duration::from_secs(5),
-            token_retention: TokenRetention::For(Duration::from_secs(24 * 60 * 60)),
+            token_retention: TokenRetention::default(),
             replication: Replication::NONE,
             replicas: None,
             max_lease: Duration::from_secs(60),

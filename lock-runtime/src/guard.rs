@@ -216,7 +216,7 @@ impl LockGuard {
     ///
     /// - [`ExtendError::Lost`]: the lock is lost; extending does not bring it back.
     /// - [`ExtendError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms, under four
-    ///   round trips, or over half the token retention.
+    ///   round trips, or longer than the store allows.
     /// - [`ExtendError::NotHeld`]: the grant ended while this was under way.
     /// - [`ExtendError::Unavailable`]: the store did not confirm; the lock is held until its old deadline at least.
     ///

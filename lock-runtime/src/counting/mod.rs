@@ -21,7 +21,6 @@ pub use self::latch::CountDownLatch;
 use self::line::Lines;
 pub(crate) use self::permits::owner_of;
 pub use self::semaphore::{Semaphore, SemaphorePermit};
-use crate::config::{Config, TokenRetention};
 use crate::engine::Engine;
 use crate::error::{AcquireError, LockError};
 use crate::key::LockKey;
@@ -63,12 +62,10 @@ impl Counting {
 
     fn start(&self, store: Arc<dyn SemaphoreStore>) -> Lines {
         let engine = &self.engine;
-        // There are no fencing tokens that a lease could outlive.
-        let config = Config { token_retention: TokenRetention::Keep, ..engine.config.clone() };
         // Keeps the locks' engine, and so a thread of its own, for as long as permits are held.
         let permits: Arc<dyn LockStore> =
             Arc::new(permits::PermitsAsLocks::new(Arc::clone(&store), Arc::clone(engine)));
-        Lines::new(Engine::start(config, engine.clock, permits, engine.runtime.clone()), store)
+        Lines::new(Engine::start(engine.config.clone(), engine.clock, permits, engine.runtime.clone()), store)
     }
 
     fn latches(&self, name: &LockKey) -> Result<Arc<dyn LatchStore>, AcquireError> {

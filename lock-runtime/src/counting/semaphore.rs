@@ -148,7 +148,7 @@ impl Semaphore {
             name,
             permits: self.permits,
             wait: wait.unwrap_or_else(|| Wait::at_most(config.default_wait)),
-            lease: self.lease.map_or(Lease::Watchdog(config.lease), Lease::Fixed),
+            lease: self.lease.map_or(Lease::renewed(config.lease), Lease::fixed),
             label: self.label,
             asked: lines.engine.clock.now(),
         };

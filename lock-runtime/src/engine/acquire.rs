@@ -242,8 +242,8 @@ fn start(
     cx: &mut Context<'_>,
 ) -> Result<Started, AcquireError> {
     let engine = &request.engine;
-    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration()) {
-        if request.lease.is_renewed() && request.min_hold > engine.config.lease {
+    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration) {
+        if request.lease.is_renewed && request.min_hold > engine.config.lease {
             reason.push_str("; it is that long because of `min_hold`");
         }
         return Err(AcquireError::misconfigured(reason));
@@ -253,7 +253,7 @@ fn start(
         Wait::For(wait) => wait.max(engine.config.call_timeout),
         Wait::Forever => Duration::MAX,
     };
-    request.replication = request.replication.within(patience.min(request.lease.duration() / 2));
+    request.replication = request.replication.within(patience.min(request.lease.duration / 2));
     if !request.spec.more.is_empty() {
         let (held, free) = split(&request)?;
         if !held.is_empty() {
@@ -416,7 +416,8 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError
             Some((enqueued, now)) => return Ok((host.key, None, enqueued, now)),
         }
     }
-    let shares_reads = request.lease.is_renewed() && request.max_hold.is_none() && request.min_hold.is_zero();
+    let usual = request.lease.is_renewed && request.lease.retention == engine.config.token_retention;
+    let shares_reads = usual && request.max_hold.is_none() && request.min_hold.is_zero();
     let lane = match kind {
         _ if !request.spec.more.is_empty() || request.spec.permits > 0 => Lane::Own,
         Kind::Mutex => Lane::Mutex,
@@ -600,7 +601,8 @@ impl Waiting {
         );
         // The guard is there first: a panicking subscriber or recorder must not leak the hold.
         self.record(Ok(&recorded));
-        if let (true, Lease::Fixed(lease)) = (reentrant, self.request.lease) {
+        let Lease { duration: lease, is_renewed, .. } = self.request.lease;
+        if reentrant && !is_renewed {
             let engine = &self.request.engine;
             let wanted = (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
             if !hold.is_renewing() && hold.deadline() < wanted {

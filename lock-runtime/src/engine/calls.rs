@@ -274,7 +274,8 @@ impl Engine {
                 true => hold.renewal_lease(),
                 false => hold.deadline().since(sent).max(Duration::from_millis(1)),
             };
-            let items = vec![KeepItem::hold(hold.item.clone(), lease)];
+            let keep = KeepItem::hold(hold.item.clone(), lease).retention(hold.lease.retention);
+            let items = vec![keep];
             let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
             match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
                 Ok(kept) => {

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::Key;
 use crate::clock::{Clock, Tick};
+use crate::config::TokenRetention;
 use crate::error::Loss;
 use crate::key::LockKey;
 use crate::replication::Replication;
@@ -23,24 +24,23 @@ pub(crate) fn drift_margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// How a hold ends if nobody releases it.
+/// How long a hold lives if nobody releases it, and how long its counters outlive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lease {
-    /// Renewed to this every third of it for as long as a guard lives.
-    Watchdog(Duration),
-    /// Ends by itself after this.
-    Fixed(Duration),
+pub(crate) struct Lease {
+    pub(crate) duration: Duration,
+    /// Renewed to `duration` every third of it for as long as a guard lives. Else it ends by
+    /// itself.
+    pub(crate) is_renewed: bool,
+    pub(crate) retention: TokenRetention,
 }
 
 impl Lease {
-    pub(crate) const fn duration(self) -> Duration {
-        match self {
-            Self::Watchdog(lease) | Self::Fixed(lease) => lease,
-        }
+    pub(crate) fn renewed(duration: Duration) -> Self {
+        Self { duration, is_renewed: true, retention: TokenRetention::default() }
     }
 
-    pub(crate) const fn is_renewed(self) -> bool {
-        matches!(self, Self::Watchdog(_))
+    pub(crate) fn fixed(duration: Duration) -> Self {
+        Self { is_renewed: false, ..Self::renewed(duration) }
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Hold {
 impl Hold {
     /// A hold whose request was sent at `sent`.
     pub(crate) fn new(id: u64, item: Item, lease: Lease, sent: Tick, runtime: Handle) -> Self {
-        let duration = lease.duration();
+        let duration = lease.duration;
         let deadline = (sent + duration).saturating_sub(drift_margin(duration));
         Self {
             id,
@@ -92,7 +92,7 @@ impl Hold {
             runtime,
             deadline: AtomicU64::new(deadline.as_nanos()),
             lost: OnceLock::new(),
-            renewing: AtomicBool::new(lease.is_renewed()),
+            renewing: AtomicBool::new(lease.is_renewed),
             renewal_lease: AtomicU64::new(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
             failures: AtomicU64::new(0),
         }
@@ -156,7 +156,8 @@ impl Hold {
 
     /// What a renewal of all its keys asks for.
     pub(crate) fn keep_items(&self, lease: Duration) -> impl Iterator<Item = KeepItem> {
-        self.items().into_iter().map(move |item| KeepItem::hold(item, lease))
+        let retention = self.lease.retention;
+        self.items().into_iter().map(move |item| KeepItem::hold(item, lease).retention(retention))
     }
 
     /// How many keys it has.
@@ -493,7 +494,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_hold_ends_before_its_lease_by_the_margin() {
         let clock = Clock::tokio();
-        let hold = hold(clock, Lease::Fixed(LEASE));
+        let hold = hold(clock, Lease::fixed(LEASE));
         tokio::time::advance(LEASE - drift_margin(LEASE) - Duration::from_millis(1)).await;
         assert!(hold.is_valid(clock.now()));
         tokio::time::advance(Duration::from_millis(1)).await;
@@ -503,7 +504,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_late_renewal_does_not_revive_a_lost_hold() {
         let clock = Clock::tokio();
-        let hold = hold(clock, Lease::Watchdog(LEASE));
+        let hold = hold(clock, Lease::renewed(LEASE));
         assert!(hold.mark_lost(Loss::TakenAway));
         assert!(!hold.mark_lost(Loss::LeaseOver));
         assert_eq!(hold.lost.get(), Some(&Loss::TakenAway));
@@ -514,7 +515,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_renewal_never_shortens() {
         let clock = Clock::tokio();
-        let hold = hold(clock, Lease::Watchdog(LEASE));
+        let hold = hold(clock, Lease::renewed(LEASE));
         let before = hold.deadline();
         assert!(hold.renewed(clock.now(), clock.now(), Duration::from_secs(1)));
         assert_eq!(hold.deadline(), before);
@@ -523,7 +524,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_grant_that_said_lost_says_so_for_ever() {
         let clock = Clock::tokio();
-        let hold = hold(clock, Lease::Watchdog(LEASE));
+        let hold = hold(clock, Lease::renewed(LEASE));
         let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), Tick::MAX);
         tokio::time::advance(LEASE - Duration::from_secs(1)).await;
         let sent = clock.now();
@@ -538,7 +539,7 @@ mod tests {
     async fn lost_fires_at_the_deadline_without_a_task() {
         let clock = Clock::tokio();
         let grant =
-            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
+            Grant::new(hold(clock, Lease::fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
         let start = clock.now();
         grant.lost().await;
         assert!(grant.is_lost());
@@ -549,7 +550,7 @@ mod tests {
     async fn a_grant_that_ended_in_time_is_never_lost() {
         let clock = Clock::tokio();
         let grant =
-            Grant::new(hold(clock, Lease::Fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
+            Grant::new(hold(clock, Lease::fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
         grant.end(clock.now());
         tokio::time::advance(LEASE * 2).await;
         assert!(!grant.is_lost());
@@ -559,7 +560,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn max_hold_ends_a_grant_although_the_hold_is_renewed() {
         let clock = Clock::tokio();
-        let hold = hold(clock, Lease::Watchdog(LEASE));
+        let hold = hold(clock, Lease::renewed(LEASE));
         let end = clock.now() + Duration::from_secs(3);
         let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), end);
         tokio::time::advance(Duration::from_secs(3)).await;

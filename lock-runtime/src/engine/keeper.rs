@@ -13,9 +13,7 @@ use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::metrics;
-use crate::store::{
-    AcquireRequest, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, StoreErrorKind, WAITER_LIFE,
-};
+use crate::store::{AcquireRequest, INTENT_LIFE, KeepItem, Kept, StoreError, StoreErrorKind, WAITER_LIFE};
 use crate::sync::{lock, shielded};
 
 /// Most holds renewed by one store call.
@@ -221,7 +219,7 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
     }
     let wait = |request: &AcquireRequest| {
         let (items, lease) = (request.items.clone(), request.lease);
-        items.into_iter().map(move |item| KeepItem { item, lease, standing: Standing::Waiter })
+        items.into_iter().map(move |item| KeepItem::waiter(item, lease))
     };
     let items = queued.iter().flat_map(|queued| wait(&queued.request)).collect();
     let (sent, result) = engine.keep_waiting(items).await;

@@ -56,7 +56,7 @@ fn look(grant: &Grant) {
 #[test]
 fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
     model(|runtime| {
-        let grant = grant(&hold(&runtime, Lease::Fixed(LEASE)));
+        let grant = grant(&hold(&runtime, Lease::fixed(LEASE)));
         let viewer = spawn({
             let grant = Arc::clone(&grant);
             move || look(&grant)
@@ -73,7 +73,7 @@ fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
 #[test]
 fn a_grant_that_was_seen_lost_stays_lost_when_a_renewal_is_late() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::Watchdog(LEASE));
+        let hold = hold(&runtime, Lease::renewed(LEASE));
         let grant = grant(&hold);
         let viewer = spawn({
             let grant = Arc::clone(&grant);
@@ -91,7 +91,7 @@ fn a_grant_that_was_seen_lost_stays_lost_when_a_renewal_is_late() {
 #[test]
 fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::Fixed(LEASE));
+        let hold = hold(&runtime, Lease::fixed(LEASE));
         hold.mark_lost(Loss::TakenAway);
         let grant = grant(&hold);
         let viewer = spawn({
@@ -106,7 +106,7 @@ fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
 #[test]
 fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::Watchdog(LEASE));
+        let hold = hold(&runtime, Lease::renewed(LEASE));
         let grant = grant(&hold);
         let listener = spawn({
             let grant = Arc::clone(&grant);
@@ -126,7 +126,7 @@ fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
 #[test]
 fn a_hold_is_lost_once_and_for_one_reason() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::Watchdog(LEASE));
+        let hold = hold(&runtime, Lease::renewed(LEASE));
         let other = spawn({
             let hold = Arc::clone(&hold);
             move || hold.mark_lost(Loss::LeaseOver)
@@ -141,7 +141,7 @@ fn a_hold_is_lost_once_and_for_one_reason() {
 #[test]
 fn two_renewals_never_shorten() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::Watchdog(LEASE));
+        let hold = hold(&runtime, Lease::renewed(LEASE));
         let now = Clock::Model.now();
         let long = spawn({
             let hold = Arc::clone(&hold);
@@ -160,7 +160,7 @@ fn two_renewals_never_shorten() {
 #[test]
 fn failures_are_all_counted() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::Watchdog(LEASE));
+        let hold = hold(&runtime, Lease::renewed(LEASE));
         let other = spawn({
             let hold = Arc::clone(&hold);
             move || hold.renewal_failed()
@@ -205,7 +205,7 @@ fn the_latest_time_of_a_request_covers_every_copy() {
 
 /// A store that is never asked.
 fn engine(config: Config, runtime: &Handle) -> Arc<Engine> {
-    let store = crate::store::memory::MemoryStore::new("", TokenRetention::Keep);
+    let store = crate::store::memory::MemoryStore::new("");
     Engine::start(config, Clock::Model, store, runtime.clone())
 }
 
@@ -286,7 +286,7 @@ fn a_shutdown_reaches_everybody_who_waits() {
 #[test]
 fn a_renewal_is_for_the_lease_that_was_asked_for() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::Fixed(LEASE));
+        let hold = hold(&runtime, Lease::fixed(LEASE));
         let keeper = spawn({
             let hold = Arc::clone(&hold);
             move || hold.is_renewing().then(|| hold.renewal_lease())

@@ -44,7 +44,7 @@ use self::rtt::RoundTrip;
 use self::timers::{Job, Timers};
 use crate::begun;
 use crate::clock::{Clock, Tick};
-use crate::config::{Config, TokenRetention};
+use crate::config::Config;
 use crate::error::{AcquireError, Loss};
 use crate::key::LockKey;
 use crate::metrics;
@@ -493,7 +493,7 @@ impl Engine {
     }
 
     /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than the
-    /// store allows or fencing tokens are sure to live.
+    /// store allows.
     pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
         if let Some(reason) = out_of_range(lease) {
             return Some(format!("lock {key}: {reason}"));
@@ -509,19 +509,12 @@ impl Engine {
         // Longer ones are above four round trips anyway: an answer that takes longer is none.
         let doubtful = lease < self.config.call_timeout * 5;
         let measured = doubtful.then(|| self.rtt.measured(self.clock.now())).flatten();
-        if let Some(round_trip) = measured.filter(|&round_trip| lease < round_trip * 4) {
-            return Some(format!(
+        measured.filter(|&round_trip| lease < round_trip * 4).map(|round_trip| {
+            format!(
                 "lock {key}: a lease of {lease:?} is shorter than 4 round trips to the store ({round_trip:?} each); \
                  use a longer one"
-            ));
-        }
-        match self.config.token_retention {
-            TokenRetention::For(retention) if lease > retention / 2 => Some(format!(
-                "lock {key}: a lease of {lease:?} is longer than half the token retention of {retention:?}; fencing \
-                 tokens would not survive it. Set a longer `token_retention` on the manager's builder"
-            )),
-            TokenRetention::For(_) | TokenRetention::Keep => None,
-        }
+            )
+        })
     }
 
     /// By how much a wait that is shorter than a round trip is stretched, so that its one attempt can be answered.
@@ -535,7 +528,7 @@ impl Engine {
             .max(Duration::from_millis(5))
             .min(self.config.cohort_window)
             .min(LONGEST_WINDOW)
-            .min(lease.duration() / 10)
+            .min(lease.duration / 10)
     }
 
     /// For tests that look for leaks.

@@ -10,7 +10,7 @@ use super::*;
 
 fn engine() -> (Arc<Engine>, crate::LockManager) {
     let clock = Clock::tokio();
-    let store = crate::store::memory::MemoryStore::new("", crate::TokenRetention::Keep);
+    let store = crate::store::memory::MemoryStore::new("");
     let engine = Engine::start(Config::default(), clock, store, Handle::current());
     (Arc::clone(&engine), crate::LockManager::on(engine))
 }
@@ -18,7 +18,7 @@ fn engine() -> (Arc<Engine>, crate::LockManager) {
 #[tokio::test(start_paused = true)]
 async fn a_body_keeps_no_subscription_that_its_wait_needed() {
     let clock = Clock::tokio();
-    let store = crate::store::memory::MemoryStore::new("", crate::TokenRetention::Keep);
+    let store = crate::store::memory::MemoryStore::new("");
     let start = || {
         Engine::start(Config::default(), clock, Arc::clone(&store) as Arc<dyn LockStore>, Handle::current())
     };

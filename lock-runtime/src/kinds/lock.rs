@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::{OnLost, Run};
+use crate::config::TokenRetention;
 use crate::engine::Engine;
 use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
@@ -42,6 +43,7 @@ pub struct Lock {
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     min_hold: Duration,
+    token_retention: Option<TokenRetention>,
     replication: Option<Replication>,
     label: crate::metrics::Label,
     max_waiters: Option<usize>,
@@ -63,6 +65,7 @@ impl Lock {
             lease: None,
             max_hold: None,
             min_hold: Duration::ZERO,
+            token_retention: None,
             replication: None,
             label,
             max_waiters: None,
@@ -92,7 +95,7 @@ impl Lock {
     }
 
     /// A fixed lease: the lock ends by itself this long after it was granted, and is not renewed. At least 100 ms, four
-    /// round trips and [`min_hold`](Self::min_hold), at most half the manager's token retention (default 12 h).
+    /// round trips and [`min_hold`](Self::min_hold).
     ///
     /// Without it, the lock has the manager's lease (30 s) and the watchdog renews it every third of that for as
     /// long as its guard lives. Inside an own hold of the same key, a lease never shortens: a longer one extends a
@@ -110,11 +113,20 @@ impl Lock {
         self
     }
 
-    /// The key stays taken for at least this long after the grant, even when it is released earlier or the process
-    /// ends. For periodic jobs on machines whose clocks differ a little. At most half the manager's token retention
-    /// (default 12 h), which is also the longest lease: a renewed lock has a lease of this length at least.
+    /// The key stays taken for at least this long after the grant, even when it is released earlier
+    /// or the process ends. For periodic jobs on machines whose clocks differ a little. A renewed
+    /// lock has a lease of this length at least.
     pub fn min_hold(mut self, time: Duration) -> Self {
         self.min_hold = time;
+        self
+    }
+
+    /// How long the key's fencing counter outlives this hold. Without it, the manager's
+    /// [`token_retention`](crate::LockManagerBuilder::token_retention) (15 minutes) holds. Use the
+    /// same one for all locks of a key: the counter may live for the shortest of them. A call
+    /// inside an own hold of the same key has what that one had.
+    pub fn token_retention(mut self, retention: TokenRetention) -> Self {
+        self.token_retention = Some(retention);
         self
     }
 
@@ -232,10 +244,15 @@ impl Lock {
         let engine = self.engine?;
         let (key, spec) = self.keys?;
         let config = &engine.config;
+        let retention = self.token_retention.unwrap_or(config.token_retention);
+        if let Some(reason) = retention.refusal() {
+            return Err(AcquireError::misconfigured(format!("lock {key}: {reason}")));
+        }
         let lease = match self.lease {
-            Some(lease) => Lease::Fixed(lease),
-            None => Lease::Watchdog(config.lease.max(self.min_hold)),
+            Some(lease) => Lease::fixed(lease),
+            None => Lease::renewed(config.lease.max(self.min_hold)),
         };
+        let lease = Lease { retention, ..lease };
         if let Some(reason) = refuse(&key, lease, self.max_hold, self.min_hold) {
             return Err(AcquireError::misconfigured(reason));
         }
@@ -260,7 +277,7 @@ impl Lock {
 }
 
 fn refuse(key: &LockKey, lease: Lease, max_hold: Option<Duration>, min_hold: Duration) -> Option<String> {
-    if lease.duration() < min_hold {
+    if lease.duration < min_hold {
         return Some(format!("lock {key}: the lease is shorter than min_hold; make it longer"));
     }
     if let Some(short) = max_hold.filter(|&max_hold| max_hold < SHORTEST_HOLD) {

@@ -80,6 +80,9 @@ impl Settings {
         if let Some(cap) = self.max_waiters_per_key {
             lock = lock.max_waiters(cap);
         }
+        if let Some(retention) = self.token_retention {
+            lock = lock.token_retention(retention);
+        }
         if let Some(replication) = self.replication {
             lock = lock.replication(replication);
         }

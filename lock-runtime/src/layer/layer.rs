@@ -12,6 +12,7 @@ use tower_layer::Layer;
 use super::mode::{Detached, Inline};
 use super::refusal::{LONGEST_RETRY_AFTER, ProblemDetails};
 use super::service::LockService;
+use crate::config::TokenRetention;
 use crate::guarded::OnLost;
 use crate::key::LockKey;
 use crate::manager::LockManager;
@@ -95,6 +96,7 @@ pub(super) struct Settings {
     pub(super) lease: Option<Duration>,
     pub(super) max_hold: Option<Duration>,
     pub(super) min_hold: Duration,
+    pub(super) token_retention: Option<TokenRetention>,
     pub(super) replication: Option<Replication>,
     pub(super) hold: Hold,
     pub(super) missing_key: MissingKey,
@@ -131,6 +133,7 @@ impl Default for Settings {
             lease: None,
             max_hold: None,
             min_hold: Duration::ZERO,
+            token_retention: None,
             replication: None,
             hold: Hold::UntilResponse,
             missing_key: MissingKey::Reject,
@@ -243,10 +246,16 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.max_hold = Some(limit))
     }
 
-    /// The key stays taken for at least this long after the grant, see [`Lock::min_hold`](crate::Lock::min_hold). At most
-    /// half the manager's token retention (12 h by default).
+    /// The key stays taken for at least this long after the grant, see
+    /// [`Lock::min_hold`](crate::Lock::min_hold).
     pub fn min_hold(self, time: Duration) -> Self {
         self.set(|settings| settings.min_hold = time)
+    }
+
+    /// How long fencing counters outlive their holds, see
+    /// [`Lock::token_retention`](crate::Lock::token_retention).
+    pub fn token_retention(self, retention: TokenRetention) -> Self {
+        self.set(|settings| settings.token_retention = Some(retention))
     }
 
     /// How many replicas have to confirm the grant, see [`Lock::replication`](crate::Lock::replication).

@@ -34,6 +34,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::token::{FencingToken, OwnerId};
@@ -141,6 +142,8 @@ pub struct AcquireRequest {
     pub tokens: u32,
     /// Tokens granted are above this; 0 for no floor.
     pub token_floor: u64,
+    /// How long the counters of tokens outlive the holds.
+    pub retention: TokenRetention,
     /// The store refuses to execute the request later than this after it was sent.
     pub timeout: Duration,
     /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits, at most for so long
@@ -175,6 +178,7 @@ impl AcquireRequest {
             lease,
             tokens: 1,
             token_floor: 0,
+            retention: TokenRetention::default(),
             timeout,
             wait: None,
             replication: Replication::NONE,
@@ -217,6 +221,13 @@ impl AcquireRequest {
     #[must_use]
     pub fn token_floor(mut self, floor: u64) -> Self {
         self.token_floor = floor;
+        self
+    }
+
+    /// Asks for counters that outlive the holds by `retention`.
+    #[must_use]
+    pub fn retention(mut self, retention: TokenRetention) -> Self {
+        self.retention = retention;
         self
     }
 
@@ -376,6 +387,8 @@ pub struct KeepItem {
     pub item: Item,
     /// The remaining time of the hold becomes at least this. For a waiter: the lease of its request.
     pub lease: Duration,
+    /// How long the counter of tokens outlives the hold. Waiters have no counter.
+    pub retention: TokenRetention,
     /// Which of the two.
     pub standing: Standing,
 }
@@ -384,7 +397,20 @@ impl KeepItem {
     /// A hold whose remaining time is to be at least `lease`.
     #[must_use]
     pub fn hold(item: Item, lease: Duration) -> Self {
-        Self { item, lease, standing: Standing::Holder }
+        Self { item, lease, retention: TokenRetention::default(), standing: Standing::Holder }
+    }
+
+    /// What waits for `item` in a queue, with the lease of its request.
+    #[must_use]
+    pub fn waiter(item: Item, lease: Duration) -> Self {
+        Self { standing: Standing::Waiter, ..Self::hold(item, lease) }
+    }
+
+    /// Keeps the counter for `retention` after the end of the hold.
+    #[must_use]
+    pub fn retention(mut self, retention: TokenRetention) -> Self {
+        self.retention = retention;
+        self
     }
 }
 

@@ -73,7 +73,7 @@ pub fn manager_on(settings: crate::LockManagerBuilder, store: Arc<dyn LockStore>
 /// A memory store without a manager, to be wrapped.
 #[must_use]
 pub fn memory_store() -> Arc<dyn LockStore> {
-    crate::store::memory::MemoryStore::new("", crate::TokenRetention::Keep)
+    crate::store::memory::MemoryStore::new("")
 }
 
 /// A handle on the memory store of this name, which is a fresh one when nobody has a handle on it. Managers on
@@ -82,7 +82,7 @@ pub fn memory_store() -> Arc<dyn LockStore> {
 /// Keys have no prefix here, so a manager on `memory:NAME` reaches them with an empty one.
 #[must_use]
 pub fn named_memory_store(name: &str) -> Arc<dyn LockStore> {
-    crate::store::memory::MemoryStore::named(name, "", crate::TokenRetention::Keep)
+    crate::store::memory::MemoryStore::named(name, "")
 }
 
 thread_local! {

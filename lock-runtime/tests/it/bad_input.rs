@@ -138,7 +138,7 @@ async fn a_manager_refuses_durations_that_make_no_sense_and_works_with_the_other
         (("fallback_poll", LockManagerBuilder::fallback_poll), ["without pause", "without pause", "", ""]),
         (
             ("token_retention", |b, d| b.token_retention(TokenRetention::For(d))),
-            ["shorter", "shorter", "", ""],
+            ["too short", "too short", "", ""],
         ),
         (("max_lease", LockManagerBuilder::max_lease), [""; 4]),
         (("replication", |b, d| b.replication(Replication::at_least(0, d))), [""; 4]),

@@ -28,7 +28,7 @@ async fn settings_that_cannot_work_are_refused() {
         LockManager::builder().call_timeout(Duration::ZERO),
         LockManager::builder().fallback_poll(Duration::ZERO),
         LockManager::builder().max_waiters(0),
-        LockManager::builder().token_retention(TokenRetention::For(SECOND)),
+        LockManager::builder().token_retention(TokenRetention::For(ms(999))),
     ];
     for builder in builders {
         reason(&builder.connect("memory:").await.unwrap_err());
@@ -46,7 +46,7 @@ async fn requests_that_cannot_work_are_refused() {
     let locks = LockManager::connect("memory:").await.unwrap();
     let requests = [
         locks.mutex("k").lease(Duration::from_millis(99)),
-        locks.mutex("k").lease(Duration::from_secs(13 * 3600)),
+        locks.mutex("k").lease(Duration::from_secs(367 * 24 * 3600)),
         locks.mutex("k").max_hold(Duration::ZERO),
         locks.mutex("k").max_hold(SECOND).min_hold(2 * SECOND),
         locks.mutex("k").lease(SECOND).min_hold(2 * SECOND),

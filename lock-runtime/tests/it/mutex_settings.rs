@@ -63,8 +63,69 @@ async fn endless_leases_are_refused() {
         assert!(matches!(error, ExtendError::Misconfigured { .. }), "{error:?}");
     }
     let locks = connect(LockManager::builder()).await;
-    let error = locks.mutex("k").min_hold(24 * 3600 * SECOND).acquire().await.unwrap_err();
+    let error = locks.mutex("k").min_hold(MAX).acquire().await.unwrap_err();
     assert!(reason(error).contains("min_hold"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_min_hold_may_last_for_longer_than_a_counter_is_kept() {
+    const HOURS: Duration = Duration::from_secs(25 * 3600);
+    let locks = LockManager::connect("memory:min-hold-of-days").await.unwrap();
+    let rival = LockManager::connect("memory:min-hold-of-days").await.unwrap();
+    let guard = locks.mutex("k").min_hold(HOURS).acquire().await.unwrap();
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    sleep(HOURS - SECOND).await;
+    assert!(rival.mutex("k").try_acquire().await.unwrap().is_none());
+    // 14 minutes after its end.
+    sleep(SECOND * 14 * 60).await;
+    assert_eq!(rival.status("k").await.unwrap().last_token, Some(token));
+    assert!(rival.mutex("k").try_acquire().await.unwrap().unwrap().fencing_token() > token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_counter_outlives_its_hold_by_the_retention_of_the_lock_or_of_the_manager() {
+    let own = TokenRetention::For(100 * SECOND);
+    let default = connect(LockManager::builder()).await;
+    let set = connect(LockManager::builder().token_retention(TokenRetention::Keep)).await;
+    let minutes = Some(15 * 60 * SECOND);
+    for (locks, lock, retention) in [
+        (&default, default.mutex("k"), minutes),
+        (&default, default.read("k"), minutes),
+        (&default, default.fair("k").token_retention(own), Some(100 * SECOND)),
+        (&set, set.write("k").token_retention(own), Some(100 * SECOND)),
+        (&set, set.mutex("kept"), None),
+    ] {
+        let guard = lock.acquire().await.unwrap();
+        let token = guard.fencing_token();
+        // Renewed for much longer than the counter is kept.
+        sleep(3600 * SECOND).await;
+        guard.release().await.unwrap();
+        let key = if retention.is_some() { "k" } else { "kept" };
+        sleep(retention.unwrap_or(MAX / 2).min(1000 * 3600 * SECOND)).await;
+        assert_eq!(locks.status(key).await.unwrap().last_token, Some(token), "{retention:?}");
+        if retention.is_some() {
+            sleep(31 * SECOND).await;
+            assert_eq!(locks.status(key).await.unwrap().last_token, None, "{retention:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_with_a_retention_of_its_own_does_not_wait_for_others() {
+    let locks = connect(LockManager::builder()).await;
+    let _reads = locks.read("k").acquire().await.unwrap();
+    for retention in [TokenRetention::Keep, TokenRetention::For(SECOND)] {
+        let lock = locks.read("k").token_retention(retention).no_wait();
+        drop(lock.acquire().await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retention_that_is_too_short_is_refused() {
+    let locks = connect(LockManager::builder()).await;
+    let lock = locks.mutex("k").token_retention(TokenRetention::For(SECOND / 2));
+    assert!(reason(lock.acquire().await.unwrap_err()).contains("second or more"));
 }
 
 #[tokio::test(start_paused = true)]

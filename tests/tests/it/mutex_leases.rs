@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{ExtendError, LockError};
+use lock_runtime::{ExtendError, LockError, LockManagerBuilder, TokenRetention};
 use lock_tests::{eventually, on_every_store, validity};
 use tokio::time::Instant;
 
@@ -13,6 +13,24 @@ fn ms(millis: u64) -> Duration {
 }
 
 on_every_store! {
+    async fn the_counter_outlives_a_hold_however_long_it_is_renewed(site: Site) {
+        let second = Duration::from_secs(1);
+        let short = |builder: LockManagerBuilder| {
+            builder.lease(second).token_retention(TokenRetention::For(second))
+        };
+        let (locks, other) = (site.manager_with(short).await, site.manager_with(short).await);
+        for lock in [locks.mutex("renewed"), locks.fair("renewed"), locks.write("renewed")] {
+            let guard = lock.acquire().await.unwrap();
+            let token = guard.fencing_token();
+            tokio::time::sleep(second * 4).await;
+            assert!(!guard.is_lost());
+            // Asked of the counter: the next token would be larger by the server's clock, too.
+            assert!(other.status("renewed").await.unwrap().last_token >= Some(token));
+            guard.release().await.unwrap();
+            assert!(other.mutex("renewed").acquire().await.unwrap().fencing_token() > token);
+        }
+    }
+
     async fn the_watchdog_keeps_a_lock_for_ten_leases(site: Site) {
         let lease = Duration::from_secs(1);
         let (locks, other) = (site.manager_with(|builder| builder.lease(lease)).await, site.manager().await);

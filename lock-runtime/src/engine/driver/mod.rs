@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::steps::Releasing;
-use super::hold::{Hold, Lease};
+use super::hold::Hold;
 use super::machine::{Ask, Effects, Machine};
 use super::pending::Pending;
 use super::registry::Key;
@@ -262,7 +262,7 @@ impl Driver {
         };
         let Some(item) = request.items.first().cloned() else { return };
         let engine = &self.engine;
-        let direct = DIRECT_LEASE.min(lease.duration());
+        let direct = DIRECT_LEASE.min(lease.duration);
         let hold = Hold::new(engine.new_id(), item, lease, since, engine.runtime.clone());
         let hold = hold.of(&self.key).until(since, direct).with_unanswered(unanswered);
         let hold = Arc::new(hold);
@@ -276,10 +276,10 @@ impl Driver {
         }
         let tokens = TokenRange { first: token.get(), last: token.get() };
         self.hold_granted(&hold, tokens, server_time, now);
-        if matches!(lease, Lease::Fixed(_)) {
+        if !lease.is_renewed {
             // Counted from when it was last known to wait, and of a direct grant's length: it is less than what was asked
             // for. Goes on by itself; the hold's deadline tells how it went.
-            drop(engine.extend(&hold, lease.duration(), hold.deadline()));
+            drop(engine.extend(&hold, lease.duration, hold.deadline()));
         }
     }
 

@@ -57,7 +57,7 @@ impl Driver {
     fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
         let items = self.key.items(self.engine.owners.next());
         let timeout = self.engine.config.call_timeout;
-        AcquireRequest::new(items, lease.duration(), timeout).tokens(tokens)
+        AcquireRequest::new(items, lease.duration, timeout).tokens(tokens).retention(lease.retention)
     }
 
     /// The request that waits at the store, or a new one.
@@ -74,7 +74,8 @@ impl Driver {
             return Arc::new(request(self));
         };
         let same = |queued: &&Arc<AcquireRequest>| {
-            queued.lease == lease.duration() && queued.replication == replication
+            (queued.lease, queued.retention) == (lease.duration, lease.retention)
+                && queued.replication == replication
         };
         if let Some(queued) = self.queued.as_ref().filter(same) {
             return Arc::clone(queued);

@@ -125,9 +125,9 @@ impl Machine {
             return None;
         }
         let grant = Arc::new(outer.inner(now));
-        let longer = !grant.hold.is_renewing() || grant.hold.renewal_lease() < wish.lease.duration();
-        if wish.lease.is_renewed() && longer {
-            grant.hold.renew_to(wish.lease.duration());
+        let longer = !grant.hold.is_renewing() || grant.hold.renewal_lease() < wish.lease.duration;
+        if wish.lease.is_renewed && longer {
+            grant.hold.renew_to(wish.lease.duration);
             effects.rewatch = Some(Arc::clone(&grant.hold));
         }
         live.entries.push(LiveEntry::new(&grant, wish, now));
@@ -247,7 +247,7 @@ impl Machine {
     pub(super) fn offer_time(&self) -> Duration {
         match &self.phase {
             Phase::Held(held) if self.lane == Lane::Own => {
-                OWN_OFFER_TIME.min(held.hold.lease.duration() / 4).max(OFFER_TIME)
+                OWN_OFFER_TIME.min(held.hold.lease.duration / 4).max(OFFER_TIME)
             }
             _ => OFFER_TIME,
         }

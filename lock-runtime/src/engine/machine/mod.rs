@@ -311,12 +311,12 @@ impl Held {
     /// Whether one more caller may have it without the store: it is what was asked for, renewed and not in doubt, young,
     /// and at least half of its lease is left.
     fn is_good_for(&self, wish: &Wish, now: Tick) -> bool {
-        wish.lease.is_renewed()
+        wish.lease.is_renewed
             && wish.fits(&self.hold)
             && self.hold.is_renewing()
             && !self.hold.is_doubtful()
             && now < self.window_end
-            && self.hold.deadline().since(now) >= wish.lease.duration() / 2
+            && self.hold.deadline().since(now) >= wish.lease.duration / 2
     }
 }
 
@@ -371,8 +371,8 @@ struct LiveEntry {
 
 impl LiveEntry {
     fn new(grant: &Arc<Grant>, wish: &Wish, now: Tick) -> Self {
-        let until = if wish.lease.is_renewed() { Tick::default() } else { now + wish.lease.duration() };
-        let (grant, renewed) = (Arc::clone(grant), wish.lease.is_renewed());
+        let until = if wish.lease.is_renewed { Tick::default() } else { now + wish.lease.duration };
+        let (grant, renewed) = (Arc::clone(grant), wish.lease.is_renewed);
         Self { grant, kind: wish.kind, renewed, until, task: wish.task }
     }
 }

@@ -217,7 +217,7 @@ impl World {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Enqueue { patience, fixed, replicas, kept, inside } => {
-                let lease = if fixed { Lease::Fixed(LEASE) } else { Lease::Watchdog(LEASE) };
+                let lease = if fixed { Lease::fixed(LEASE) } else { Lease::renewed(LEASE) };
                 let scope = self.scope_of(inside);
                 let min_hold = if kept { MIN_HOLD } else { Duration::ZERO };
                 let wish = Wish {

@@ -17,6 +17,23 @@ pub(crate) async fn keep_never_shortens(Subject { store, .. }: Subject) {
     }
 }
 
+pub(crate) async fn keep_lets_the_counter_outlive_the_hold(Subject { store, .. }: Subject) {
+    let (lease, retention) = (INTENT_LIFE, TokenRetention::For(SHORT));
+    let kinds = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+    let items: Few<Item> = kinds.map(|kind| item_of(kind, &format!("{kind:?}"), 1)).into_iter().collect();
+    let request = AcquireRequest::new(items.clone(), lease, PATIENCE).retention(retention);
+    let granted = grant(&store, request).await;
+    let keep = items.iter().map(|item| KeepItem::hold(item.clone(), LONG).retention(retention)).collect();
+    let kept = store.keep(Arc::new(KeepRequest { items: keep, timeout: PATIENCE })).await.unwrap();
+    assert_eq!(kept, [Kept::Renewed; 4]);
+    // What the grant alone has given them is over.
+    rest(lease + 2 * SHORT).await;
+    for (item, tokens) in items.iter().zip(&granted.tokens) {
+        let last = status(&store, item.key.as_str()).await.last_token;
+        assert_eq!(last.map(u64::from), Some(tokens.last), "{item:?}");
+    }
+}
+
 pub(crate) async fn keep_renews_each_item_on_its_own(Subject { store, .. }: Subject) {
     grant(&store, request(&["a", "d"], 1)).await;
     grant(&store, request(&["c"], 2)).await;

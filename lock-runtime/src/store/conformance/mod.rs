@@ -41,8 +41,9 @@ use std::time::Duration;
 
 use super::{
     AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, INTENT_LIFE, Item, KeepItem, KeepRequest, Kept,
-    Kind, LockStatus, LockStore, Notice, ReleaseRequest, Released, Standing, StoreError, Watch, Withdrawn,
+    Kind, LockStatus, LockStore, Notice, ReleaseRequest, Released, StoreError, Watch, Withdrawn,
 };
+use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::token::{FencingToken, OwnerId};
 use stall::rest;
@@ -190,7 +191,7 @@ async fn keep(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> 
 
 /// What a waiter for this item hears when it says that it is alive.
 async fn keep_waiter(store: &Arc<dyn LockStore>, item: Item) -> Kept {
-    let items = vec![KeepItem { item, lease: LONG, standing: Standing::Waiter }];
+    let items = vec![KeepItem::waiter(item, LONG)];
     store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()[0]
 }
 

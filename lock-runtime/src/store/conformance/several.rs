@@ -180,8 +180,7 @@ pub(crate) async fn a_request_behind_one_of_several_gets_its_turn(Subject { stor
 pub(crate) async fn keep_answers_for_each(Subject { store, .. }: Subject) {
     grant(&store, wish_of(one_of_each(1))).await;
     busy(&store, waiting(Kind::Fair, "f", 2)).await;
-    let waiter =
-        |kind, name| KeepItem { item: item_of(kind, name, 2), lease: LONG, standing: Standing::Waiter };
+    let waiter = |kind, name| KeepItem::waiter(item_of(kind, name, 2), LONG);
     let items = vec![
         KeepItem::hold(item_of(Kind::Mutex, "m", 1), 2 * LONG),
         waiter(Kind::Fair, "f"),

@@ -111,6 +111,7 @@ macro_rules! conformance {
             keep {
                 keep_lengthens
                 keep_never_shortens
+                keep_lets_the_counter_outlive_the_hold
                 keep_renews_each_item_on_its_own
                 keep_does_not_revive
                 keep_by_a_stranger_touches_nothing

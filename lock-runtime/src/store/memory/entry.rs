@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::queue::Queue;
 use super::read_write::ReadWrite;
 use crate::clock::Tick;
+use crate::config::TokenRetention;
 use crate::store::{Item, Kind, Notice};
 use crate::token::OwnerId;
 
@@ -142,6 +143,16 @@ impl Entry {
 
     pub(super) fn counter(&self, now: Tick) -> Option<Counter> {
         self.counter.filter(|counter| counter.expires.is_none_or(|expires| expires > now))
+    }
+
+    /// Lets the counter outlive a hold that ends at `ends`. Never shortens.
+    pub(super) fn lengthen_counter(&mut self, ends: Tick, retention: TokenRetention) {
+        if let Some(counter) = &mut self.counter {
+            counter.expires = match retention {
+                TokenRetention::For(time) => counter.expires.map(|expires| expires.max(ends + time)),
+                TokenRetention::Keep => None,
+            };
+        }
     }
 
     /// Until when `item` can't be had; `None` when it can.

@@ -42,7 +42,6 @@ use super::{
     StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use crate::clock::{Clock, Tick};
-use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -60,7 +59,6 @@ struct Handle {
     shared: Arc<Shared>,
     id: HandleId,
     prefix: Arc<str>,
-    retention: TokenRetention,
 }
 
 /// What all handles on one store share.
@@ -112,13 +110,13 @@ impl Shared {
 
 impl MemoryStore {
     /// A fresh store that nobody else can reach. `prefix` is put in front of every key.
-    pub(crate) fn new(prefix: &str, retention: TokenRetention) -> Arc<Self> {
-        Self::on(Shared::new(), prefix, retention)
+    pub(crate) fn new(prefix: &str) -> Arc<Self> {
+        Self::on(Shared::new(), prefix)
     }
 
-    /// The store of this name, shared by everybody in the process who asks for it. Prefix and retention belong to
-    /// the handle that is returned, not to the store.
-    pub(crate) fn named(name: &str, prefix: &str, retention: TokenRetention) -> Arc<Self> {
+    /// The store of this name, shared by everybody in the process who asks for it. The prefix
+    /// belongs to the handle that is returned, not to the store.
+    pub(crate) fn named(name: &str, prefix: &str) -> Arc<Self> {
         let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
         named.retain(|_, shared| shared.strong_count() > 0);
         let shared = match named.get(name).and_then(Weak::upgrade) {
@@ -130,23 +128,23 @@ impl MemoryStore {
             }
         };
         drop(named);
-        Self::on(shared, prefix, retention)
+        Self::on(shared, prefix)
     }
 
     /// Another handle on the same store.
     #[cfg(test)]
     pub(crate) fn another(&self) -> Arc<Self> {
-        let Handle { shared, prefix, retention, .. } = &self.handle;
-        Self::on(Arc::clone(shared), prefix, *retention)
+        let Handle { shared, prefix, .. } = &self.handle;
+        Self::on(Arc::clone(shared), prefix)
     }
 
     /// A server that was started again without its data, and whose clock has been set by `ahead`.
     #[cfg(test)]
     pub(crate) fn started_again(&self, ahead: std::time::Duration) -> Arc<Self> {
-        let Handle { shared, prefix, retention, .. } = &self.handle;
+        let Handle { shared, prefix, .. } = &self.handle;
         let ahead = u64::try_from(ahead.as_micros()).unwrap();
         let empty = Shared { clock: shared.clock, epoch: shared.epoch + ahead, ..Shared::empty() };
-        Self::on(Arc::new(empty), prefix, *retention)
+        Self::on(Arc::new(empty), prefix)
     }
 
     /// As if the clock had been ahead by so much when the marker was made.
@@ -157,9 +155,9 @@ impl MemoryStore {
         lock(&self.handle.shared.markers).insert(Arc::clone(&self.handle.prefix), since);
     }
 
-    fn on(shared: Arc<Shared>, prefix: &str, retention: TokenRetention) -> Arc<Self> {
+    fn on(shared: Arc<Shared>, prefix: &str) -> Arc<Self> {
         let id = HandleId(shared.handles.fetch_add(1, Ordering::Relaxed));
-        Arc::new(Self { handle: Handle { shared, id, prefix: Arc::from(prefix), retention } })
+        Arc::new(Self { handle: Handle { shared, id, prefix: Arc::from(prefix) } })
     }
 }
 
@@ -183,12 +181,7 @@ impl Handle {
         let mut step_now = Step {
             table: &mut table,
             prefix: &self.prefix,
-            moment: Moment {
-                now,
-                server_time: self.shared.server_time(now),
-                handle: self.id,
-                retention: self.retention,
-            },
+            moment: Moment { now, server_time: self.shared.server_time(now), handle: self.id },
             bell: Bell::default(),
         };
         let result = step(&mut step_now);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::config::TokenRetention;
 use crate::store::{AcquireRequest, WAITER_LIFE};
 use crate::token::OwnerId;
 
@@ -19,6 +20,7 @@ pub(super) struct Queue {
 pub(super) struct Waiter {
     pub(super) owner: OwnerId,
     pub(super) lease: Duration,
+    pub(super) retention: TokenRetention,
     /// Whether a release may grant it the key: its request is for this key alone, and any token will do.
     pub(super) direct: bool,
     /// It counts as dead from then on.
@@ -53,7 +55,7 @@ impl Queue {
     pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: Tick) {
         let direct = request.items.len() == 1 && request.token_floor == 0;
         if let Some(waiter) = self.keep(owner, now) {
-            waiter.lease = request.lease;
+            (waiter.lease, waiter.retention) = (request.lease, request.retention);
             waiter.direct = direct;
             return;
         }
@@ -61,6 +63,7 @@ impl Queue {
         self.waiters.push_back(Waiter {
             owner: owner.clone(),
             lease: request.lease,
+            retention: request.retention,
             direct,
             alive_until: now + WAITER_LIFE,
         });

@@ -227,7 +227,6 @@ impl SemaphoreStore for MemorySemaphores {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::TokenRetention;
     use crate::store::memory::MemoryStore;
 
     use super::*;
@@ -235,7 +234,7 @@ mod tests {
     /// Watches and looks at semaphores that nobody has given permits leave nothing behind.
     #[tokio::test(start_paused = true)]
     async fn what_only_looks_leaves_nothing() {
-        let store = MemoryStore::new("", TokenRetention::Keep);
+        let store = MemoryStore::new("");
         let semaphores = MemorySemaphores::new(store.handle.clone());
         let key = LockKey::new("s").unwrap();
         let watch = semaphores.watch(key.clone(), Duration::ZERO).await.unwrap();

@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::step::Look;
 use super::{Handle, MemoryStore, Shared};
 use crate::clock::Clock;
-use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, KeepRequest, Kept, LockStatus, Mark, Marked, ReleaseRequest, Released,
@@ -71,7 +70,7 @@ impl MemoryServer {
     /// A client.
     #[must_use]
     pub fn connect(&self) -> ServerHandle {
-        ServerHandle(MemoryStore::on(Arc::clone(&self.0), "", TokenRetention::Keep).handle.clone())
+        ServerHandle(MemoryStore::on(Arc::clone(&self.0), "").handle.clone())
     }
 
     /// A look at `key` from the side.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::*;
+use crate::config::TokenRetention;
 use crate::store::{Few, Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};
 use crate::token::OwnerId;
 
 const SECOND: Duration = Duration::from_secs(1);
-const RETENTION: TokenRetention = TokenRetention::For(Duration::from_secs(60));
+const RETENTION: TokenRetention = TokenRetention::For(SECOND);
 
 fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
     let items = keys.iter().map(|key| Item {
@@ -15,7 +16,7 @@ fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
         kind: Kind::Mutex,
         owner: OwnerId::new(owner),
     });
-    Arc::new(AcquireRequest::new(items.collect::<Few<_>>(), SECOND, SECOND))
+    Arc::new(AcquireRequest::new(items.collect::<Few<_>>(), SECOND, SECOND).retention(RETENTION))
 }
 
 fn giving_back(keys: &[&str], owner: &str, next: Option<Arc<AcquireRequest>>) -> Arc<ReleaseRequest> {
@@ -34,7 +35,7 @@ async fn granted(store: &MemoryStore, keys: &[&str], owner: &str) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_kept_for_keys_that_are_long_gone() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     for i in 0..5_000 {
         assert!(granted(&store, &[&format!("key-{i}")], "a").await);
     }
@@ -50,12 +51,12 @@ async fn nothing_is_kept_for_keys_that_are_long_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn purging_keeps_up_with_a_stream_of_new_keys() {
-    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    let store = MemoryStore::new("");
     for i in 0..20_000 {
         let key = format!("key-{i}");
         assert!(granted(&store, &[&key, &format!("{key}/b")], "a").await);
         tokio::time::advance(Duration::from_millis(10)).await;
-        // A lease is 1 s and so is the retention: about 100 requests' keys are alive.
+        // A lease is 1 s and so is the retention: the keys of about 200 requests are alive.
         assert!(sizes(&store).0 <= 500, "{:?}", sizes(&store));
         assert!(sizes(&store).1 <= 500, "{:?}", sizes(&store));
     }
@@ -63,7 +64,7 @@ async fn purging_keeps_up_with_a_stream_of_new_keys() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hot_key_takes_no_more_room_than_a_cold_one() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     for _ in 0..1_000 {
         assert!(granted(&store, &["a"], "a").await);
         tokio::time::advance(Duration::from_millis(700)).await;
@@ -73,8 +74,9 @@ async fn a_hot_key_takes_no_more_room_than_a_cold_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kept_counter_outlives_its_key() {
-    let store = MemoryStore::new("", TokenRetention::Keep);
-    assert!(granted(&store, &["a"], "a").await);
+    let store = MemoryStore::new("");
+    let request = wish(Kind::Mutex, "a", "a").retention(TokenRetention::Keep);
+    store.acquire(Arc::new(request)).await.unwrap();
     tokio::time::advance(Duration::from_secs(1_000_000)).await;
     let status = store.status(LockKey::new("a").unwrap()).await.unwrap();
     assert!(!status.is_locked());
@@ -84,7 +86,7 @@ async fn a_kept_counter_outlives_its_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_watch_leaves_nothing() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let watch = store.watch(request(&["a", "b"], "a")).await.unwrap();
     assert_eq!(sizes(&store), (2, 0, 1));
     drop(watch);
@@ -101,7 +103,7 @@ async fn a_dropped_watch_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_drops_notices_and_nothing_else() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
     for _ in 0..100 {
         assert!(granted(&store, &["a"], "a").await);
@@ -116,7 +118,7 @@ async fn a_full_queue_drops_notices_and_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_executed_after_its_time_takes_nothing() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let request = request(&["a", "b"], "a");
     let latest = store.handle.stamp(&request);
     tokio::time::advance(SECOND).await;
@@ -130,12 +132,12 @@ async fn a_request_executed_after_its_time_takes_nothing() {
 
 fn wish(kind: Kind, key: &str, owner: &str) -> AcquireRequest {
     let item = Item { key: LockKey::new(key).unwrap(), kind, owner: OwnerId::new(owner) };
-    AcquireRequest::new(vec![item], SECOND, SECOND)
+    AcquireRequest::new(vec![item], SECOND, SECOND).retention(RETENTION)
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_kept_of_waiters_that_vanish() {
-    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    let store = MemoryStore::new("");
     for i in 0..2_000 {
         for kind in [Kind::Fair, Kind::Read, Kind::Write] {
             let key = format!("key-{kind:?}-{i}");
@@ -153,7 +155,7 @@ async fn nothing_is_kept_of_waiters_that_vanish() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hot_key_keeps_nothing_of_waiters_and_readers_that_vanish() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     for i in 0..1_000 {
         let fair = wish(Kind::Fair, "fair", &format!("owner:{i}")).queued(SECOND);
         store.acquire(Arc::new(fair)).await.unwrap();
@@ -170,7 +172,7 @@ async fn a_hot_key_keeps_nothing_of_waiters_and_readers_that_vanish() {
 /// The calendar can't tell who is next, so it takes no waiter away as long as somebody behind it lives.
 #[tokio::test(start_paused = true)]
 async fn purging_loses_nobodys_turn() {
-    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    let store = MemoryStore::new("");
     store.acquire(Arc::new(wish(Kind::Fair, "a", "holder"))).await.unwrap();
     store.acquire(Arc::new(wish(Kind::Fair, "a", "dead").queued(SECOND))).await.unwrap();
     tokio::time::advance(WAITER_LIFE / 2).await;
@@ -188,7 +190,7 @@ async fn purging_loses_nobodys_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_is_heard_through_a_full_queue() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND));
     let holder = wish(Kind::Fair, "a", "holder");
     let linger = ReleaseRequest { linger: SECOND, ..(*giving_back(&["a"], "holder", None)).clone() };
@@ -206,7 +208,7 @@ async fn a_grant_is_heard_through_a_full_queue() {
 /// Nor to one that is just being dropped: the part that hears goes first.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_granted_to_a_watch_that_was_dropped() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     for key in ["dropped", "half dropped"] {
         let waiter = Arc::new(wish(Kind::Fair, key, "waiter").queued(SECOND));
         store.acquire(Arc::new(wish(Kind::Fair, key, "holder"))).await.unwrap();
@@ -223,7 +225,7 @@ async fn nothing_is_granted_to_a_watch_that_was_dropped() {
 /// One token of any number is all that a direct grant has to give.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_with_a_token_floor_is_told_and_not_granted() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND).token_floor(1 << 52));
     store.acquire(Arc::new(wish(Kind::Fair, "a", "holder"))).await.unwrap();
     store.acquire(Arc::clone(&waiter)).await.unwrap();
@@ -236,7 +238,7 @@ async fn a_waiter_with_a_token_floor_is_told_and_not_granted() {
 
 #[tokio::test(start_paused = true)]
 async fn kinds_that_wait_for_one_key_are_woken_by_each_other() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let waiters = [Kind::Mutex, Kind::Read, Kind::Write];
     for held in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write] {
         let holder = Arc::new(wish(held, "a", "holder"));
@@ -255,27 +257,27 @@ async fn kinds_that_wait_for_one_key_are_woken_by_each_other() {
 #[tokio::test]
 async fn stores_of_one_name_are_one_store_and_go_with_their_last_handle() {
     let name = "stores_of_one_name";
-    let one = MemoryStore::named(name, "", RETENTION);
-    let two = MemoryStore::named(name, "", RETENTION);
-    let stranger = MemoryStore::named("another name", "", RETENTION);
+    let one = MemoryStore::named(name, "");
+    let two = MemoryStore::named(name, "");
+    let stranger = MemoryStore::named("another name", "");
     assert!(granted(&one, &["a"], "a").await);
     assert!(!granted(&two, &["a"], "b").await);
     assert!(granted(&stranger, &["a"], "b").await);
     let watch = two.watch(request(&["a"], "b")).await.unwrap();
     drop((one, two));
-    let again = MemoryStore::named(name, "", RETENTION);
+    let again = MemoryStore::named(name, "");
     assert!(granted(&again, &["a"], "b").await);
     drop((watch, again));
 
-    let _stranger = MemoryStore::named("another name", "", RETENTION);
+    let _stranger = MemoryStore::named("another name", "");
     assert!(!NAMED.lock().unwrap().contains_key(name), "names of stores that are gone are forgotten");
 }
 
 #[tokio::test]
 async fn the_prefix_belongs_to_the_handle_and_not_to_the_store() {
     let name = "the_prefix_belongs_to_the_handle";
-    let plain = MemoryStore::named(name, "", RETENTION);
-    let prefixed = MemoryStore::named(name, "p:", RETENTION);
+    let plain = MemoryStore::named(name, "");
+    let prefixed = MemoryStore::named(name, "p:");
     assert!(granted(&prefixed, &["a"], "a").await);
     assert!(granted(&plain, &["a"], "b").await);
     assert!(!granted(&plain, &["p:a"], "b").await);
@@ -283,7 +285,7 @@ async fn the_prefix_belongs_to_the_handle_and_not_to_the_store() {
 
 #[tokio::test]
 async fn requests_without_keys_or_with_a_key_twice_are_refused() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     for keys in [&[][..], &["a", "a"], &["a", "b", "a"]] {
         let error = store.acquire(request(keys, "a")).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused);
@@ -293,7 +295,7 @@ async fn requests_without_keys_or_with_a_key_twice_are_refused() {
 
 #[test]
 fn a_store_is_made_and_used_outside_a_runtime() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(runtime.block_on(granted(&store, &["a"], "a")));
     assert!(!runtime.block_on(granted(&store, &["a"], "b")));
@@ -301,8 +303,8 @@ fn a_store_is_made_and_used_outside_a_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_watch_is_no_listener() {
-    let one = MemoryStore::named("no_listener", "", RETENTION);
-    let two = MemoryStore::named("no_listener", "", RETENTION);
+    let one = MemoryStore::named("no_listener", "");
+    let two = MemoryStore::named("no_listener", "");
     let mut watch = Some(two.watch(request(&["a"], "b")).await.unwrap());
     for listeners in [1, 0] {
         assert!(granted(&one, &["a"], "a").await);
@@ -314,7 +316,7 @@ async fn a_dropped_watch_is_no_listener() {
 
 #[tokio::test(start_paused = true)]
 async fn what_expires_while_somebody_watches_is_purged_later_too() {
-    let store = MemoryStore::new("", TokenRetention::For(SECOND));
+    let store = MemoryStore::new("");
     let watch = store.watch(request(&["a"], "w")).await.unwrap();
     for _ in 0..3 {
         assert!(granted(&store, &["a"], "a").await);
@@ -332,8 +334,8 @@ async fn what_expires_while_somebody_watches_is_purged_later_too() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_two_keys_is_told_and_counted_once() {
     let shared = Shared::new();
-    let one = MemoryStore::on(Arc::clone(&shared), "", RETENTION);
-    let two = MemoryStore::on(shared, "", RETENTION);
+    let one = MemoryStore::on(Arc::clone(&shared), "");
+    let two = MemoryStore::on(shared, "");
     let mut watch = two.watch(request(&["a", "b"], "w")).await.unwrap();
     assert!(granted(&one, &["a", "b"], "a").await);
     let released = one.release(giving_back(&["a", "b"], "a", None)).await.unwrap();
@@ -344,7 +346,7 @@ async fn a_watch_of_two_keys_is_told_and_counted_once() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_is_woken_for_a_key_that_was_taken_over() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
     assert!(granted(&store, &["a"], "a").await);
     let request = giving_back(&["a"], "a", Some(request(&["a"], "b")));
@@ -356,7 +358,7 @@ async fn nobody_is_woken_for_a_key_that_was_taken_over() {
 
 #[tokio::test(start_paused = true)]
 async fn a_takeover_that_fails_is_no_error_of_the_release() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
 
     let items = request(&["a"], "b").items.clone();
@@ -382,7 +384,7 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn holders_on_many_threads_never_overlap() {
-    let store = MemoryStore::new("", RETENTION);
+    let store = MemoryStore::new("");
     let inside = Arc::new(AtomicU64::new(0));
     let last_token = Arc::new(AtomicU64::new(0));
     let mut tasks = tokio::task::JoinSet::new();
@@ -417,8 +419,8 @@ mod conformance {
 
     async fn subject() -> Subject {
         let shared = Shared::new();
-        let store = MemoryStore::on(Arc::clone(&shared), "p:", RETENTION);
-        let other = MemoryStore::on(shared, "p:", RETENTION);
+        let store = MemoryStore::on(Arc::clone(&shared), "p:");
+        let other = MemoryStore::on(shared, "p:");
         let late = store.handle.clone();
         Subject::new(store, other).late_through(Box::new(move |request| {
             let handle = late.clone();

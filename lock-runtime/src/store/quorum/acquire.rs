@@ -300,6 +300,7 @@ impl Ballot {
             });
             let part = AcquireRequest::new(items.collect::<Few<_>>(), request.lease, self.step);
             let part = part.tokens(request.tokens).token_floor(request.token_floor.max(u64::from(fair)));
+            let part = part.retention(request.retention);
             match request.wait {
                 Some(wait) if role == Role::Gate => part.queued(wait),
                 _ => part,

@@ -209,8 +209,8 @@ async fn retake(
             let kind = if keep.item.kind == Kind::Fair { Kind::Mutex } else { keep.item.kind };
             let item = Item { kind, ..keep.item.clone() };
             let timeout = timeout.min(keep.lease / 4);
-            let request =
-                Arc::new(AcquireRequest::new(vec![item.clone()], keep.lease, timeout).token_floor(1));
+            let request = AcquireRequest::new(vec![item.clone()], keep.lease, timeout);
+            let request = Arc::new(request.token_floor(1).retention(keep.retention));
             if !renewing.retakes(&item.owner, Stray::new(node, Arc::clone(&request), quorum.now())) {
                 continue;
             }

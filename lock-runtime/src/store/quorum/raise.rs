@@ -115,7 +115,7 @@ impl Ballot {
     ) -> Result<Raise, StoreError> {
         let make = || {
             let part = AcquireRequest::new(vec![item.clone()], self.request.lease, self.step);
-            part.tokens(tokens).token_floor(floor)
+            part.tokens(tokens).token_floor(floor).retention(self.request.retention)
         };
         let now = self.quorum.now();
         let part = self.request.parts.part(self.attempt, behind.node, Role::Raise, now, make);

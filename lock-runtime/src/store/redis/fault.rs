@@ -48,6 +48,11 @@ pub(super) enum Redirect {
 }
 
 impl Fault {
+    /// Whether keys of the step are at two servers.
+    pub(super) fn is_split(&self) -> bool {
+        self.redirect.as_deref() == Some(&Redirect::TryAgain)
+    }
+
     pub(super) fn map(self, change: impl FnOnce(StoreError) -> StoreError) -> Self {
         Self { error: change(self.error), ..self }
     }

@@ -90,24 +90,50 @@ impl Node {
         invocation
     }
 
-    pub(super) fn keeping(&self, items: &[KeepItem], names: &[Names<'_>]) -> Invocation {
-        let mut invocation = self.invocation(&script::KEEP_KINDS, names.len(), 4 * names.len());
+    /// A script that is told which locks, and the counters of those for which `lives` is not 0.
+    pub(super) fn keeping(
+        &self,
+        script: &'static Script,
+        items: &[KeepItem],
+        names: &[Names<'_>],
+        lives: impl Fn(&KeepItem) -> u64,
+    ) -> Invocation {
+        let counters = items.iter().zip(names).filter(|(keep, _)| lives(keep) > 0).map(|(_, names)| names);
+        let mut invocation = self.invocation(script, names.len() + counters.clone().count(), 5 * names.len());
         locks(&mut invocation, names);
+        for names in counters {
+            invocation.name(names.counter());
+        }
+        invocation
+    }
+
+    pub(super) fn keeping_kinds(
+        &self,
+        items: &[KeepItem],
+        names: &[Names<'_>],
+        lives: impl Fn(&KeepItem) -> u64,
+    ) -> Invocation {
+        let mut invocation = self.keeping(&script::KEEP_KINDS, items, names, &lives);
         for keep in items {
             invocation
                 .arg(letter(keep.item.kind))
                 .arg(u8::from(keep.standing == Standing::Waiter))
                 .arg(keep.item.owner.as_str())
-                .arg(millis(keep.lease));
+                .arg(millis(keep.lease))
+                .arg(lives(keep));
         }
         invocation
     }
 
-    pub(super) fn downgrading(&self, items: &[KeepItem], names: &[Names<'_>]) -> Invocation {
-        let mut invocation = self.invocation(&script::DOWNGRADE, names.len(), 2 * names.len());
-        locks(&mut invocation, names);
+    pub(super) fn downgrading(
+        &self,
+        items: &[KeepItem],
+        names: &[Names<'_>],
+        lives: impl Fn(&KeepItem) -> u64,
+    ) -> Invocation {
+        let mut invocation = self.keeping(&script::DOWNGRADE, items, names, &lives);
         for keep in items {
-            invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease));
+            invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease)).arg(lives(keep));
         }
         invocation
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
-use crate::config::{Config, TokenRetention};
+use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, MarkRequest,
@@ -85,8 +85,6 @@ pub(crate) struct RedisOptions {
     pub(crate) call_timeout: Duration,
     /// Time-out of making a connection, and of [`check`](LockStore::check).
     pub(crate) connect_timeout: Duration,
-    /// Life of the fencing counter.
-    pub(crate) token_retention: TokenRetention,
     /// How long a channel stays subscribed after its last watcher has left.
     pub(crate) subscription_linger: Duration,
     /// How often a subscriber connection is asked whether it lives.
@@ -108,7 +106,6 @@ impl RedisOptions {
             prefix: config.prefix.clone(),
             call_timeout: config.call_timeout,
             connect_timeout: config.connect_timeout,
-            token_retention: config.token_retention,
             subscription_linger: config.subscription_linger,
             ping_every: Duration::from_secs(5),
             replicas: config.replicas,

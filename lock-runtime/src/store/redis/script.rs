@@ -74,7 +74,7 @@ scripts! {
     ACQUIRE_ONE_KEY = "acquire_one_key": "acquire_one_key";
     TAKEOVER = "takeover": "free" "tokens" "grant" "grant_all" "takeover";
     LINGER = "linger": "linger";
-    KEEP = "keep": "keep";
+    KEEP = "keep": "lengthen" "keep";
     WITHDRAW = "withdraw": "free" "withdraw";
 
     // The same for items of other kinds. To make functions takes time, so those that are called most have what they need
@@ -96,8 +96,8 @@ scripts! {
     LINGER_KINDS = "linger_kinds":
         "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "linger_kinds";
     KEEP_KINDS = "keep_kinds":
-        "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "keep_kinds";
-    DOWNGRADE = "downgrade": "kinds" "rw_names" "rw_free" "downgrade";
+        "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "lengthen" "keep_kinds";
+    DOWNGRADE = "downgrade": "kinds" "rw_names" "rw_free" "lengthen" "downgrade";
 
     STATUS = "status": "kinds" "rw_names" "status";
     FORCE_RELEASE = "force_release": "kinds" "rw_names" "tokens" "fair_queue" "fair_wake" "force_release";

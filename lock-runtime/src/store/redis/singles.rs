@@ -9,7 +9,7 @@ use super::group::{Group, Step};
 use super::node::Node;
 use super::reply;
 use super::script;
-use super::steps::{about, millis};
+use super::steps::{about, life, millis};
 use crate::store::{
     AcquireRequest, Acquired, Item, Kind, ListenerPolicy, ReleaseRequest, Released, ServerTime, StoreError,
 };
@@ -27,6 +27,10 @@ impl Step for AcquireOne {
 
     fn timeout(request: &Self::Request) -> Duration {
         request.timeout
+    }
+
+    fn alike(one: &Self::Request, other: &Self::Request) -> bool {
+        one.retention == other.retention
     }
 
     async fn send(
@@ -54,7 +58,7 @@ impl Step for AcquireOne {
                 let names = node.name(item)?;
                 invocation.name(names.lock()).name(names.counter());
             }
-            invocation.arg(latest.as_micros()).arg(node.retention(lease));
+            invocation.arg(latest.as_micros()).arg(requests.first().map_or(0, |one| life(one.retention)));
             if alike {
                 invocation.arg(millis(lease)).arg(tokens);
             }
@@ -160,6 +164,11 @@ impl Step for TakeoverOne {
         request.timeout
     }
 
+    fn alike(one: &Self::Request, other: &Self::Request) -> bool {
+        let retention = |release: &ReleaseRequest| release.then.as_ref().map(|then| then.request.retention);
+        retention(one) == retention(other)
+    }
+
     async fn send(
         node: &Node,
         requests: &[Self::Request],
@@ -167,7 +176,6 @@ impl Step for TakeoverOne {
         mut answer: impl FnMut(usize, Result<Released, StoreError>) + Send,
     ) -> Result<(), Fault> {
         let all = || requests.iter().filter_map(|request| Some((request, request.then.as_ref()?)));
-        let lease = all().map(|(_, then)| then.request.lease).max().unwrap_or_default();
         let latest = node.stamp(all().map(|(_, then)| &then.request), ready.now)?;
         let count = requests.len();
         if latest == ServerTime::from_micros(0) && count > 1 {
@@ -179,7 +187,8 @@ impl Step for TakeoverOne {
             let names = node.name(item)?;
             invocation.name(names.lock()).name(names.counter());
         }
-        invocation.arg(latest.as_micros()).arg(node.retention(lease));
+        let retention = all().next().map_or(0, |(_, then)| life(then.request.retention));
+        invocation.arg(latest.as_micros()).arg(retention);
         for (request, then) in all() {
             for (item, next) in request.items.iter().zip(&then.request.items) {
                 let channel = node.name(item)?.channel(item.kind);

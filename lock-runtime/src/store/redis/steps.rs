@@ -88,14 +88,6 @@ impl Node {
         self.address.error(StoreErrorKind::TooLate, what)
     }
 
-    /// How long counters live after a grant for `lease`, in milliseconds; 0 for ever.
-    pub(super) fn retention(&self, lease: Duration) -> u64 {
-        match self.options.token_retention {
-            TokenRetention::Keep => 0,
-            TokenRetention::For(time) => millis(time.max(lease.saturating_mul(2))),
-        }
-    }
-
     /// What every script that takes several items wants to know first; their owners follow.
     pub(super) fn grant_arguments(
         &self,
@@ -106,7 +98,7 @@ impl Node {
         invocation
             .arg(millis(request.lease))
             .arg(request.tokens)
-            .arg(self.retention(request.lease))
+            .arg(life(request.retention))
             .arg(latest.as_micros())
             .arg(match request.replication.is_none() {
                 true => request.token_floor,
@@ -271,20 +263,38 @@ impl Node {
     }
 
     async fn keep_together(&self, items: &[KeepItem], how: Keeping, at: At) -> Each<Kept> {
+        match self.keep_with(items, how, at, counter_life).await {
+            // While a slot moves, a counter may be at another server than its lock. And no hold is
+            // lost for want of the right to its counter.
+            Err(fault) if items.len() == 1 && (fault.is_split() || fault.several.is_some()) => {
+                self.keep_with(items, how, at, |_| 0).await
+            }
+            kept => kept,
+        }
+    }
+
+    /// Renews or downgrades each item, and the counters of those for which `lives` says how long
+    /// they may live beyond the hold.
+    async fn keep_with(
+        &self,
+        items: &[KeepItem],
+        how: Keeping,
+        at: At,
+        lives: fn(&KeepItem) -> u64,
+    ) -> Each<Kept> {
         let names = self.names(items.iter().map(|keep| &keep.item))?;
         let ready = self.connector.ready(at).await?;
         let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
         let invocation = match how {
-            Keeping::Downgrade => self.downgrading(items, &names),
+            Keeping::Downgrade => self.downgrading(items, &names, lives),
             Keeping::Renew if items.iter().all(held_mutex) => {
-                let mut invocation = self.invocation(&script::KEEP, names.len(), 2 * names.len());
-                locks(&mut invocation, &names);
+                let mut invocation = self.keeping(&script::KEEP, items, &names, lives);
                 for keep in items {
-                    invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str());
+                    invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str()).arg(lives(keep));
                 }
                 invocation
             }
-            Keeping::Renew => self.keeping(items, &names),
+            Keeping::Renew => self.keeping_kinds(items, &names, lives),
         };
         let value = self.connector.run(&ready, &invocation).await?;
         self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
@@ -355,6 +365,23 @@ pub(super) fn owners<'a>(invocation: &mut Invocation, items: impl IntoIterator<I
 pub(super) fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names<'_>]) {
     for (item, names) in items.iter().zip(names) {
         invocation.arg(item.owner.as_str()).name(names.channel(item.kind));
+    }
+}
+
+/// For how long a counter may live beyond its hold, in milliseconds: a quarter more than it has to.
+/// 0 for ever.
+pub(super) fn life(retention: TokenRetention) -> u64 {
+    match retention {
+        TokenRetention::Keep => 0,
+        TokenRetention::For(time) => millis(time.saturating_add(time / 4)),
+    }
+}
+
+/// The same of what is renewed; 0 where there is nothing to lengthen.
+fn counter_life(keep: &KeepItem) -> u64 {
+    match keep.standing {
+        Standing::Holder => life(keep.retention),
+        Standing::Waiter => 0,
     }
 }
 

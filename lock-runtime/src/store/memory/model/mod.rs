@@ -13,11 +13,13 @@ use proptest::prelude::*;
 
 use self::pair::Pair;
 use super::*;
+use crate::config::TokenRetention;
 use crate::store::Kind;
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 const OWNERS: u8 = 4;
 const RETENTION_MS: u64 = 3_000;
+const RETENTION: TokenRetention = TokenRetention::For(Duration::from_millis(RETENTION_MS));
 const TIMEOUT_MS: u64 = 500;
 
 /// A key and how it is locked.
@@ -135,8 +137,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 async fn run(ops: &[Op]) {
     let shared = Shared::new();
-    let handle =
-        |shared| MemoryStore::on(shared, "lock:", TokenRetention::For(Duration::from_millis(RETENTION_MS)));
+    let handle = |shared| MemoryStore::on(shared, "lock:");
     let store = handle(Arc::clone(&shared));
     let mut pair = Pair::new(Arc::clone(&store), &handle(shared)).await;
     for op in ops {

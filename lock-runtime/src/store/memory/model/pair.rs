@@ -57,7 +57,8 @@ fn plain(items: &[Place], owner: u8) -> Arc<AcquireRequest> {
 
 fn kept(items: &[Place], owner: u8, lease_ms: u64, standing: Standing) -> Arc<KeepRequest> {
     let lease = Duration::from_millis(lease_ms);
-    let items = places(items, owner).into_iter().map(|item| KeepItem { item, lease, standing });
+    let items =
+        places(items, owner).into_iter().map(|item| KeepItem { item, lease, retention: RETENTION, standing });
     Arc::new(KeepRequest { items: items.collect(), timeout: TIMEOUT })
 }
 
@@ -106,7 +107,7 @@ impl Pair {
         let floor = wish.floor.map_or(0, |ahead| micros + ahead);
         let lease = Duration::from_millis(wish.lease_ms);
         let request = AcquireRequest::new(places(&wish.items, wish.owner), lease, TIMEOUT);
-        let mut request = request.tokens(wish.tokens).token_floor(floor);
+        let mut request = request.tokens(wish.tokens).token_floor(floor).retention(RETENTION);
         if wish.waits {
             request = request.queued(Duration::from_secs(60));
         }
@@ -154,7 +155,8 @@ impl Pair {
         let lease = Duration::from_millis(700);
         let wish =
             Wish { items: items.clone(), owner: next, lease_ms: 700, tokens: 3, floor: None, waits: false };
-        let request = Arc::new(AcquireRequest::new(places(&items, next), lease, TIMEOUT).tokens(3));
+        let request = AcquireRequest::new(places(&items, next), lease, TIMEOUT);
+        let request = Arc::new(request.tokens(3).retention(RETENTION));
         let listeners = if respect { ListenerPolicy::Respect } else { ListenerPolicy::Ignore };
         let release = ReleaseRequest {
             items: places(&items, owner).into(),
@@ -185,6 +187,9 @@ impl Pair {
             assert_eq!(answer, if held { Kept::Renewed } else { Kept::Gone });
             let least = self.model.now + lease_ms;
             self.model.change(number, kind, owner, |ends| ends.max(least));
+            if held {
+                self.model.lengthen_counter(number, lease_ms);
+            }
         }
     }
 
@@ -221,6 +226,9 @@ impl Pair {
             }
             let least = self.model.now + lease_ms;
             self.model.change(number, Kind::Read, owner, |ends| ends.max(least));
+            if held {
+                self.model.lengthen_counter(number, lease_ms);
+            }
         }
     }
 

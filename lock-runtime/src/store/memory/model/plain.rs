@@ -114,11 +114,20 @@ impl Model {
         }
     }
 
-    pub(super) fn count(&mut self, key: usize, tokens: u32, base: u64) -> TokenRange {
-        let ends = self.now + RETENTION_MS;
+    /// The next tokens, for a hold of so many milliseconds.
+    pub(super) fn count(&mut self, key: usize, tokens: u32, base: u64, lease_ms: u64) -> TokenRange {
         let top = self.counter(key).unwrap_or(0).max(base) + u64::from(tokens);
+        let ends = self.key(key).counter.map_or(self.now + 1, |(_, ends)| ends);
         self.key(key).counter = Some((top, ends));
+        self.lengthen_counter(key, lease_ms);
         TokenRange::ending_at(top, tokens)
+    }
+
+    pub(super) fn lengthen_counter(&mut self, key: usize, lease_ms: u64) {
+        let least = self.now + lease_ms + RETENTION_MS;
+        if let Some((_, ends)) = &mut self.key(key).counter {
+            *ends = least.max(*ends);
+        }
     }
 
     fn take(&mut self, key: usize, kind: Kind, owner: u8, ends: u64) {
@@ -173,7 +182,7 @@ impl Model {
             None => Ok(wish
                 .items
                 .iter()
-                .map(|(key, _)| self.count(*key, wish.tokens, micros.max(floor)))
+                .map(|(key, _)| self.count(*key, wish.tokens, micros.max(floor), wish.lease_ms))
                 .collect()),
         }
     }
@@ -266,8 +275,8 @@ impl Model {
     /// Grants the key to the first of its queue.
     pub(super) fn grant_directly(&mut self, key: usize, micros: u64) -> (Waiter, TokenRange) {
         let head = self.queue(key)[0];
-        let ends = self.now + head.lease_ms.min(ms(DIRECT_LEASE));
-        self.take(key, Kind::Fair, head.owner, ends);
-        (head, self.count(key, 1, micros))
+        let lease_ms = head.lease_ms.min(ms(DIRECT_LEASE));
+        self.take(key, Kind::Fair, head.owner, self.now + lease_ms);
+        (head, self.count(key, 1, micros, lease_ms))
     }
 }

@@ -13,7 +13,6 @@ use super::entry::{Counter, Entry, HandleId, WatchId};
 use super::in_time;
 use super::table::{Table, Watched};
 use crate::clock::Tick;
-use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, Busy, Few, Granted, KeepItem, Kept, Kind, ListenerPolicy, MAX_TOKENS, Notice,
@@ -45,7 +44,6 @@ pub(super) struct Moment {
     pub(super) now: Tick,
     pub(super) server_time: ServerTime,
     pub(super) handle: HandleId,
-    pub(super) retention: TokenRetention,
 }
 
 impl Step<'_> {
@@ -76,6 +74,7 @@ impl Step<'_> {
         for (item, range) in request.items.iter().zip(&tokens) {
             self.table.change(self.prefix, &item.key, |entry| {
                 self.moment.count(entry, *range);
+                entry.lengthen_counter(expires, request.retention);
                 entry.take(item, expires, now);
             });
         }
@@ -185,11 +184,13 @@ impl Step<'_> {
         let item = &kept.item;
         match kept.standing {
             Standing::Holder => {
-                let entry = self.table.get(self.prefix, &item.key);
-                match entry.is_some_and(|entry| entry.renew(item, now + kept.lease, now)) {
-                    true => Kept::Renewed,
-                    false => Kept::Gone,
+                let expires = now + kept.lease;
+                let Some(entry) = self.table.get(self.prefix, &item.key) else { return Kept::Gone };
+                if !entry.renew(item, expires, now) {
+                    return Kept::Gone;
                 }
+                entry.lengthen_counter(expires, kept.retention);
+                Kept::Renewed
             }
             Standing::Waiter => match self.table.get(self.prefix, &item.key) {
                 Some(entry) if entry.has(item, now) => Kept::Renewed,
@@ -206,9 +207,11 @@ impl Step<'_> {
         let owner = &kept.item.owner;
         let Some(entry) = self.table.get(self.prefix, &kept.item.key) else { return Kept::Gone };
         let downgraded = entry.read_write.downgrade(owner, now);
-        if !entry.read_write.renew(owner, now + kept.lease, now) {
+        let expires = now + kept.lease;
+        if !entry.read_write.renew(owner, expires, now) {
             return Kept::Gone;
         }
+        entry.lengthen_counter(expires, kept.retention);
         if downgraded {
             wake::tell(entry, Kind::Read, &mut self.bell);
         }
@@ -268,7 +271,7 @@ impl Moment {
 
     /// Sets the counter to the last of these tokens.
     fn count(self, entry: &mut Entry, range: TokenRange) {
-        let expires = counter_expiry(entry.counter(self.now), self.retention, self.now);
+        let expires = entry.counter(self.now).map_or(Some(self.now), |counter| counter.expires);
         entry.counter = Some(Counter { top: range.last, expires });
     }
 }
@@ -287,19 +290,6 @@ fn count_others(mut listeners: Vec<(WatchId, HandleId)>, handle: HandleId, own_w
     let here = listeners.iter().filter(|(_, of)| *of == handle).count();
     let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
     count(listeners.len() - here) + count(here).saturating_sub(u64::from(own_watches))
-}
-
-/// A counter that has no expiry never gets one, and an expiry never comes nearer: other handles on the table may
-/// have been made with a longer retention.
-fn counter_expiry(before: Option<Counter>, retention: TokenRetention, now: Tick) -> Option<Tick> {
-    let wanted = match retention {
-        TokenRetention::For(time) => now + time,
-        TokenRetention::Keep => return None,
-    };
-    match before {
-        Some(counter) => counter.expires.map(|expires| expires.max(wanted)),
-        None => Some(wanted),
-    }
 }
 
 fn check_items(request: &AcquireRequest) -> Result<(), StoreError> {

@@ -61,10 +61,11 @@ pub(super) fn settle(entry: &mut Entry, key: &LockKey, turn: Turn, moment: Momen
     let token = FencingToken::new(range.last);
     bell.granted(listener, Notice::Granted { token, server_time: moment.server_time });
     let owner = head.owner.clone();
-    let expires = now + head.lease.min(DIRECT_LEASE);
+    let (expires, retention) = (now + head.lease.min(DIRECT_LEASE), head.retention);
     entry.queue.leave(&owner);
     entry.take_sole(&owner, expires, now);
     moment.count(entry, range);
+    entry.lengthen_counter(expires, retention);
 }
 
 /// A sign of life of somebody who waits and has not got the key.

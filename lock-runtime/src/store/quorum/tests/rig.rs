@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
-use crate::config::{Config, TokenRetention};
+use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::memory::MemoryStore;
 use crate::store::quorum::{QuorumOptions, QuorumStore};
@@ -221,7 +221,7 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(servers: usize) -> Self {
         // Their clocks agree, until a test says otherwise.
-        let first = MemoryStore::new("q:", TokenRetention::For(SECOND * 3600));
+        let first = MemoryStore::new("q:");
         let servers = (0..servers).map(|_| Server::new(first.started_again(Duration::ZERO)));
         Self { servers: servers.collect() }
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::rig::*;
 use crate::store::{
-    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Notice, Standing,
-    StoreErrorKind,
+    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Notice, StoreErrorKind,
 };
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -115,7 +114,7 @@ async fn give_back(store: &Arc<dyn LockStore>, number: u32) {
 }
 
 async fn keep_place(store: &Arc<dyn LockStore>, number: u32) -> Kept {
-    let items = vec![KeepItem { item: fair(number), lease: LEASE, standing: Standing::Waiter }];
+    let items = vec![KeepItem::waiter(fair(number), LEASE)];
     store.keep(Arc::new(KeepRequest { items, timeout: SECOND * 2 })).await.unwrap()[0]
 }
 
@@ -166,10 +165,7 @@ async fn a_fair_lock_goes_on_when_its_gate_dies() {
     rig.fail(&[0], Fault::Refuses);
     assert!(
         waiter
-            .keep(Arc::new(KeepRequest {
-                items: vec![KeepItem { item: fair(2), lease: LEASE, standing: Standing::Waiter }],
-                timeout: SECOND,
-            }))
+            .keep(Arc::new(KeepRequest { items: vec![KeepItem::waiter(fair(2), LEASE)], timeout: SECOND }))
             .await
             .is_err()
     );

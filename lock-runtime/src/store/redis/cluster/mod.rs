@@ -25,7 +25,7 @@ use tokio::sync::watch as cell;
 use super::RedisOptions;
 use super::classify::Address;
 use super::dialer::Dialer;
-use super::fault::{Fault, Redirect};
+use super::fault::Fault;
 use super::names::Names;
 use super::node::{At, Channels, Node};
 use super::script::Dialect;
@@ -211,10 +211,10 @@ impl Cluster {
     /// Whether a step for each of its keys may succeed. They are at two servers, or the user has no
     /// right to one of them, which a server may say before it says that they are elsewhere.
     fn goes_apart(&self, slot: u16, fault: &Fault) -> bool {
-        if is_split(fault) {
+        if fault.is_split() {
             self.in_between(slot);
         }
-        is_split(fault) || fault.several.is_some()
+        fault.is_split() || fault.several.is_some()
     }
 
     /// A step has failed: whether the servers are still who they were is to be found out.
@@ -258,11 +258,6 @@ impl Channels for Told {
             cluster.moved(slot, &to);
         }
     }
-}
-
-/// Whether keys of the step are at two servers.
-fn is_split(fault: &Fault) -> bool {
-    fault.redirect.as_deref() == Some(&Redirect::TryAgain)
 }
 
 fn place_of(address: &ConnectionAddr) -> Option<Place> {

@@ -11,8 +11,8 @@ use super::super::fault::{Fault, Redirect};
 use super::super::kinds::are_mutexes;
 use super::super::node::{At, Node};
 use super::super::script::Dialect;
+use super::Cluster;
 use super::steps::Part;
-use super::{Cluster, is_split};
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::store::{AcquireRequest, Acquired, Item, Kind, StoreError, StoreErrorKind};
@@ -69,7 +69,7 @@ impl Cluster {
                 })
                 .await;
             let fault = match acquired {
-                Err(fault) if is_split(&fault) => fault,
+                Err(fault) if fault.is_split() => fault,
                 acquired => return Ok(acquired?),
             };
             self.in_between(part.slot);

@@ -2,7 +2,8 @@
 -- takes it for the new one when nobody else listens.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- ARGV     latest server time (us), counter time to live (ms; 0 = keep for ever), then
+-- ARGV     latest server time (us), life of a counter beyond the lease (ms; 0 = keep for ever),
+--          then
 --          lease (ms), tokens wanted, owner 1, owner 2, ... or, when the locks differ in the first two, for each of them
 --          owner, lease, tokens wanted, or for each
 --          owner, lease, tokens wanted, owner until now, channel, and how many who listen there keep it from being taken if
@@ -21,7 +22,7 @@
 local try, find, keys, args = redis.pcall, string.find, KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local late, ttl, n = now > tonumber(args[1]), tonumber(args[2]), #keys / 2
+local late, life, n = now > tonumber(args[1]), tonumber(args[2]), #keys / 2
 local alike, over = #args == n + 4, #args == 6 * n + 2
 local lease, want = args[3], args[4]
 local answers, rest, text, texts_want, top = {}, nil, nil, nil, nil
@@ -79,13 +80,14 @@ for i = 1, n do
         if last and last < now then
           plain = true
           if not old then
-            if ttl > 0 then try('PEXPIRE', counter, args[2]) end
-          elseif ttl == 0 then
+            if life > 0 then try('PEXPIRE', counter, life + lease) end
+          elseif life == 0 then
             try('PERSIST', counter)
-          elseif now - last > now % (ttl * 125) then
-            -- The first grant in each eighth of its time to live. None at all is Redisson's and stays for ever.
+          elseif lease * 8 > life or now - last + 131072 > now % (life * 50) then
+            -- The first grant in each twentieth of its life, and each with a long lease. A counter
+            -- without a time to live is Redisson's.
             local left = try('PTTL', counter)
-            if left ~= -1 and left < ttl then try('PEXPIRE', counter, args[2]) end
+            if left ~= -1 and left < life + lease then try('PEXPIRE', counter, life + lease) end
           end
         else
           try('SET', counter, old, 'KEEPTTL')

@@ -1,8 +1,8 @@
 -- Takes every item or none, whatever their kinds. Stands behind tokens.lua, kinds.lua and the pieces of the kinds.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- ARGV     lease (ms), tokens wanted, counter time to live (ms; 0 = keep for ever), latest server time (us), token floor
---          (0 = none), longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
+-- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = keep for ever),
+--          latest server time (us), token floor (0 = none), longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
 -- Returns  what take() says, see grant.lua, or {2, now}: arrived later than the latest server time. Nothing was taken in
 --          any case but a grant. A refused caller who waits has joined the queues of its fair items, and keeps readers
 --          out of its write items that are read.
@@ -52,7 +52,7 @@ if refusal then
   return refusal
 end
 
-local refused, tops = tokens(now, items, ARGV[2], ARGV[3], ARGV[5])
+local refused, tops = tokens(now, items, lease, ARGV[2], ARGV[3], ARGV[5])
 if refused then return refused end
 for i, item in ipairs(items) do
   local failed = item.kind.grant(item, lease)

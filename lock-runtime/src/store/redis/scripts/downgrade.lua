@@ -1,7 +1,7 @@
 -- Turns write holds into read holds, each on its own, renews them, and wakes the readers that wait.
 --
--- KEYS     lock 1, lock 2, ...
--- ARGV     owner 1, lease 1 (ms), owner 2, lease 2 (ms), ...
+-- KEYS     lock 1, lock 2, ..., then the counters of those that have a life
+-- ARGV     for each lock: owner, lease (ms), life of its counter, see lengthen.lua, or 0
 -- Returns  for each lock 1 when its owner reads it now, with at least the lease left; 0 when it does
 --          not hold it; or an error.
 --
@@ -22,6 +22,13 @@ local function downgrade(lock, owner, lease)
   return 1
 end
 
-local reply = {}
-for i, lock in ipairs(KEYS) do reply[i] = safely(downgrade, lock, ARGV[2 * i - 1], tonumber(ARGV[2 * i])) end
+local reply, counters = {}, #ARGV / 3
+for i = 1, #ARGV / 3 do
+  local lease, life = tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+  reply[i] = safely(downgrade, KEYS[i], ARGV[3 * i - 2], lease)
+  if life > 0 then
+    counters = counters + 1
+    if reply[i] == 1 then lengthen(KEYS[counters], lease, life) end
+  end
+end
 return reply

@@ -6,9 +6,9 @@
 --   timeout  redisson_lock_timeout:{n}       ZSET owner -> deadline (ms, server time), after which Redisson purges a head
 --   channel  redisson_lock__channel:{n}:<owner>, one for each waiter: `0` try again; to ours also `g:<token>:<server us>`
 --            when the release has granted it the lock. Redisson's waiters get numbers only
---   alive    lock_fair_alive:{n}             HASH owner -> 'W by C direct ttl raised', ours alone. A waiter without a record
+--   alive    lock_fair_alive:{n}             HASH owner -> 'W by C direct life raised', ours alone. A waiter without a record
 --            is Redisson's. W: the wait in ms that was fixed when it joined; by: server ms, counts as dead after it;
---            C: lease in ms of a direct grant; direct: 1 if it can be granted directly; ttl: of the counter, for its grant;
+--            C: lease in ms of a direct grant; direct: 1 if it can be granted directly; life: see tokens.lua;
 --            raised: 1 if its deadline was moved up, see scan()
 --
 -- What Redisson sees: its own queue. A deadline is that of the last in the queue (the lock's TTL, if there is none) plus
@@ -49,13 +49,13 @@ end
 -- The record in `text`, which may be false.
 local function record_of(text)
   if not text then return end
-  local wait, by, lease, direct, ttl, raised = string.match(text, '^(%d+) (%d+) (%d+) ([01]) (%d+) ([01])$')
+  local wait, by, lease, direct, life, raised = string.match(text, '^(%d+) (%d+) (%d+) ([01]) (%d+) ([01])$')
   if not wait then return end
-  return {wait = tonumber(wait), by = tonumber(by), lease = lease, direct = direct, ttl = ttl, raised = raised}
+  return {wait = tonumber(wait), by = tonumber(by), lease = lease, direct = direct, life = life, raised = raised}
 end
 
 local function note(f, id, record)
-  local text = {digits(record.wait), digits(record.by), record.lease, record.direct, record.ttl, record.raised}
+  local text = {digits(record.wait), digits(record.by), record.lease, record.direct, record.life, record.raised}
   call('HSET', f.alive, id, table.concat(text, ' '))
 end
 

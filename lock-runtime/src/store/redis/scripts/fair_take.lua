@@ -44,7 +44,7 @@ function kinds.f.give_up(item)
   if head then tell(f.channel .. ':' .. head, '0') end
 end
 
-function kinds.f.wait(item, wait, lease, ttl, alone)
+function kinds.f.wait(item, wait, lease, life, alone)
   local f, owner = item.fair, item[3]
   if item.placed then return expire(f) end
   -- Looked for once more: `a` and `{a}` are two locks with one queue, where the other may just have joined.
@@ -61,7 +61,7 @@ function kinds.f.wait(item, wait, lease, ttl, alone)
     end
     note(f, owner, {
       wait = wait, by = f.ms + WAITER_LIFE, lease = digits(math.min(lease, 5000)), direct = alone and '1' or '0',
-      ttl = ttl, raised = '0'
+      life = life, raised = '0'
     })
     if call('HLEN', f.alive) < call('LLEN', f.queue) then scan(f, 0, 0, KEPT_AHEAD) end
   end

@@ -12,7 +12,7 @@
 
 -- Makes the head the holder. Returns its token, or nothing when that can't be done.
 local function hand_over(f, head, record)
-  local refused, top = tokens(f.us, {{f.lock, f.counter}}, '1', record.ttl, '0')
+  local refused, top = tokens(f.us, {{f.lock, f.counter}}, record.lease, '1', record.life, '0')
   if refused then return end
   local done = try('HSET', f.lock, head, '1')
   if type(done) == 'number' then done = try('PEXPIRE', f.lock, record.lease) end

@@ -1,9 +1,9 @@
--- take(now, items, lease, want, ttl, floor): takes every lock of `items` or none, whatever state they and their counters
+-- take(now, items, lease, want, life, floor): takes every lock of `items` or none, whatever state they and their counters
 -- are in. Stands behind tokens.lua; shared by the scripts that acquire; not a script by itself.
 --
 -- now    server time (us)
 -- items  {{lock, counter, owner}, ...}
--- lease  ms; want, ttl and floor: see tokens.lua. All as text, as they came.
+-- lease  ms; want, life and floor: see tokens.lua. All as text, as they came.
 -- Returns
 --   top                              granted; every counter is at `top` and the server time is top - tokens wanted
 --   {1, now, 'top 1', 'top 2', ...}  granted, each item with its own highest token, as text (may exceed 2^53)
@@ -17,7 +17,7 @@
 -- Scripts have no roll-back, so whatever can fail comes first: locks are looked at, counters are read, counters are
 -- moved (out of memory, read-only and overflow show here), and only then the locks are written.
 
-local function take(now, items, lease, want, ttl, floor)
+local function take(now, items, lease, want, life, floor)
   local lefts = {}
   lease = tonumber(lease)
 
@@ -35,7 +35,7 @@ local function take(now, items, lease, want, ttl, floor)
     lefts[i] = left
   end
 
-  local refusal, tops = tokens(now, items, want, ttl, floor)
+  local refusal, tops = tokens(now, items, lease, want, life, floor)
   if refusal then return refusal end
 
   for i, item in ipairs(items) do

@@ -2,7 +2,8 @@
 -- acquire_all.lua and takeover.lua; not a script by itself.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- ARGV     from a + 1 on: lease (ms), tokens wanted, counter time to live (ms), latest server time (us), token floor,
+-- ARGV     from a + 1 on: lease (ms), tokens wanted, life of a counter beyond the lease (ms),
+--          latest server time (us), token floor,
 --          owner 1, owner 2, ...
 -- Returns  what take() says, see grant.lua, or {2, now}: arrived later than the latest server time, nothing was changed.
 local function grant(a)

@@ -8,8 +8,8 @@
 --                           item can be granted (a grant that is there already counts), else ms until another look is
 --                           worth it; or nil and the reason why this is not a lock (listed in reply.rs).
 --                           item = {lock, counter, owner, ...}; what look finds out it may keep there under names.
---   wait(item, wait, lease, ttl, alone)  after a refusal, for a caller who waits at most `wait` ms: joins the queue, sets the
---                           intent. ttl: of the counter, as text; alone: one item and no token floor, so that whoever frees
+--   wait(item, wait, lease, life, alone)  after a refusal, for a caller who waits at most `wait` ms: joins the queue, sets the
+--                           intent. life: see tokens.lua, as text; alone: one item and no token floor, so that whoever frees
 --                           it can grant it
 --   place(item), give_up(item)  of fair locks, before wait: whether the owner is queued; it is not any more
 --   do_not_wait(item)       of write locks: the owner's intent ends, since it waits for something else than readers, too

@@ -1,10 +1,12 @@
--- tokens(now, items, want, ttl, floor): reads and moves the fencing counters of `items`, all or none. Shared by every
+-- tokens(now, items, lease, want, life, floor): reads and moves the fencing counters of `items`, all or none. Shared by every
 -- script that grants, whatever the kind; not a script by itself.
 --
 -- now    server time (us)
 -- items  {{lock, counter, ...}, ...}
--- want   tokens for each item; ttl: counter time to live (ms; 0 = keep for ever); floor: tokens are above it (0 = none).
---        All as text, as they came.
+-- lease  of the grant (ms)
+-- want   tokens for each item
+-- life   of a counter beyond the lease (ms; 0 = keep for ever), see lengthen.lua
+-- floor  tokens are above it (0 = none). All as text, as they came.
 -- Returns two values, the first of them nil unless nothing was changed:
 --   {4, now, item}                   the counter of `item` is not an integer; or an error reply: no tokens are left
 --   top                              every counter is at `top` = now + want; or, when they differ,
@@ -43,9 +45,10 @@ local function advance(counter, raw, now, floor, want, ttl)
   return call('GET', counter)
 end
 
-local function tokens(now, items, want, ttl, floor)
+local function tokens(now, items, lease, want, life, floor)
   local raws = {}
-  ttl = tonumber(ttl)
+  life = tonumber(life)
+  local ttl = life > 0 and lease + life or 0
 
   for i, item in ipairs(items) do
     local raw = call('GET', item[2])
@@ -59,7 +62,7 @@ local function tokens(now, items, want, ttl, floor)
   local top, low, tops = now + want, tonumber(floor) < now, nil
   local text = string.format('%.0f', top)
   for i, item in ipairs(items) do
-    local counter, raw, refresh = item[2], raws[i], false
+    local counter, raw = item[2], raws[i]
     local cur = raw and tonumber(raw) or 0
     if low and cur < now then
       -- The usual case: the counter follows the server's clock.
@@ -69,8 +72,6 @@ local function tokens(now, items, want, ttl, floor)
         call('SET', counter, text, 'PX', ttl)
       else
         call('SET', counter, text, 'KEEPTTL')
-        -- The TTL is refreshed by the first grant in each eighth of it: a PTTL less for all the others.
-        refresh = now - cur > now % (ttl * 125)
       end
       if tops then tops[i + 2] = text end
     else
@@ -79,10 +80,10 @@ local function tokens(now, items, want, ttl, floor)
         for j = 1, i - 1 do tops[j + 2] = text end
       end
       tops[i + 2] = advance(counter, raw, now, floor, want, ttl)
-      refresh = ttl > 0
     end
-    if refresh then
-      -- The full time to live again, unless it has none: it is Redisson's then and stays for ever.
+    if raw and ttl > 0 then
+      -- The full time: acquire.lua goes by when the last token was granted. A counter without a time
+      -- to live is Redisson's.
       local left = call('PTTL', counter)
       if left ~= -1 and left < ttl then call('PEXPIRE', counter, ttl) end
     end

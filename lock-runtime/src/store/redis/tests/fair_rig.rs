@@ -75,7 +75,7 @@ impl Rig {
 
     pub(super) async fn keep(&self, items: &[Item], standing: Standing) -> Vec<Kept> {
         let items =
-            items.iter().map(|item| KeepItem { item: item.clone(), lease: LEASE, standing }).collect();
+            items.iter().map(|item| KeepItem { standing, ..KeepItem::hold(item.clone(), LEASE) }).collect();
         self.store.keep(Arc::new(KeepRequest { items, timeout: TIMEOUT })).await.unwrap()
     }
 

@@ -101,7 +101,7 @@ async fn holds_and_waiters_are_kept_by_one_call() {
     granted(&store, &holds).await;
     granted(&store, &reader).await;
     let waiter = write("d");
-    let kept = |item: &Item, standing| KeepItem { item: item.clone(), lease: 2 * LEASE, standing };
+    let kept = |item: &Item, standing| KeepItem { standing, ..KeepItem::hold(item.clone(), 2 * LEASE) };
     let mut items: Vec<KeepItem> = holds.iter().map(|item| kept(item, Standing::Holder)).collect();
     items.push(kept(&waiter, Standing::Waiter));
     items.push(kept(&item("a"), Standing::Waiter));

@@ -40,6 +40,7 @@ mod locks;
 mod mixed;
 mod quorum;
 mod registry;
+mod retention;
 mod rw;
 mod rw_model;
 mod rw_rivals;
@@ -147,8 +148,8 @@ async fn waits(store: &RedisStore, items: &[Item]) -> Busy {
 }
 
 fn keep_request(items: &[Item], lease: Duration, standing: Standing) -> Arc<KeepRequest> {
-    let items = items.iter().map(|item| KeepItem { item: item.clone(), lease, standing }).collect();
-    Arc::new(KeepRequest { items, timeout: TIMEOUT })
+    let keep = |item: &Item| KeepItem { standing, ..KeepItem::hold(item.clone(), lease) };
+    Arc::new(KeepRequest { items: items.iter().map(keep).collect(), timeout: TIMEOUT })
 }
 
 async fn keep(store: &RedisStore, items: &[Item], lease: Duration) -> Vec<Kept> {

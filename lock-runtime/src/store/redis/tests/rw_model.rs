@@ -5,7 +5,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::TokenRetention;
 use crate::store::memory::MemoryStore;
 use crate::store::{LockStatus, Withdrawn};
 
@@ -119,7 +118,7 @@ async fn state(store: &dyn LockStore) -> Vec<(Option<Kind>, Vec<(OwnerId, u64)>,
 
 async fn run(server: &RedisServer, ops: &[Op]) {
     let redis = store(server);
-    let model = MemoryStore::new("lock:", TokenRetention::Keep);
+    let model = MemoryStore::new("lock:");
     for (index, op) in ops.iter().enumerate() {
         let expected = answer(&*model, op).await;
         assert_eq!(answer(&redis, op).await, expected, "the answer to {op:?}, after {:?}", &ops[..index]);

@@ -241,7 +241,6 @@ async fn tokens_grow_across_alternations_with_java() {
     let server = RedisServer::start();
     let store = store_with(&server, |options| {
         options.prefix = String::new();
-        options.token_retention = crate::config::TokenRetention::Keep;
     });
     let mut connection = server.connection().await;
     let java = "0e5a1b0e-7c0f-4f0e-9d53-0c1a3e6c2f11:42";
@@ -258,7 +257,8 @@ async fn tokens_grow_across_alternations_with_java() {
         } else {
             let mine = [item("a")];
             let tokens = [1, 1, 1, 1000, 50_000][rand::random_range(0..5)];
-            let range = granted_by(&store, request(&mine).tokens(tokens)).await.tokens[0];
+            let request = request(&mine).tokens(tokens).retention(crate::config::TokenRetention::Keep);
+            let range = granted_by(&store, request).await.tokens[0];
             assert!(range.first > highest, "{range:?} {highest}");
             highest = range.last;
             release(&store, &mine).await.unwrap();
