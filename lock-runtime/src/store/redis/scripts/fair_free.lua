@@ -39,13 +39,30 @@ end
 -- What all waiters of a call for one lock share.
 local looks = {}
 
+-- Whether `owner` still has its place, whose deadline stays ahead of the clock then.
+local function keeps_place(f, owner)
+  -- scan() has looked at all.
+  if f.queued then return f.queued[owner] end
+  local score = tonumber(call('ZSCORE', f.timeout, owner))
+  if not score or call('HEXISTS', f.alive, owner) == 0 then
+    take_out(f, owner)
+    return false
+  end
+  if score < f.ms + KEPT_AHEAD then call('ZADD', f.timeout, 'XX', digits(f.ms + LONGEST_WAIT), owner) end
+  return true
+end
+
 -- How a waiter stands: 0 when it has lost its place, else -ms until another look is worth it.
 local function standing(lock, owner, now)
   local look = looks[lock]
   if not look then
     local f = fair(lock, now)
     local head, record, gone = head_of(f)
-    scan(f, 0, 0, KEPT_AHEAD)
+    -- A record whose entry Redisson has purged may make up for an entry of Redisson's in whole().
+    for _, id in ipairs(call('HRANDFIELD', f.alive, 2)) do
+      if not call('ZSCORE', f.timeout, id) then call('HDEL', f.alive, id) end
+    end
+    if not whole(f) then scan(f, 0, 0, KEPT_AHEAD) end
     expire(f)
     local left = call('PTTL', lock)
     if head and left == -2 then
@@ -57,7 +74,7 @@ local function standing(lock, owner, now)
     look = {fair = f, head = head, left = math.max(left, 1)}
     looks[lock] = look
   end
-  if not look.fair.queued[owner] then return 0 end
+  if not keeps_place(look.fair, owner) then return 0 end
   if look.head == owner then return -1 end
   return -look.left
 end

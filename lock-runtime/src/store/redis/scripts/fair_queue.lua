@@ -10,17 +10,21 @@
 --            is Redisson's. W: the wait in ms that was fixed when it joined; by: server ms, counts as dead after it;
 --            C: lease in ms of a direct grant; direct: 1 if it can be granted directly; life: see tokens.lua;
 --            raised: 1 if its deadline was moved up, see scan()
+--   gone     lock_fair_gone:{n}              ms, ours alone: what all deadlines are too late by
 --
 -- What Redisson sees: its own queue. A deadline is that of the last in the queue (the lock's TTL, if there is none) plus
 -- W. Whoever goes takes W off all that are behind, once. A head whose deadline is over goes without that: it has had its
 -- time. A head of ours counts as dead when its record says so, never for its deadline.
+--
+-- To take W off the deadlines of a long queue is too much work for each that goes. While none of Redisson's waits nobody
+-- reads them, so what has to be taken off is added up: `gone`. It is taken off when one of Redisson's has come.
 --
 -- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the clock when Redisson's
 -- waiters before it go, each with a wait of its own. Those can be told from the deadlines, more or less: a waiter is a
 -- wait behind the one before it. So one with less than 60 s and all these waits to go is raised to 300 s and these waits,
 -- when it joins behind them and whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
 --
--- None of the three keys outlives its waiters: ours say that they live every second, so 10 s are enough for them. Dead ones
+-- None of these keys outlives its waiters: ours say that they live every second, so 10 s are enough for them. Dead ones
 -- of Redisson's are known by their deadlines only, which are of Java's clock: the last of them and 6 minutes more, for
 -- those that come meanwhile. When none of ours is left the queue has no end again, as Redisson has it: its waiters would not
 -- notice that it is gone, and nobody would wake them. An empty queue has no keys.
@@ -38,7 +42,7 @@ local function fair(lock, now)
   return {
     lock = lock, us = now, ms = math.floor(now / 1000), counter = 'redisson_lock_token:' .. tagged,
     queue = 'redisson_lock_queue:' .. tagged, timeout = 'redisson_lock_timeout:' .. tagged,
-    alive = 'lock_fair_alive:' .. tagged, channel = 'redisson_lock__channel:' .. tagged
+    alive = 'lock_fair_alive:' .. tagged, gone = 'lock_fair_gone:' .. tagged, channel = 'redisson_lock__channel:' .. tagged
   }
 end
 
@@ -71,7 +75,7 @@ end
 local function expire(f)
   local count = call('LLEN', f.queue)
   if count == 0 then
-    call('DEL', f.queue, f.timeout, f.alive)
+    call('DEL', f.queue, f.timeout, f.alive, f.gone)
     return
   end
   local records = call('HLEN', f.alive)
@@ -80,10 +84,8 @@ local function expire(f)
     call('PERSIST', f.timeout)
     return
   end
-  local java = f.java
-  if java == nil then java = records < count end
   local at = f.ms + 10000
-  if java then
+  if records < count then
     local last = call('ZRANGE', f.timeout, -1, -1, 'WITHSCORES')
     at = math.max(f.ms, tonumber(last[2]) or 0) + 360000
   end
@@ -91,14 +93,24 @@ local function expire(f)
   call('PEXPIREAT', f.queue, at)
   call('PEXPIREAT', f.timeout, at)
   call('PEXPIREAT', f.alive, at)
+  call('PEXPIREAT', f.gone, at)
 end
 
--- Reads the whole queue. Takes `minus` off the deadlines of all behind the first `from`. Then a live waiter of ours gets a
--- later deadline when the clock or Redisson's waiters before it may come nearer than `margin` to it.
--- Finds out f.java: whether there are waiters of Redisson's, and f.queued: those of ours that are whole.
+-- Whether each entry of the queue has a deadline and a record. Not so while Redisson's wait, after
+-- these have purged ours, or when somebody has deleted a part.
+local function whole(f)
+  local count = call('LLEN', f.queue)
+  return call('HLEN', f.alive) == count and call('ZCARD', f.timeout) == count
+end
+
+-- Reads the whole queue, which is for queues that are not whole. Takes `minus` off the deadlines of all behind the first
+-- `from`, and off all what has been added up. Then a live waiter of ours gets a later deadline when the clock or Redisson's
+-- waiters before it may come nearer than `margin` to it. Finds out f.queued: those of ours that have a place.
 local function scan(f, from, minus, margin)
   local ids = call('LRANGE', f.queue, 0, -1)
   local ours, waits, before = 0, 0, nil
+  local late = tonumber(call('GET', f.gone)) or 0
+  if late > 0 then call('DEL', f.gone) end
   f.queued = {}
   for first = 1, #ids, 1000 do
     local last = math.min(first + 999, #ids)
@@ -107,8 +119,9 @@ local function scan(f, from, minus, margin)
     local moved = {}
     for i = first, last do
       local text, score, new = texts[i - first + 1], tonumber(scores[i - first + 1]), false
-      if score and i > from and minus > 0 then
-        score, new = score - minus, true
+      local off = i > from and minus + late or late
+      if score and off > 0 then
+        score, new = score - off, true
       end
       if text then
         ours = ours + 1
@@ -138,7 +151,6 @@ local function scan(f, from, minus, margin)
     end
     if #moved > 0 then call('ZADD', f.timeout, 'XX', unpack(moved)) end
   end
-  f.java = ours < #ids
   -- Redisson purges entries and not their records.
   if call('HLEN', f.alive) > ours then
     local queued = {}
@@ -147,6 +159,20 @@ local function scan(f, from, minus, margin)
       if not queued[id] then call('HDEL', f.alive, id) end
     end
   end
+end
+
+-- Somebody has gone from behind the first `from` of the queue, who waited for `wait` ms.
+local function take_off(f, from, wait)
+  if not whole(f) then
+    scan(f, from, wait, LEAST_AHEAD)
+  elseif wait > 0 then
+    call('INCRBY', f.gone, digits(wait))
+  end
+end
+
+-- Whether `owner` has a place that is whole: all three, or somebody has deleted a part of the queue.
+local function has_place(f, owner)
+  return call('ZSCORE', f.timeout, owner) and call('HGET', f.alive, owner) and (whole(f) or call('LPOS', f.queue, owner))
 end
 
 -- The first of the queue and its record, which Redisson's waiters don't have; nothing when nobody waits. Lets go of heads
@@ -169,7 +195,7 @@ local function head_of(f)
     gone = true
   end
   if gone then
-    if head then scan(f, 0, minus, LEAST_AHEAD) end
+    if head then take_off(f, 0, minus) end
     expire(f)
   end
   return head, record, gone
@@ -188,7 +214,7 @@ local function take_out(f, owner)
   end
   call('ZREM', f.timeout, owner)
   call('HDEL', f.alive, owner)
-  if place then scan(f, place, record and record.wait or 0, LEAST_AHEAD) end
+  if place then take_off(f, place, record and record.wait or 0) end
   expire(f)
 end
 

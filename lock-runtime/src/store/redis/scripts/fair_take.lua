@@ -29,10 +29,8 @@ function kinds.f.look(item, now)
   return patience(f, head, record)
 end
 
--- Whether the owner has a place that is whole: all three, or somebody has deleted a part of the queue.
 function kinds.f.place(item)
-  local f, owner = item.fair, item[3]
-  item.placed = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner) and call('HGET', f.alive, owner)
+  item.placed = has_place(item.fair, item[3])
   return item.placed
 end
 
@@ -48,22 +46,23 @@ function kinds.f.wait(item, wait, lease, life, alone)
   local f, owner = item.fair, item[3]
   if item.placed then return expire(f) end
   -- Looked for once more: `a` and `{a}` are two locks with one queue, where the other may just have joined.
-  local place = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner)
-  if not place or not call('HGET', f.alive, owner) then
+  if not has_place(f, owner) then
+    local place = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner)
     if not place then
-      if call('LPOS', f.queue, owner) then call('LREM', f.queue, 0, owner) end
+      if not whole(f) and call('LPOS', f.queue, owner) then call('LREM', f.queue, 0, owner) end
       local last = call('LINDEX', f.queue, -1)
       local base = last and call('ZSCORE', f.timeout, last)
-      if not last then call('DEL', f.timeout, f.alive) end
-      base = base and math.max(base - f.ms, 0) or math.max(item.left, 0)
-      call('ZADD', f.timeout, digits(f.ms + base + wait), owner)
+      if not last then call('DEL', f.timeout, f.alive, f.gone) end
+      local late = tonumber(call('GET', f.gone)) or 0
+      base = base and math.max(base - late - f.ms, 0) or math.max(item.left, 0)
+      call('ZADD', f.timeout, digits(f.ms + base + wait + late), owner)
       call('RPUSH', f.queue, owner)
     end
     note(f, owner, {
       wait = wait, by = f.ms + WAITER_LIFE, lease = digits(math.min(lease, 5000)), direct = alone and '1' or '0',
       life = life, raised = '0'
     })
-    if call('HLEN', f.alive) < call('LLEN', f.queue) then scan(f, 0, 0, KEPT_AHEAD) end
+    if not whole(f) then scan(f, 0, 0, KEPT_AHEAD) end
   end
   expire(f)
 end
