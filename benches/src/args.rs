@@ -18,6 +18,8 @@ Workloads:
   multi       as hot with --procs processes (4) of --tasks tasks (16) each; ours, raw
   pingpong    two managers hand one key over, parked, a PING between the rounds; ours, raw
   held        holds --keys locks (10000) with a lease of --lease-ms (6000) for --secs (20); ours
+  waiting     --tasks tasks (10000) of one manager wait for one lock for --secs, then --procs managers (400) with one task
+              each; a fair lock beside a mutex, what that costs the server, and PINGs beside it; ours
   fair-hot    pingpong with the fair kind and a process for each side, for --secs; then multi with the fair kind for
               --secs, and every two waiters that were granted the lock in the wrong order; ours
   rw-hot      --tasks readers (64) and a writer, every 10 ms, on one key; ours, tokio (an RwLock)
@@ -37,11 +39,11 @@ Flags:
   --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
   --url <url>          the same as a lock URL; memory: is the memory store (ours only)
   --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20); not for seed…
-  --tasks <n>          for throughput, hot, rw… and stock (64), and for each process of multi and fair-hot (16)
+  --tasks <n>          for throughput, hot, rw… and stock (64), for each process of multi and fair-hot (16), and for waiting (10000)
   --keys <n>           for latency, throughput, multi3 and layer (1000), and for held (10000)
   --hold-us <µs>       for hot, multi, fair-hot and rw… (0), stock (1000); a tokio sleep, so the real hold is longer, see real_hold_p50_us
   --lease-ms <ms>      lease (30000, held 6000), renewed by ours
-  --procs <n>          processes of multi, fair-hot and stock (4)
+  --procs <n>          processes of multi, fair-hot and stock (4), managers of waiting (400)
   --workers <n>        worker threads of the tokio runtime (one for each core)
   --rounds <n>         pingpong, and that part of fair-hot, ends after this many counted rounds instead of after --secs
   --delay-ms <ms>      adds this to every round trip (0), by a proxy that limits nothing else
@@ -92,6 +94,7 @@ words! {
     Multi = "multi",
     Pingpong = "pingpong",
     Held = "held",
+    Waiting = "waiting",
     FairHot = "fair-hot",
     RwHot = "rw-hot",
     RwMix = "rw-mix",
@@ -166,11 +169,15 @@ impl Options {
             lib: Lib::Ours,
             store: Store::Own,
             secs: Duration::from_secs(if held { 20 } else { 10 }),
-            tasks: if matches!(workload, Workload::Multi | Workload::FairHot) { 16 } else { 64 },
+            tasks: match workload {
+                Workload::Multi | Workload::FairHot => 16,
+                Workload::Waiting => 10_000,
+                _ => 64,
+            },
             keys: if held { 10_000 } else { 1000 },
             hold: Duration::from_millis(if workload == Workload::Stock { 1 } else { 0 }),
             lease: Duration::from_secs(if held { 6 } else { 30 }),
-            procs: 4,
+            procs: if workload == Workload::Waiting { 400 } else { 4 },
             workers: None,
             rounds: None,
             delay: Duration::ZERO,
@@ -288,6 +295,9 @@ fn make_sense(options: &Options) -> Result<(), String> {
         match lib {
             Lib::Raw | Lib::Ping => {
                 return Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"));
+            }
+            Lib::Ours if *workload == Workload::Waiting => {
+                return Err("waiting asks a Redis server what it costs; leave out `--url memory:`".to_owned());
             }
             Lib::Ours if workload.has_processes() => {
                 return Err(format!(
@@ -423,6 +433,7 @@ mod tests {
             ("--workload multi --url memory:", "share no memory"),
             ("--workload fair-hot --url memory:", "share no memory"),
             ("--workload stock --url memory:", "share no memory"),
+            ("--workload waiting --url memory:", "Redis server"),
             ("--workload fair-hot --lib raw", "it runs: latency"),
             ("--workload multi3 --lib tokio", "rw-hot, rw-mix"),
             ("--workload hot --lib tokio --delay-ms 1", "no round trip"),

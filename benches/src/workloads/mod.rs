@@ -13,6 +13,7 @@ mod rw;
 mod seed;
 mod stock;
 mod throughput;
+mod waiting;
 
 pub(crate) use fair_hot::journal::{Journal, Watched};
 
@@ -39,6 +40,7 @@ pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             Workload::Multi => Box::pin(multi::run(&options, &urls)).await,
             Workload::Pingpong => Box::pin(pingpong::run(&options, &urls)).await,
             Workload::Held => Box::pin(held::run(&options, &urls)).await,
+            Workload::Waiting => Box::pin(waiting::run(&options, &urls)).await,
             Workload::FairHot => Box::pin(fair_hot::run(&options, &urls)).await,
             Workload::RwHot => Box::pin(rw::hot(&options, &urls)).await,
             Workload::RwMix => Box::pin(rw::mix(&options, &urls)).await,

@@ -163,6 +163,9 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// A waiter in a fair queue that has not been [kept](LockStore::keep) for so long counts as dead.
 pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 
+/// The same of a waiter that is kept as [`Standing::Far`].
+pub const FAR_LIFE: Duration = Duration::from_secs(60);
+
 /// The lease of a hold that is granted to a waiter directly, see [`Notice::Granted`], if the request's is not shorter.
 pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
 
@@ -423,6 +426,10 @@ pub enum Standing {
     /// [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`]. A writer that finds readers and has no intent is
     /// told to ask again at once.
     Waiter,
+    /// As a waiter, in a fair queue where others of the same manager stand before it: its place counts as alive for
+    /// another [`FAR_LIFE`], for as long as one of theirs is kept as a [`Waiter`](Self::Waiter). Only at stores that
+    /// [know this](LockStore::keeps_far_waiters).
+    Far,
 }
 
 /// Renews holds and keeps waiters, each on its own.
@@ -512,6 +519,11 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// The longest lease that can be asked for; `None` for any.
     fn longest_lease(&self) -> Option<Duration> {
         None
+    }
+
+    /// Whether waiters may be kept as [`Standing::Far`].
+    fn keeps_far_waiters(&self) -> bool {
+        false
     }
 
     /// Which server has `key`, as a number that means nothing else: keys with the same one share its fate. 0 when it is not

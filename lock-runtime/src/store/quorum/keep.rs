@@ -24,7 +24,7 @@ pub(super) async fn keep(
     request: Arc<KeepRequest>,
     renewal: Renewal,
 ) -> Result<Vec<Kept>, StoreError> {
-    let waits = |keep: &&KeepItem| keep.standing == Standing::Waiter;
+    let waits = |keep: &&KeepItem| keep.standing != Standing::Holder;
     let too_long = |keep: &&KeepItem| !waits(keep) && refuse_lease(&quorum, keep.lease).is_err();
     let part = |items: Vec<KeepItem>| (!items.is_empty()).then_some(items);
     let waiters = part(request.items.iter().filter(waits).cloned().collect());

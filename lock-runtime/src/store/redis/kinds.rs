@@ -23,6 +23,15 @@ fn letter(kind: Kind) -> &'static str {
     }
 }
 
+/// What a standing is called in keep_kinds.lua.
+fn standing(standing: Standing) -> u8 {
+    match standing {
+        Standing::Holder => 0,
+        Standing::Waiter => 1,
+        Standing::Far => 2,
+    }
+}
+
 fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
     for item in items {
         invocation.arg(letter(item.kind)).arg(item.owner.as_str());
@@ -117,7 +126,7 @@ impl Node {
         for keep in items {
             invocation
                 .arg(letter(keep.item.kind))
-                .arg(u8::from(keep.standing == Standing::Waiter))
+                .arg(standing(keep.standing))
                 .arg(keep.item.owner.as_str())
                 .arg(millis(keep.lease))
                 .arg(lives(keep));

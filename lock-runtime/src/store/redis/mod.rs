@@ -237,6 +237,10 @@ impl LockStore for RedisStore {
         step!(self, call_in_task, |node| node.release(request).await, |cluster| cluster.release(request))
     }
 
+    fn keeps_far_waiters(&self) -> bool {
+        true
+    }
+
     fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
         step!(
             self,

@@ -381,7 +381,7 @@ pub(super) fn life(retention: TokenRetention) -> u64 {
 fn counter_life(keep: &KeepItem) -> u64 {
     match keep.standing {
         Standing::Holder => life(keep.retention),
-        Standing::Waiter => 0,
+        Standing::Waiter | Standing::Far => 0,
     }
 }
 

@@ -192,7 +192,7 @@ impl Step<'_> {
                 entry.lengthen_counter(expires, kept.retention);
                 Kept::Renewed
             }
-            Standing::Waiter => match self.table.get(self.prefix, &item.key) {
+            Standing::Waiter | Standing::Far => match self.table.get(self.prefix, &item.key) {
                 Some(entry) if entry.has(item, now) => Kept::Renewed,
                 Some(entry) => wake::keep_waiting(entry, item, self.moment, &mut self.bell),
                 None if item.kind == Kind::Fair => Kept::Gone,

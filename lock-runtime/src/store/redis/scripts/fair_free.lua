@@ -29,11 +29,19 @@ end
 
 kinds.f.keep = kinds.m.keep
 
+-- The managers that are known to live, of each lock.
+local kept = {}
+
 -- What every waiter of a call does before the first of them lets go of the dead.
-function kinds.f.refresh(lock, owner, now)
+function kinds.f.refresh(lock, owner, now, far)
   local f = fair(lock, now)
   local record = record_of(call('HGET', f.alive, owner))
-  if record then live(f, owner, record) end
+  if not record then return end
+  live(f, owner, record, f.ms + (far and FAR_LIFE or WAITER_LIFE))
+  local manager = string.match(owner, '^(.*):')
+  if kept[lock .. manager] then return end
+  kept[lock .. manager] = true
+  if call('HSET', f.managers, manager, digits(f.ms + WAITER_LIFE)) == 1 then call('PEXPIRE', f.managers, 10000) end
 end
 
 -- What all waiters of a call for one lock share.

@@ -10,14 +10,15 @@
 --            is Redisson's. W: the wait in ms that was fixed when it joined; by: server ms, counts as dead after it;
 --            C: lease in ms of a direct grant; direct: 1 if it can be granted directly; life: see tokens.lua;
 --            raised: 1 if its deadline was moved up, see scan()
---   gone     lock_fair_gone:{n}              ms, ours alone: what all deadlines are too late by
+--   managers lock_fair_managers:{n}          HASH manager -> server ms, counts as dead after it; '' -> gone. Ours alone
 --
 -- What Redisson sees: its own queue. A deadline is that of the last in the queue (the lock's TTL, if there is none) plus
 -- W. Whoever goes takes W off all that are behind, once. A head whose deadline is over goes without that: it has had its
 -- time. A head of ours counts as dead when its record says so, never for its deadline.
 --
 -- To take W off the deadlines of a long queue is too much work for each that goes. While none of Redisson's waits nobody
--- reads them, so what has to be taken off is added up: `gone`. It is taken off when one of Redisson's has come.
+-- reads them, so what has to be taken off is added up: `gone`, in ms. It is taken
+-- off when one of Redisson's has come.
 --
 -- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the clock when Redisson's
 -- waiters before it go, each with a wait of its own. Those can be told from the deadlines, more or less: a waiter is a
@@ -29,7 +30,7 @@
 -- those that come meanwhile. When none of ours is left the queue has no end again, as Redisson has it: its waiters would not
 -- notice that it is gone, and nobody would wake them. An empty queue has no keys.
 
-local LONGEST_WAIT, WAITER_LIFE = 300000, 3000
+local LONGEST_WAIT, WAITER_LIFE, FAR_LIFE = 300000, 3000, 60000
 -- What a deadline has to be ahead by: while its waiter is kept, and until it is kept again.
 local KEPT_AHEAD, LEAST_AHEAD = 60000, 10000
 
@@ -42,7 +43,7 @@ local function fair(lock, now)
   return {
     lock = lock, us = now, ms = math.floor(now / 1000), counter = 'redisson_lock_token:' .. tagged,
     queue = 'redisson_lock_queue:' .. tagged, timeout = 'redisson_lock_timeout:' .. tagged,
-    alive = 'lock_fair_alive:' .. tagged, gone = 'lock_fair_gone:' .. tagged, channel = 'redisson_lock__channel:' .. tagged
+    alive = 'lock_fair_alive:' .. tagged, managers = 'lock_fair_managers:' .. tagged, channel = 'redisson_lock__channel:' .. tagged
   }
 end
 
@@ -63,23 +64,32 @@ local function note(f, id, record)
   call('HSET', f.alive, id, table.concat(text, ' '))
 end
 
--- A waiter of ours lives.
-local function live(f, id, record)
+-- A waiter of ours lives until `by`.
+local function live(f, id, record, by)
   -- It removes nothing: it is a write that full memory does not refuse, so that it does not refuse the next either.
   call('HDEL', f.alive, '')
-  record.by = f.ms + WAITER_LIFE
+  record.by = by
   note(f, id, record)
+end
+
+-- Whether the waiter of this record lives. One that is said to live for long does so with its manager.
+local function lives(f, id, record)
+  if record.by <= f.ms then return false end
+  if record.by <= f.ms + WAITER_LIFE then return true end
+  local by = tonumber(call('HGET', f.managers, string.match(id, '^(.*):')))
+  return by and by > f.ms
 end
 
 -- Sets the times to live of the queue's keys, at the end of every change.
 local function expire(f)
   local count = call('LLEN', f.queue)
   if count == 0 then
-    call('DEL', f.queue, f.timeout, f.alive, f.gone)
+    call('DEL', f.queue, f.timeout, f.alive, f.managers)
     return
   end
   local records = call('HLEN', f.alive)
   if records == 0 then
+    call('DEL', f.managers)
     call('PERSIST', f.queue)
     call('PERSIST', f.timeout)
     return
@@ -93,7 +103,7 @@ local function expire(f)
   call('PEXPIREAT', f.queue, at)
   call('PEXPIREAT', f.timeout, at)
   call('PEXPIREAT', f.alive, at)
-  call('PEXPIREAT', f.gone, at)
+  call('PEXPIREAT', f.managers, at)
 end
 
 -- Whether each entry of the queue has a deadline and a record. Not so while Redisson's wait, after
@@ -109,8 +119,8 @@ end
 local function scan(f, from, minus, margin)
   local ids = call('LRANGE', f.queue, 0, -1)
   local ours, waits, before = 0, 0, nil
-  local late = tonumber(call('GET', f.gone)) or 0
-  if late > 0 then call('DEL', f.gone) end
+  local late = tonumber(call('HGET', f.managers, '')) or 0
+  if late > 0 then call('HDEL', f.managers, '') end
   f.queued = {}
   for first = 1, #ids, 1000 do
     local last = math.min(first + 999, #ids)
@@ -129,7 +139,7 @@ local function scan(f, from, minus, margin)
         local raised = string.sub(text, -1) == '1'
         if score and score < f.ms + margin + waits then
           local record = record_of(text)
-          if record and record.by > f.ms then
+          if record and lives(f, ids[i], record) then
             score, new = f.ms + LONGEST_WAIT + waits, true
             if not raised then
               raised, record.raised = true, '1'
@@ -166,7 +176,7 @@ local function take_off(f, from, wait)
   if not whole(f) then
     scan(f, from, wait, LEAST_AHEAD)
   elseif wait > 0 then
-    call('INCRBY', f.gone, digits(wait))
+    call('HINCRBY', f.managers, '', digits(wait))
   end
 end
 
@@ -183,7 +193,7 @@ local function head_of(f)
     head = call('LINDEX', f.queue, 0)
     if not head then break end
     record = record_of(call('HGET', f.alive, head))
-    if record and record.by > f.ms then break end
+    if record and lives(f, head, record) then break end
     local score = tonumber(call('ZSCORE', f.timeout, head))
     if not score or score - minus > f.ms then
       if not record then break end
@@ -220,7 +230,7 @@ end
 
 -- How long another waiter may have a free lock for itself before another look is worth it (ms).
 local function patience(f, head, record)
-  if record then return math.max(record.by - f.ms, 1) end
+  if record then return math.max(math.min(record.by - f.ms, WAITER_LIFE), 1) end
   local score = tonumber(call('ZSCORE', f.timeout, head))
   return math.min(math.max((score or f.ms + 1000) - f.ms, 1), 1000)
 end

@@ -14,7 +14,7 @@ function kinds.f.look(item, now)
   if item.queued then
     -- Whoever asks lives.
     local mine = record_of(call('HGET', f.alive, owner))
-    if mine then live(f, owner, mine) end
+    if mine then live(f, owner, mine, math.max(mine.by, f.ms + WAITER_LIFE)) end
     head, record, gone = head_of(f)
     if not head then expire(f) end
   end
@@ -52,8 +52,8 @@ function kinds.f.wait(item, wait, lease, life, alone)
       if not whole(f) and call('LPOS', f.queue, owner) then call('LREM', f.queue, 0, owner) end
       local last = call('LINDEX', f.queue, -1)
       local base = last and call('ZSCORE', f.timeout, last)
-      if not last then call('DEL', f.timeout, f.alive, f.gone) end
-      local late = tonumber(call('GET', f.gone)) or 0
+      if not last then call('DEL', f.timeout, f.alive, f.managers) end
+      local late = tonumber(call('HGET', f.managers, '')) or 0
       base = base and math.max(base - late - f.ms, 0) or math.max(item.left, 0)
       call('ZADD', f.timeout, digits(f.ms + base + wait + late), owner)
       call('RPUSH', f.queue, owner)

@@ -20,7 +20,8 @@
 --   wake(lock, gone)        of fair locks: after a hold was ended in another way; see fair_wake.lua
 --   leave(lock, owner)      stops waiting: gives up the place in the queue, ends the intent, wakes whoever that concerns
 --   keep(lock, owner, lease)  renews a hold; only lengthens. Returns 1, or 0 when the owner does not hold it
---   refresh(lock, owner, now)  a waiter lives: called for all waiters of a call before the first stay
+--   refresh(lock, owner, now, far)  a waiter lives: called for all waiters of a call before the first stay. far: for
+--                           longer, if others of its manager are kept meanwhile
 --   stay(lock, owner, lease, now)  keeps a waiter. Returns -ms until another look is worth it; 1 when it holds the lock by
 --                           now; 0 when it has lost its place
 --   linger(lock, owner, ms) the hold stays, but at most for so long. Returns 1, or 0 when the owner does not hold it

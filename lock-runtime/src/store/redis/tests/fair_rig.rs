@@ -7,7 +7,7 @@ pub(super) const LOCK: &str = "lock:a";
 pub(super) const QUEUE: &str = "redisson_lock_queue:{lock:a}";
 pub(super) const TIMEOUTS: &str = "redisson_lock_timeout:{lock:a}";
 pub(super) const ALIVE: &str = "lock_fair_alive:{lock:a}";
-pub(super) const GONE: &str = "lock_fair_gone:{lock:a}";
+pub(super) const MANAGERS: &str = "lock_fair_managers:{lock:a}";
 pub(super) const COUNTER: &str = "redisson_lock_token:{lock:a}";
 pub(super) const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
@@ -110,7 +110,7 @@ impl Rig {
 
     pub(super) async fn deadline(&self, owner: &str) -> i64 {
         let score: String = self.run(&["ZSCORE", TIMEOUTS, owner]).await;
-        let late: Option<i64> = self.run(&["GET", GONE]).await;
+        let late: Option<i64> = self.run(&["HGET", MANAGERS, ""]).await;
         score.parse::<f64>().unwrap() as i64 - late.unwrap_or(0)
     }
 

@@ -1,0 +1,158 @@
+//! `waiting`: crowds that wait for one lock that nobody gives back, and what that costs the server: a fair lock beside a
+//! mutex, in one process and in many.
+
+use std::time::Duration;
+
+use lock_runtime::{AcquireError, Kind, Lock, LockManager};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::Errors;
+use crate::args::Options;
+use crate::backend;
+use crate::meter::Meter;
+use crate::report::Report;
+use crate::server::Urls;
+use crate::stats::{Samples, Waits, round};
+
+/// All have joined, and have been kept for a while, before anything is counted.
+const SETTLED: Duration = Duration::from_secs(6);
+/// What a waiter has left after the counted time.
+const REST: Duration = Duration::from_secs(3);
+/// Between two PINGs of a bystander.
+const PAUSE: Duration = Duration::from_millis(2);
+/// A lock of a bystander's ends when its renewals are held up for so long.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// Who waits: so many managers, with so many tasks each.
+#[derive(Clone, Copy)]
+struct Crowd {
+    managers: usize,
+    tasks: usize,
+}
+
+/// What a crowd does to the server.
+struct Load {
+    /// Processor time of the server, ms a second.
+    cpu: f64,
+    pings: Samples,
+}
+
+pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
+    let mut meter = Meter::connect(options, urls).await?;
+    let (mut errors, mut lost, mut extra, mut worst) = (Errors::default(), 0, Vec::new(), 0.0_f64);
+    let start = meter.start().await?;
+    for (crowd, names) in [
+        (Crowd { managers: 1, tasks: options.tasks }, ["one", "one_mutex", "one_fair", "one_cpu", "one_ping"]),
+        (Crowd { managers: options.procs, tasks: 1 }, ["many", "many_mutex", "many_fair", "many_cpu", "many_ping"]),
+    ] {
+        let mut loads = Vec::new();
+        for kind in [None, Some(Kind::Mutex), Some(Kind::Fair)] {
+            let (load, bystander_lost) = measure(options, urls, crowd, kind, &mut errors).await?;
+            lost += u64::from(bystander_lost);
+            loads.push(load);
+        }
+        let [idle, mutex, fair] = &*loads else { continue };
+        let p99 = |load: &Load| load.pings.percentile(99.0).unwrap_or_default();
+        let ratio = |over: f64, under: f64| round(over / under.max(1e-6));
+        extra.push((names[0], json!({"managers": crowd.managers, "tasks": crowd.tasks})));
+        for (name, load) in [(names[1], mutex), (names[2], fair)] {
+            let load: Value = json!({"server_ms_per_s": round(load.cpu), "ping_p99_us": p99(load)});
+            extra.push((name, load));
+        }
+        extra.push((names[3], json!(ratio(fair.cpu, mutex.cpu))));
+        extra.push((names[4], json!(ratio(p99(fair), p99(idle)))));
+        worst = worst.max(ratio(fair.cpu, mutex.cpu));
+    }
+    extra.push(("worst_cpu", json!(worst)));
+    extra.push(("lost", json!(lost)));
+    Ok(Report {
+        tasks: options.tasks,
+        hold_us: 0,
+        grants: 0,
+        errors: errors.0,
+        waits: Waits::from(&Samples::new()),
+        cost: meter.end(&start).await?,
+        extra,
+    })
+}
+
+/// Lets a crowd wait for a lock of `kind`, or only be there, and says whether a bystander lost a lock.
+async fn measure(
+    options: &Options,
+    urls: &Urls,
+    crowd: Crowd,
+    kind: Option<Kind>,
+    errors: &mut Errors,
+) -> Result<(Load, bool), String> {
+    let url = urls.measured.as_deref().ok_or("there is no server")?;
+    let connect = || LockManager::builder().max_waiters_per_key(crowd.tasks.max(1)).connect(url);
+    let said = |error: lock_runtime::ConnectError| error.to_string();
+    let mut managers = Vec::new();
+    for _ in 0..crowd.managers {
+        managers.push(connect().await.map_err(said)?);
+    }
+    let bystander = LockManager::builder().lease(LEASE).connect(url).await.map_err(said)?;
+    let other = bystander.mutex("bystander").acquire().await.map_err(|error| error.to_string())?;
+    let mut waiters = JoinSet::new();
+    let mut held = None;
+    if let Some(kind) = kind {
+        held = Some(lock(&bystander, kind).acquire().await.map_err(|error| error.to_string())?);
+        for manager in &managers {
+            for _ in 0..crowd.tasks {
+                waiters.spawn(lock(manager, kind).wait(SETTLED + options.secs + REST).acquire());
+            }
+        }
+    }
+    tokio::time::sleep(SETTLED).await;
+    let mut server = backend::connect(url).await?;
+    let mut meter = Meter::connect(options, urls).await?;
+    let (before, began) = (cpu_of(&mut server).await?, tokio::time::Instant::now());
+    let mut pings = Samples::new();
+    while began.elapsed() < options.secs {
+        if let Some(ping) = meter.ping().await? {
+            pings.record(ping);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    let cpu = (cpu_of(&mut server).await? - before) / began.elapsed().as_secs_f64();
+    // All give up at once.
+    while let Some(waited) = waiters.join_next().await {
+        match waited.map_err(|error| error.to_string())? {
+            Err(AcquireError::TimedOut { .. }) => {}
+            Err(error) => errors.add(&error.to_string()),
+            Ok(_) => errors.add("a lock was granted that is held"),
+        }
+    }
+    let lost = other.is_lost() || held.as_ref().is_some_and(lock_runtime::LockGuard::is_lost);
+    for guard in held.into_iter().chain([other]) {
+        if let Err(error) = guard.release().await {
+            errors.add(&error.to_string());
+        }
+    }
+    for manager in managers {
+        manager.shutdown(REST).await.map_err(|error| error.to_string())?;
+    }
+    Ok((Load { cpu, pings }, lost))
+}
+
+fn lock(manager: &LockManager, kind: Kind) -> Lock {
+    match kind {
+        Kind::Fair => manager.fair("waiting:fair"),
+        _ => manager.mutex("waiting"),
+    }
+}
+
+/// Processor time of the server so far, in ms.
+async fn cpu_of(server: &mut redis::aio::MultiplexedConnection) -> Result<f64, String> {
+    let info: String = redis::cmd("INFO")
+        .arg("cpu")
+        .query_async(server)
+        .await
+        .map_err(|error| format!("INFO: {error}"))?;
+    let field = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|seconds| seconds.trim().parse::<f64>().ok()).ok_or_else(|| format!("no {name} in INFO"))
+    };
+    Ok((field("used_cpu_user:")? + field("used_cpu_sys:")?) * 1000.0)
+}
