@@ -79,6 +79,14 @@ impl LockManagerBuilder {
         self
     }
 
+    /// The same for a fair lock, if that is less than
+    /// [`max_waiters_per_key`](Self::max_waiters_per_key). Each of its waiters has a place and a
+    /// channel at the store. Default 10 000.
+    pub fn max_fair_waiters_per_key(mut self, cap: usize) -> Self {
+        self.config.max_fair_waiters_per_key = cap;
+        self
+    }
+
     /// Most callers that wait for locks and latches in this process. Default 100 000. Callers that
     /// wait for permits of semaphores have a cap of the same size.
     pub fn max_waiters(mut self, cap: usize) -> Self {
@@ -300,7 +308,8 @@ impl LockManagerBuilder {
                 "a fallback_poll of {poll:?} would ask without pause; use 100 ms or more"
             ));
         }
-        if config.max_waiters == 0 || config.max_waiters_per_key == 0 {
+        let caps = [config.max_waiters, config.max_waiters_per_key, config.max_fair_waiters_per_key];
+        if caps.contains(&0) {
             return refuse("a waiter cap of zero lets nobody in; use 1 or more".to_owned());
         }
         config.token_retention.refusal().map_or(Ok(()), refuse)

@@ -53,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     /// Most callers that may wait for one key in this process.
     pub(crate) max_waiters_per_key: usize,
+    /// The same for fair locks, whose waiters have each a place at the store.
+    pub(crate) max_fair_waiters_per_key: usize,
     /// Most callers that may wait in this process.
     pub(crate) max_waiters: usize,
     /// Most releases of dropped guards that may be under way at once.
@@ -87,6 +89,7 @@ impl Default for Config {
             call_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
             max_waiters_per_key: 10_000,
+            max_fair_waiters_per_key: 10_000,
             max_waiters: 100_000,
             max_pending_releases: 100_000,
             cohort_window: Duration::from_millis(250),

@@ -75,7 +75,8 @@ pub enum AcquireError {
         key: LockKey,
         /// How many wait.
         waiting: usize,
-        /// Which cap: `max_waiters_per_key` or `max_waiters`, both of the manager, or `max_waiters of this lock`.
+        /// Which cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters`, all of
+        /// the manager, or `max_waiters of this lock`.
         cap: &'static str,
         /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
         /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
@@ -244,7 +245,8 @@ pub enum LockError {
         key: LockKey,
         /// How many wait.
         waiting: usize,
-        /// Which cap: `max_waiters_per_key` or `max_waiters`, both of the manager, or `max_waiters of this lock`.
+        /// Which cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters`, all of
+        /// the manager, or `max_waiters of this lock`.
         cap: &'static str,
         /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
         /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.

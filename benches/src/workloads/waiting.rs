@@ -1,5 +1,5 @@
-//! `waiting`: crowds that wait for one lock that nobody gives back, and what that costs the server: a fair lock beside a
-//! mutex, in one process and in many.
+//! `waiting`: crowds that wait for one lock that nobody gives back, and what that costs the server:
+//! a fair lock beside a mutex, in one process and in many.
 
 use std::time::Duration;
 
@@ -43,8 +43,14 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     let (mut errors, mut lost, mut extra, mut worst) = (Errors::default(), 0, Vec::new(), 0.0_f64);
     let start = meter.start().await?;
     for (crowd, names) in [
-        (Crowd { managers: 1, tasks: options.tasks }, ["one", "one_mutex", "one_fair", "one_cpu", "one_ping"]),
-        (Crowd { managers: options.procs, tasks: 1 }, ["many", "many_mutex", "many_fair", "many_cpu", "many_ping"]),
+        (
+            Crowd { managers: 1, tasks: options.tasks },
+            ["one", "one_mutex", "one_fair", "one_cpu", "one_ping"],
+        ),
+        (
+            Crowd { managers: options.procs, tasks: 1 },
+            ["many", "many_mutex", "many_fair", "many_cpu", "many_ping"],
+        ),
     ] {
         let mut loads = Vec::new();
         for kind in [None, Some(Kind::Mutex), Some(Kind::Fair)] {
@@ -77,7 +83,8 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     })
 }
 
-/// Lets a crowd wait for a lock of `kind`, or only be there, and says whether a bystander lost a lock.
+/// Lets a crowd wait for a lock of `kind`, or only be there, and says whether a bystander lost a
+/// lock.
 async fn measure(
     options: &Options,
     urls: &Urls,
@@ -106,15 +113,10 @@ async fn measure(
     }
     tokio::time::sleep(SETTLED).await;
     let mut server = backend::connect(url).await?;
-    let mut meter = Meter::connect(options, urls).await?;
     let (before, began) = (cpu_of(&mut server).await?, tokio::time::Instant::now());
-    let mut pings = Samples::new();
-    while began.elapsed() < options.secs {
-        if let Some(ping) = meter.ping().await? {
-            pings.record(ping);
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+    let bystanding = (options.clone(), urls.clone());
+    let pings = tokio::task::spawn_blocking(move || ping(&bystanding.0, &bystanding.1));
+    let pings = pings.await.map_err(|error| error.to_string())??;
     let cpu = (cpu_of(&mut server).await? - before) / began.elapsed().as_secs_f64();
     // All give up at once.
     while let Some(waited) = waiters.join_next().await {
@@ -136,6 +138,22 @@ async fn measure(
     Ok((Load { cpu, pings }, lost))
 }
 
+/// PINGs of another program, on a thread that the crowd does not use.
+fn ping(options: &Options, urls: &Urls) -> Result<Samples, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| error.to_string())?.block_on(async {
+        let mut meter = Meter::connect(options, urls).await?;
+        let (began, mut pings) = (tokio::time::Instant::now(), Samples::new());
+        while began.elapsed() < options.secs {
+            if let Some(ping) = meter.ping().await? {
+                pings.record(ping);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(pings)
+    })
+}
+
 fn lock(manager: &LockManager, kind: Kind) -> Lock {
     match kind {
         Kind::Fair => manager.fair("waiting:fair"),
@@ -145,14 +163,12 @@ fn lock(manager: &LockManager, kind: Kind) -> Lock {
 
 /// Processor time of the server so far, in ms.
 async fn cpu_of(server: &mut redis::aio::MultiplexedConnection) -> Result<f64, String> {
-    let info: String = redis::cmd("INFO")
-        .arg("cpu")
-        .query_async(server)
-        .await
-        .map_err(|error| format!("INFO: {error}"))?;
+    let info: String =
+        redis::cmd("INFO").arg("cpu").query_async(server).await.map_err(|error| format!("INFO: {error}"))?;
     let field = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|seconds| seconds.trim().parse::<f64>().ok()).ok_or_else(|| format!("no {name} in INFO"))
+        line.and_then(|seconds| seconds.trim().parse::<f64>().ok())
+            .ok_or_else(|| format!("no {name} in INFO"))
     };
     Ok((field("used_cpu_user:")? + field("used_cpu_sys:")?) * 1000.0)
 }

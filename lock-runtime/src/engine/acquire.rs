@@ -289,15 +289,19 @@ fn start(
     };
     // A call that enters again does not wait, so it may pass a cap.
     let full = waiting_now >= engine.config.max_waiters;
-    let per_key = engine.config.max_waiters_per_key;
+    let of_fair = engine.config.max_fair_waiters_per_key;
+    let per_key = match engine.config.max_waiters_per_key {
+        most if request.spec.is_fair() && of_fair < most => (of_fair, "max_fair_waiters_per_key"),
+        most => (most, "max_waiters_per_key"),
+    };
     let cap = if has_its_place {
         Cap { most: usize::MAX, name: "max_waiters" }
     } else if full {
         Cap { most: 0, name: "max_waiters" }
-    } else if request.max_waiters < per_key {
+    } else if request.max_waiters < per_key.0 {
         Cap { most: request.max_waiters, name: "max_waiters of this lock" }
     } else {
-        Cap { most: per_key, name: "max_waiters_per_key" }
+        Cap { most: per_key.0, name: per_key.1 }
     };
     let (key, _own, enqueued, now) = match enter(&request, &wish, cap) {
         Ok(place) => place,

@@ -152,7 +152,7 @@ impl Engine {
     /// The same for waiters, whose places are kept by signs of life: there is time for another call when one is lost.
     pub(super) async fn keep_waiting(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
-        let timeout = self.config.call_timeout.min(WAITER_LIFE / 4);
+        let timeout = self.config.call_timeout.min(WAITER_LIFE / 5);
         let request = Arc::new(KeepRequest { items, timeout });
         (sent, self.bounded_by(timeout, |store| store.keep(request)).await)
     }

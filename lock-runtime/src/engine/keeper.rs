@@ -10,10 +10,13 @@ use super::machine::Machine;
 use super::registry::Key;
 use super::timers::{Job, Timers};
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
+use crate::backoff::jitter;
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::metrics;
-use crate::store::{AcquireRequest, INTENT_LIFE, KeepItem, Kept, StoreError, StoreErrorKind, WAITER_LIFE};
+use crate::store::{
+    AcquireRequest, FAR_LIFE, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, StoreErrorKind, WAITER_LIFE,
+};
 use crate::sync::{lock, shielded};
 
 /// Most holds renewed by one store call.
@@ -68,7 +71,7 @@ pub(crate) async fn run(alive: Alive, timers: Arc<Timers>, clock: Clock, ended: 
 ///
 /// Renewals are rounded down to ticks of a sixtieth of the lease, so that holds of about the same age share a call. A
 /// hold with less than half of what renewals ask for is renewed at once: it had a shorter fixed lease before.
-pub(crate) fn next_renewal(hold: &Hold, now: Tick) -> Tick {
+pub(crate) fn next_renewal(engine: &Engine, hold: &Hold, now: Tick) -> Tick {
     if !hold.is_renewing() {
         return hold.deadline();
     }
@@ -76,7 +79,7 @@ pub(crate) fn next_renewal(hold: &Hold, now: Tick) -> Tick {
     if hold.deadline() < now + lease / 2 {
         return now;
     }
-    (now + lease / 3).rounded_down(lease / 60).min(hold.deadline())
+    engine.tick(now + lease / 3, lease / 60).min(hold.deadline())
 }
 
 /// When to try again after `failures` renewals in a row have failed: quickly, then slower, always before the
@@ -192,10 +195,44 @@ pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, Sto
 }
 
 /// Sets the job that keeps the place of the key's request in the store's queues.
-pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>) {
-    let pause = if key.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE / 3 };
+pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>, standing: Standing) {
+    let often = if key.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE / 2 };
+    let pause = match standing {
+        // A crowd that came together does not stay together: its calls would come all at once.
+        Standing::Far => (FAR_LIFE / 2).mul_f64(1.0 - jitter() / 2.0),
+        _ => often,
+    };
     // All together, so that they share calls.
-    keep_place_at(engine, key, (engine.clock.now() + pause).rounded_down(pause / 4));
+    keep_place_at(engine, key, engine.tick(engine.clock.now() + pause, often / 4));
+}
+
+/// Keeps the places of these, and looks how they stand, as soon as possible.
+fn keep_places_now(engine: &Arc<Engine>, keys: &[Arc<Key>]) {
+    let now = engine.clock.now();
+    keys.iter().for_each(|key| keep_place_at(engine, key, now));
+}
+
+/// The key's request, which the store has taken note of, is one of a crowd if it waits for a fair
+/// lock alone.
+pub(super) fn join_crowd(engine: &Engine, key: &Arc<Key>, request: &AcquireRequest) {
+    // Any other may keep a free lock to itself for as long as it is thought to live.
+    let direct = request.items.len() == 1 && request.token_floor == 0;
+    if direct && key.has_a_queue() && engine.store.keeps_far_waiters() {
+        engine.crowds.join(&key.name, key.second_id, Arc::downgrade(key), engine.clock.now());
+    }
+}
+
+/// The key has no request any more that waits at the store.
+pub(super) fn leave_crowd(engine: &Arc<Engine>, key: &Key) {
+    let near = engine.crowds.leave(&key.name, key.second_id, engine.clock.now());
+    keep_places_now(engine, &near);
+}
+
+fn standing(engine: &Engine, key: &Key) -> Standing {
+    match engine.crowds.is_far(&key.name, key.second_id) {
+        true => Standing::Far,
+        false => Standing::Waiter,
+    }
 }
 
 fn keep_place_at(engine: &Arc<Engine>, key: &Arc<Key>, due: Tick) {
@@ -217,18 +254,19 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
     if keys.is_empty() {
         return;
     }
-    let wait = |request: &AcquireRequest| {
+    let standings: Vec<_> = keys.iter().map(|key| standing(&engine, key)).collect();
+    let wait = |request: &AcquireRequest, standing| {
         let (items, lease) = (request.items.clone(), request.lease);
-        items.into_iter().map(move |item| KeepItem::waiter(item, lease))
+        items.into_iter().map(move |item| KeepItem { standing, ..KeepItem::hold(item, lease) })
     };
-    let items = queued.iter().flat_map(|queued| wait(&queued.request)).collect();
+    let items = queued.iter().zip(&standings).flat_map(|(queued, at)| wait(&queued.request, *at)).collect();
     let (sent, result) = engine.keep_waiting(items).await;
     let soon = result.is_err();
     if let Err(error) = &result {
         shielded(|| tracing::debug!(%error, waiters = keys.len(), "places in queues not kept"));
     }
     let mut kept = result.unwrap_or_default().into_iter();
-    for (key, queued) in keys.iter().zip(queued) {
+    for ((key, queued), standing) in keys.iter().zip(queued).zip(standings) {
         let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
         let known = !each.contains(&Kept::Unknown);
         if let Some(look) = look_again(&each).filter(|_| known) {
@@ -238,7 +276,21 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
                     tracing::debug!(key = %key.name, "lost its place in the queue");
                 });
             }
-            engine.act(key, |machine, now, effects| machine.look_again(now + look + MARGIN, effects));
+            let far = standing == Standing::Far;
+            let seen =
+                engine.store.keeps_far_waiters() && key.has_a_queue() && each.len() == 1 && look > MARGIN;
+            let pause = engine.config.fallback_poll + if far { FAR_LIFE / 2 } else { Duration::ZERO };
+            engine.act(key, |machine, now, effects| {
+                if seen {
+                    machine.pace.put_off(now + pause, far);
+                } else {
+                    machine.look_again(now + look + MARGIN, effects);
+                }
+            });
+            if !far {
+                let doubtful = engine.crowds.kept(&key.name, sent, each.contains(&Kept::Gone));
+                keep_places_now(&engine, &doubtful);
+            }
         }
         if known
             && !each.is_empty()
@@ -252,7 +304,9 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
         if soon || !known {
             keep_place_at(&engine, key, engine.clock.now() + KEEP_AGAIN);
         } else {
-            keep_place(&engine, key);
+            // A far one may have come near meanwhile.
+            let standing = if standing == Standing::Far { self::standing(&engine, key) } else { standing };
+            keep_place(&engine, key, standing);
         }
     }
 }

@@ -11,6 +11,7 @@
 pub(crate) mod acquire;
 mod caller;
 mod calls;
+mod crowds;
 pub(crate) mod driver;
 mod ending;
 mod health;
@@ -35,6 +36,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::crowds::Crowds;
 use self::health::Health;
 use self::hold::{Grant, Hold, Lease};
 use self::machine::{Effects, Ended, Entry, Leaving, LostGrants, Machine};
@@ -42,6 +44,7 @@ use self::pending::PendingReleases;
 use self::registry::{Key, Lane, Registry, Spec};
 use self::rtt::RoundTrip;
 use self::timers::{Job, Timers};
+use crate::backoff::jitter;
 use crate::begun;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
@@ -88,6 +91,7 @@ pub(crate) struct Engine {
     pub(crate) registry: Apart<Registry>,
     pub(crate) rtt: RoundTrip,
     health: Health,
+    pub(crate) crowds: Crowds,
     timers: Arc<Timers>,
     ids: Apart<AtomicU64>,
     /// Callers that wait, of all keys.
@@ -96,6 +100,8 @@ pub(crate) struct Engine {
     pending_withdrawals: PendingReleases,
     release_warned: AtomicBool,
     pub(crate) shut_down: AtomicBool,
+    /// Of its ticks, as a part of one: managers that were started together do not call together.
+    phase: f64,
     /// Everything that runs in the background and ends by itself.
     pub(crate) tasks: TaskTracker,
     /// Ends the timekeeper when the engine goes.
@@ -129,6 +135,7 @@ impl Engine {
             registry: Apart::default(),
             rtt: RoundTrip::default(),
             health: Health::default(),
+            crowds: Crowds::default(),
             timers: Arc::clone(&timers),
             ids: Apart(AtomicU64::new(1)),
             waiting: Apart::default(),
@@ -136,12 +143,19 @@ impl Engine {
             pending_withdrawals,
             release_warned: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
+            phase: jitter(),
             tasks: TaskTracker::new(),
             ended: ended.clone(),
         });
         let keeper = keeper::run(keeper::Alive::new(Arc::downgrade(&engine)), timers, clock, ended);
         drop(engine.runtime.spawn(engine.part(keeper)));
         engine
+    }
+
+    /// The last tick before `due`. Jobs of one tick share calls.
+    fn tick(&self, due: Tick, length: Duration) -> Tick {
+        let phase = length.mul_f64(self.phase);
+        (due.saturating_sub(phase).rounded_down(length) + phase).min(due)
     }
 
     pub(crate) fn new_id(&self) -> u64 {
@@ -472,7 +486,7 @@ impl Engine {
 
     /// The hold's deadline has moved, or its renewal has begun or ended: its job moves too.
     fn watch_again(&self, hold: &Arc<Hold>) {
-        self.watch_at(hold, || keeper::next_renewal(hold, self.clock.now()));
+        self.watch_at(hold, || keeper::next_renewal(self, hold, self.clock.now()));
     }
 
     /// Sets the hold's job, unless the hold has ended.

@@ -33,6 +33,7 @@ pub(crate) struct Pace {
     phantoms_until: Tick,
     last_error: Option<Arc<StoreError>>,
     setback: Setback,
+    listening: bool,
 }
 
 /// What holds back those who want a grant that replicas confirm, and nobody else.
@@ -77,6 +78,14 @@ impl Pace {
         of_policy.or(self.last_error.as_ref()).cloned()
     }
 
+    /// What an attempt would find was just seen in another way. Who can't hear of a change tries
+    /// nevertheless, unless it is `far` from its turn.
+    pub(crate) fn put_off(&mut self, until: Tick, far: bool) {
+        if self.errors == 0 && self.step_back.is_none() && (self.listening || far) {
+            self.not_before = self.not_before.max(until);
+        }
+    }
+
     /// Try at once.
     pub(crate) fn now(&mut self, now: Tick) {
         self.not_before = now;
@@ -117,6 +126,7 @@ impl Pace {
     ) {
         self.errors = 0;
         self.last_error = None;
+        self.listening = listening;
         if self.step_back.take().is_some() {
             self.unanswered = 0;
         }
@@ -148,6 +158,7 @@ impl Pace {
 
     /// Messages arrive from now on: what happened before is looked for at once. A step back stands.
     pub(crate) fn listening(&mut self, now: Tick) {
+        self.listening = true;
         self.interval = Duration::ZERO;
         if self.step_back.is_none() {
             self.not_before = now;
@@ -156,6 +167,7 @@ impl Pace {
 
     /// Messages can't be counted on: polls, beginning with the shortest pause. A back-off or a step back stands.
     pub(crate) fn deaf(&mut self, now: Tick) {
+        self.listening = false;
         if self.errors == 0 && self.step_back.is_none() {
             self.interval = Duration::ZERO;
             self.no_later(now + POLL_FIRST);

@@ -60,6 +60,11 @@ impl Spec {
         std::iter::once((first, self.kind)).chain(self.more.iter().map(|(key, kind)| (key, *kind)))
     }
 
+    /// Whether the store has a queue in which somebody who waits for it has a place.
+    pub(crate) fn is_fair(&self) -> bool {
+        self.any(|kind| kind == Kind::Fair)
+    }
+
     fn any(&self, test: impl Fn(Kind) -> bool) -> bool {
         test(self.kind) || self.more.iter().any(|(_, kind)| test(*kind))
     }
@@ -132,7 +137,7 @@ impl Key {
 
     /// Whether the store has a queue in which somebody who waits here has a place, and grants it the key by a notice.
     pub(crate) fn has_a_queue(&self) -> bool {
-        self.spec.any(|kind| kind == Kind::Fair)
+        self.spec.is_fair()
     }
 
     /// Whether an intent has to be kept, which is short-lived.

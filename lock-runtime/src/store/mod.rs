@@ -426,9 +426,9 @@ pub enum Standing {
     /// [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`]. A writer that finds readers and has no intent is
     /// told to ask again at once.
     Waiter,
-    /// As a waiter, in a fair queue where others of the same manager stand before it: its place counts as alive for
-    /// another [`FAR_LIFE`], for as long as one of theirs is kept as a [`Waiter`](Self::Waiter). Only at stores that
-    /// [know this](LockStore::keeps_far_waiters).
+    /// As a waiter, in a fair queue where others of the same manager stand before it: its place
+    /// counts as alive for another [`FAR_LIFE`], for as long as one of theirs is kept as a
+    /// [`Waiter`](Self::Waiter). Only at stores that [know this](LockStore::keeps_far_waiters).
     Far,
 }
 

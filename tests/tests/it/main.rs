@@ -9,6 +9,7 @@ mod chaos;
 mod clock_shim;
 mod counting_faults;
 mod docs_name_tests;
+mod fair_crowds;
 mod fair_dead;
 mod fair_order;
 mod fuzz_seeds;

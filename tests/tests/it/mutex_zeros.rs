@@ -18,13 +18,14 @@ const WORKING: [Setting; 4] = [
     ("max_pending_releases", |b| b.max_pending_releases(0)),
 ];
 
-const REFUSED: [Setting; 7] = [
+const REFUSED: [Setting; 8] = [
     ("lease", |b| b.lease(ZERO)),
     ("call_timeout", |b| b.call_timeout(ZERO)),
     ("connect_timeout", |b| b.connect_timeout(ZERO)),
     ("fallback_poll", |b| b.fallback_poll(ZERO)),
     ("max_waiters", |b| b.max_waiters(0)),
     ("max_waiters_per_key", |b| b.max_waiters_per_key(0)),
+    ("max_fair_waiters_per_key", |b| b.max_fair_waiters_per_key(0)),
     ("token_retention", |b| b.token_retention(TokenRetention::For(ZERO))),
 ];
 

@@ -39,13 +39,14 @@ pub(crate) struct Bar {
 }
 
 /// As `--only` knows them.
-pub(crate) const WORKLOADS: [&str; 16] = [
+pub(crate) const WORKLOADS: [&str; 17] = [
     "latency",
     "throughput",
     "hot",
     "multi",
     "pingpong",
     "held",
+    "waiting",
     "fair-hot",
     "rw-hot",
     "rw-mix",
@@ -75,6 +76,7 @@ const MULTI: Run = Run("multi --secs 5");
 const PINGPONG: Run = Run("pingpong --secs 4");
 const PINGPONG_LONG: Run = Run("pingpong --rounds 20000");
 const HELD: Run = Run("held");
+const WAITING: Run = Run("waiting");
 const FAIR_HOT: Run = Run("fair-hot --secs 4");
 const RW_HOT: Run = Run("rw-hot --secs 3");
 const RW_HOT_TOKIO: Run = Run("rw-hot --lib tokio --secs 3");
@@ -137,7 +139,7 @@ macro_rules! ratio {
 
 use Wanted::{AtLeast, AtMost, Exactly};
 
-const BARS: [Bar; 60] = [
+const BARS: [Bar; 66] = [
     ratio!("latency", "acquire p50 / ping p50", AtMost(1.4), LATENCY "p50_us" / LATENCY "ping_p50_us"),
     field!("latency", "allocations a pair", AtMost(40.0), LATENCY, "allocs_per_pair"),
     field!("latency", "errors", Exactly(0.0), LATENCY, "errors"),
@@ -168,6 +170,18 @@ const BARS: [Bar; 60] = [
         ratio(line.number("cpu_ms")?, line.number("secs")? * 10.0)
     }),
     field!("held", "bytes a hold", AtMost(2047.0), HELD, "bytes_per_hold"),
+    field!("waiting", "server's time, 10 000 in one process, fair / mutex", AtMost(3.0), WAITING, "one_cpu"),
+    field!(
+        "waiting",
+        "server's time, one in 400 managers each, fair / mutex",
+        AtMost(3.0),
+        WAITING,
+        "many_cpu"
+    ),
+    field!("waiting", "PING p99, 10 000 in one process, fair / idle", AtMost(3.0), WAITING, "one_ping"),
+    field!("waiting", "PING p99, one in 400 managers each, fair / idle", AtMost(3.0), WAITING, "many_ping"),
+    field!("waiting", "lost", Exactly(0.0), WAITING, "lost"),
+    field!("waiting", "errors", Exactly(0.0), WAITING, "errors"),
     ratio!("fair-hot", "hand-off p50 / ping p50", AtMost(2.5), FAIR_HOT "handoff_p50_us" / FAIR_HOT "ping_p50_us"),
     field!("fair-hot", "order violations", Exactly(0.0), FAIR_HOT, "order_violations"),
     field!("fair-hot", "stalls", Exactly(0.0), FAIR_HOT, "stalls"),

@@ -47,6 +47,7 @@ impl Drop for Alive {
         {
             self.engine.reap(queued.request);
         }
+        super::keeper::leave_crowd(&self.engine, &self.key);
         self.engine.act(&self.key, |machine, now, effects| {
             machine.on_driver_gone(effects);
             if std::thread::panicking() && !self.engine.runtime_is_gone() {

@@ -16,7 +16,8 @@ use crate::engine::release;
 use crate::engine::subscription::Subscription;
 use crate::replication::Replication;
 use crate::store::{
-    AcquireRequest, Acquired, DIRECT_LEASE, Granted, Released, ServerTime, StoreError, Takeover, TokenRange,
+    AcquireRequest, Acquired, DIRECT_LEASE, Granted, Released, ServerTime, Standing, StoreError, Takeover,
+    TokenRange,
 };
 use crate::sync::{lock, shielded};
 use crate::token::FencingToken;
@@ -116,6 +117,7 @@ impl Driver {
             self.engine.timers.remove(self.key.second_id);
         }
         drop(queued);
+        keeper::leave_crowd(&self.engine, &self.key);
         if self.key.has_a_queue() {
             // What it hears is for one owner.
             self.subscription = Subscription::new(None);
@@ -127,8 +129,10 @@ impl Driver {
     fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, found: ServerTime) {
         if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
             let request = Arc::clone(request);
-            *lock(&self.key.queued) = Some(Queued { request, since, found, asking: false });
-            keeper::keep_place(&self.engine, &self.key);
+            *lock(&self.key.queued) =
+                Some(Queued { request: Arc::clone(&request), since, found, asking: false });
+            keeper::join_crowd(&self.engine, &self.key, &request);
+            keeper::keep_place(&self.engine, &self.key, Standing::Waiter);
         }
     }
 
@@ -240,7 +244,7 @@ impl Driver {
         self.act_at(now, |machine, now, effects| {
             machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
         });
-        self.engine.watch_of(&self.key, hold, || keeper::next_renewal(hold, now));
+        self.engine.watch_of(&self.key, hold, || keeper::next_renewal(&self.engine, hold, now));
     }
 
     fn release(

@@ -47,16 +47,17 @@ fn plain(node: &Node, script: &'static Script, items: &[Item], names: &[Names<'_
 }
 
 /// The leanest script for these items: `rw` does not know fair locks, `fair` knows nothing else.
-fn leanest(
-    items: &[Item],
+fn leanest<'a>(
+    items: impl IntoIterator<Item = &'a Item>,
     rw: &'static Script,
     fair: &'static Script,
     any: &'static Script,
 ) -> &'static Script {
-    match items.iter().filter(|item| item.kind == Kind::Fair).count() {
-        0 => rw,
-        count if count == items.len() => fair,
-        _ => any,
+    let (fairs, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.kind == Kind::Fair);
+    match (fairs.is_empty(), others.is_empty()) {
+        (true, _) => rw,
+        (false, true) => fair,
+        (false, false) => any,
     }
 }
 
@@ -122,7 +123,9 @@ impl Node {
         names: &[Names<'_>],
         lives: impl Fn(&KeepItem) -> u64,
     ) -> Invocation {
-        let mut invocation = self.keeping(&script::KEEP_KINDS, items, names, &lives);
+        let of = items.iter().map(|keep| &keep.item);
+        let script = leanest(of, &script::KEEP_RW, &script::KEEP_FAIR, &script::KEEP_KINDS);
+        let mut invocation = self.keeping(script, items, names, &lives);
         for keep in items {
             invocation
                 .arg(letter(keep.item.kind))

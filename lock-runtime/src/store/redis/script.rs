@@ -95,8 +95,10 @@ scripts! {
         "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "withdraw_kinds";
     LINGER_KINDS = "linger_kinds":
         "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "linger_kinds";
+    KEEP_FAIR = "keep_fair": "kinds" "mutex_free" "fair_queue" "fair_keep" "lengthen" "keep_kinds";
+    KEEP_RW = "keep_rw": "kinds" "mutex_free" "rw_names" "rw_free" "lengthen" "keep_kinds";
     KEEP_KINDS = "keep_kinds":
-        "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "lengthen" "keep_kinds";
+        "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_keep" "lengthen" "keep_kinds";
     DOWNGRADE = "downgrade": "kinds" "rw_names" "rw_free" "lengthen" "downgrade";
 
     STATUS = "status": "kinds" "rw_names" "status";

@@ -16,16 +16,16 @@
 -- W. Whoever goes takes W off all that are behind, once. A head whose deadline is over goes without that: it has had its
 -- time. A head of ours counts as dead when its record says so, never for its deadline.
 --
--- To take W off the deadlines of a long queue is too much work for each that goes. While none of Redisson's waits nobody
--- reads them, so what has to be taken off is added up: `gone`, in ms. It is taken
--- off when one of Redisson's has come.
+-- To take W off the deadlines of a long queue is too much work for each that goes. While none of
+-- Redisson's waits nobody reads them, so what has to be taken off is added up: `gone`, in ms. It is
+-- taken off all when one of Redisson's has come, also off those before whoever has gone.
 --
 -- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the clock when Redisson's
 -- waiters before it go, each with a wait of its own. Those can be told from the deadlines, more or less: a waiter is a
 -- wait behind the one before it. So one with less than 60 s and all these waits to go is raised to 300 s and these waits,
 -- when it joins behind them and whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
 --
--- None of these keys outlives its waiters: ours say that they live every second, so 10 s are enough for them. Dead ones
+-- None of these keys outlives its waiters: ours say often that they live, so 10 s are enough for them. Dead ones
 -- of Redisson's are known by their deadlines only, which are of Java's clock: the last of them and 6 minutes more, for
 -- those that come meanwhile. When none of ours is left the queue has no end again, as Redisson has it: its waiters would not
 -- notice that it is gone, and nobody would wake them. An empty queue has no keys.
@@ -59,20 +59,22 @@ local function record_of(text)
   return {wait = tonumber(wait), by = tonumber(by), lease = lease, direct = direct, life = life, raised = raised}
 end
 
-local function note(f, id, record)
+local function note(f, id, record, write)
   local text = {digits(record.wait), digits(record.by), record.lease, record.direct, record.life, record.raised}
-  call('HSET', f.alive, id, table.concat(text, ' '))
+  return (write or call)('HSET', f.alive, id, table.concat(text, ' '))
 end
 
 -- A waiter of ours lives until `by`.
 local function live(f, id, record, by)
+  record.by = by
+  if type(note(f, id, record, try)) == 'number' then return end
   -- It removes nothing: it is a write that full memory does not refuse, so that it does not refuse the next either.
   call('HDEL', f.alive, '')
-  record.by = by
   note(f, id, record)
 end
 
--- Whether the waiter of this record lives. One that is said to live for long does so with its manager.
+-- Whether the waiter of this record lives. One that is said to live for long does so with its
+-- manager.
 local function lives(f, id, record)
   if record.by <= f.ms then return false end
   if record.by <= f.ms + WAITER_LIFE then return true end
@@ -113,9 +115,10 @@ local function whole(f)
   return call('HLEN', f.alive) == count and call('ZCARD', f.timeout) == count
 end
 
--- Reads the whole queue, which is for queues that are not whole. Takes `minus` off the deadlines of all behind the first
--- `from`, and off all what has been added up. Then a live waiter of ours gets a later deadline when the clock or Redisson's
--- waiters before it may come nearer than `margin` to it. Finds out f.queued: those of ours that have a place.
+-- Reads the whole queue, for queues that are not whole. Takes `minus` off the deadlines of all
+-- behind the first `from`, and what has been added up off all. Then a live waiter of ours gets a
+-- later deadline when the clock or Redisson's waiters before it may come nearer than `margin` to
+-- it. Finds out f.queued: those of ours that have a place.
 local function scan(f, from, minus, margin)
   local ids = call('LRANGE', f.queue, 0, -1)
   local ours, waits, before = 0, 0, nil
@@ -171,16 +174,30 @@ local function scan(f, from, minus, margin)
   end
 end
 
+-- The same. A record whose entry Redisson has purged must not make up for an entry of Redisson's:
+-- looks at twenty records, which are all in most queues.
+local function surely_whole(f)
+  local ids = call('HRANDFIELD', f.alive, 20)
+  if #ids > 0 then
+    local scores = call('ZMSCORE', f.timeout, unpack(ids))
+    for i, id in ipairs(ids) do
+      if not scores[i] then call('HDEL', f.alive, id) end
+    end
+  end
+  return whole(f)
+end
+
 -- Somebody has gone from behind the first `from` of the queue, who waited for `wait` ms.
 local function take_off(f, from, wait)
-  if not whole(f) then
+  if not surely_whole(f) then
     scan(f, from, wait, LEAST_AHEAD)
   elseif wait > 0 then
     call('HINCRBY', f.managers, '', digits(wait))
   end
 end
 
--- Whether `owner` has a place that is whole: all three, or somebody has deleted a part of the queue.
+-- Whether `owner` has a place that is whole: all three, or somebody has deleted a part of the
+-- queue.
 local function has_place(f, owner)
   return call('ZSCORE', f.timeout, owner) and call('HGET', f.alive, owner) and (whole(f) or call('LPOS', f.queue, owner))
 end
@@ -188,14 +205,15 @@ end
 -- The first of the queue and its record, which Redisson's waiters don't have; nothing when nobody waits. Lets go of heads
 -- that are dead; the third result is whether there were any.
 local function head_of(f)
-  local minus, gone, head, record = 0, false, nil, nil
+  local minus, gone, head, record, late = 0, false, nil, nil, nil
   while true do
     head = call('LINDEX', f.queue, 0)
     if not head then break end
     record = record_of(call('HGET', f.alive, head))
     if record and lives(f, head, record) then break end
     local score = tonumber(call('ZSCORE', f.timeout, head))
-    if not score or score - minus > f.ms then
+    late = late or tonumber(call('HGET', f.managers, '')) or 0
+    if not score or score - late - minus > f.ms then
       if not record then break end
       minus = minus + record.wait
     end

@@ -62,7 +62,7 @@ function kinds.f.wait(item, wait, lease, life, alone)
       wait = wait, by = f.ms + WAITER_LIFE, lease = digits(math.min(lease, 5000)), direct = alone and '1' or '0',
       life = life, raised = '0'
     })
-    if not whole(f) then scan(f, 0, 0, KEPT_AHEAD) end
+    if not surely_whole(f) then scan(f, 0, 0, KEPT_AHEAD) end
   end
   expire(f)
 end

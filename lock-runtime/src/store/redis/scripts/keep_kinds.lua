@@ -1,8 +1,8 @@
 -- Renews holds and keeps waiters of any kinds, each on its own. Only lengthens.
 --
 -- KEYS     lock 1, lock 2, ..., then the counters of those that have a life
--- ARGV     for each item: kind, 0 for a holder, 1 for a waiter or 2 for one that is far behind, owner, lease (ms), life of its counter,
---          see lengthen.lua, or 0
+-- ARGV     for each item: kind, 0 for a holder, 1 for a waiter or 2 for one that is far behind,
+--          owner, lease (ms), life of its counter, see lengthen.lua, or 0
 -- Returns  for each item 1 when it is held by its owner, with at least the lease left; 0 when it is
 --          not, or the waiter has lost its place; -ms until another look is worth it when it still
 --          waits; or an error.

@@ -1,6 +1,6 @@
 //! Fair locks of ours alone: the queue, its keys, its order, and who is told what.
 
-use super::fair_rig::{ALIVE, CHANNEL, COUNTER, FIVE, LOCK, QUEUE, Rig, TIMEOUTS, fair};
+use super::fair_rig::{ALIVE, CHANNEL, COUNTER, FIVE, LOCK, MANAGERS, QUEUE, Rig, TIMEOUTS, fair};
 use super::wire::{Subscription, monitored};
 use super::*;
 use crate::store::{Kept, Notice, Standing, StoreErrorKind, Withdrawn};
@@ -182,8 +182,8 @@ async fn a_late_wish_does_not_queue() {
     assert_eq!(rig.server.keys().await, [LOCK, COUNTER]);
 }
 
-/// Giving up takes the wait off the others, once, and leaves no key when all have gone. While none of
-/// Redisson's waits that is so for those before it, too: nobody reads their deadlines.
+/// Giving up takes the wait off the others, once, and leaves no key when all have gone. While none
+/// of Redisson's waits that is so for those before it, too: nobody reads their deadlines.
 #[tokio::test]
 async fn waiters_that_give_up_leave_nothing() {
     let rig = Rig::start().await;
@@ -367,4 +367,53 @@ async fn a_lingering_release_tells_the_head() {
     assert_eq!(channel.next().await, "0");
     let left: i64 = rig.run(&["PTTL", LOCK]).await;
     assert!(left <= 1000, "{left}");
+}
+
+/// A waiter that is far behind lives with its manager, for as long as that keeps others.
+#[tokio::test]
+async fn a_far_waiter_lives_for_long_and_goes_with_its_manager() {
+    let rig = Rig::start().await;
+    let (holder, [near, far]) = with_waiters(&rig).await;
+    let stranger = Item { owner: OwnerId::new("0c0ffee0-0000-4000-8000-000000000000:1"), ..fair() };
+    rig.queue_up(&stranger, FIVE).await;
+    assert!(matches!(rig.keep(std::slice::from_ref(&far), Standing::Far).await[..], [Kept::Waiting(_)]));
+    rig.die(&near).await;
+    // Nobody has said for three seconds that the manager lives.
+    let _: u64 = rig.run(&["HSET", MANAGERS, far.owner.as_str().rsplit_once(':').unwrap().0, "1"]).await;
+    assert!(matches!(rig.stay(&stranger).await, Kept::Waiting(_)));
+    assert_eq!(rig.queue().await, owners(&[&stranger]));
+    assert_eq!(rig.stay(&far).await, Kept::Gone);
+
+    rig.queue_up(&far, FIVE).await;
+    assert!(matches!(rig.keep(std::slice::from_ref(&far), Standing::Far).await[..], [Kept::Waiting(_)]));
+    rig.release(&holder).await;
+    rig.release(&stranger).await;
+    assert_eq!(rig.holder().await.as_deref(), Some(far.owner.as_str()));
+    rig.release(&far).await;
+    rig.no_keys_but_the_counter().await;
+}
+
+/// Deadlines that nobody reads are not written, and are right when one of Redisson's comes.
+#[tokio::test]
+async fn a_queue_of_ours_alone_is_not_read() {
+    let rig = Rig::start().await;
+    let (holder, [first, second, third]) = with_waiters(&rig).await;
+    let lines = monitored(&rig.server, async {
+        rig.release(&holder).await;
+        assert!(matches!(rig.stay(&second).await, Kept::Waiting(_)));
+        rig.withdraw(&third).await;
+        rig.queue_up(&third, FIVE).await;
+    })
+    .await;
+    for command in ["LRANGE", "HKEYS", "HGETALL", "HVALS"] {
+        let read = lines.iter().find(|line| line.to_uppercase().contains(&format!("\"{command}")));
+        assert_eq!(read, None, "{lines:#?}");
+    }
+    rig.release(&first).await;
+    let java = super::fair_rig::Java::new(2, FIVE);
+    rig.java_lock(&java, rig.now().await).await;
+    assert!(matches!(rig.stay(&third).await, Kept::Waiting(_)));
+    let late: Option<i64> = rig.run(&["HGET", MANAGERS, ""]).await;
+    assert_eq!(late, None);
+    assert_eq!(rig.gaps().await, [5000]);
 }

@@ -203,7 +203,8 @@ impl Run {
         let known = |owner: &str| new.iter().find(|waiter| waiter.owner() == owner);
         let before = std::mem::take(&mut self.queue);
 
-        let all_ours = before.iter().all(Waiter::is_ours);
+        let stays = |waiter: &&Waiter| owners.iter().any(|owner| owner == waiter.owner());
+        let all_ours = before.iter().filter(stays).all(Waiter::is_ours);
         // Who went, in order, and what that takes off those behind.
         let (mut off, mut maybe, mut left) = (0, 0, Vec::<Waiter>::new());
         for waiter in &before {
@@ -218,8 +219,12 @@ impl Run {
             if held || gone == Some(waiter.owner()) {
                 assert!(!held || left.is_empty(), "{waiter:?} has passed {left:?}");
                 off += waiter.wait;
-                if all_ours {
-                    // Nobody reads deadlines, and those before it lose them, too.
+                // While nobody reads deadlines, those before it lose its wait, too.
+                if let Some(first) = left.first()
+                    && waiter.is_ours()
+                    && all_ours
+                    && (self.rig.deadline(first.owner()).await - (first.deadline - waiter.wait)).abs() <= 50
+                {
                     left.iter_mut().for_each(|ahead| ahead.deadline -= waiter.wait);
                 }
                 continue;
