@@ -279,10 +279,14 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
             let far = standing == Standing::Far;
             let seen =
                 engine.store.keeps_far_waiters() && key.has_a_queue() && each.len() == 1 && look > MARGIN;
-            let pause = engine.config.fallback_poll + if far { FAR_LIFE / 2 } else { Duration::ZERO };
+            let pause = match standing {
+                Standing::Far => FAR_LIFE,
+                // Nobody says so when a lease ends.
+                _ => engine.config.fallback_poll.min(look + MARGIN),
+            };
             engine.act(key, |machine, now, effects| {
                 if seen {
-                    machine.pace.put_off(now + pause, far);
+                    machine.seen(now, now + pause, far, effects);
                 } else {
                     machine.look_again(now + look + MARGIN, effects);
                 }

@@ -78,12 +78,17 @@ impl Pace {
         of_policy.or(self.last_error.as_ref()).cloned()
     }
 
-    /// What an attempt would find was just seen in another way. Who can't hear of a change tries
-    /// nevertheless, unless it is `far` from its turn.
-    pub(crate) fn put_off(&mut self, until: Tick, far: bool) {
-        if self.errors == 0 && self.step_back.is_none() && (self.listening || far) {
-            self.not_before = self.not_before.max(until);
+    /// What an attempt would find was just seen in another way, so the next one is due at `until`.
+    /// Who can't hear of a change tries nevertheless, unless it is `far` from its turn. Whether it is
+    /// due earlier than before.
+    pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) -> bool {
+        let waits = self.errors == 0 && self.step_back.is_none() && now < self.not_before;
+        if !waits || !self.listening && !far {
+            return false;
         }
+        let earlier = until < self.not_before;
+        self.not_before = until;
+        earlier
     }
 
     /// Try at once.
@@ -289,6 +294,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_was_seen_in_another_way_takes_the_place_of_an_attempt() {
+        let mut pace = Pace::default();
+        pace.busy(at(0), LONG, true, LONG, 1.0);
+        assert!(!pace.seen(at(1), at(5000), false));
+        assert_eq!(pace.not_before(), at(5000));
+        assert!(pace.seen(at(1000), at(2000), false), "the lease ends sooner");
+        assert_eq!(pace.not_before(), at(2000));
+        assert!(!pace.seen(at(2000), at(9000), false), "it is due");
+        pace.message(at(2001));
+        assert!(!pace.seen(at(2001), at(9000), true));
+        assert_eq!(pace.not_before(), at(2001));
+    }
+
+    #[test]
+    fn who_hears_nothing_polls_unless_it_is_far() {
+        let mut pace = Pace::default();
+        pace.busy(at(0), LONG, false, LONG, 1.0);
+        assert!(!pace.seen(at(1), at(5000), false));
+        assert_eq!(pace.not_before(), Tick::default() + POLL_FIRST);
+        pace.seen(at(1), at(5000), true);
+        assert_eq!(pace.not_before(), at(5000));
     }
 
     #[test]

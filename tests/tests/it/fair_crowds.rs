@@ -109,3 +109,24 @@ async fn a_crowd_that_is_killed_holds_nobody_up() {
     let granted = tokio::time::timeout(SLACK, behind).await.expect("the dead hold it up").unwrap();
     granted.unwrap().release().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ends_without_a_word_is_noticed_by_a_crowd() {
+    let server = RedisServer::start();
+    let (locks, other) = (connect(&server).await, connect(&server).await);
+    let lease = Duration::from_secs(8);
+    let _forgotten = other.fair("k").lease(lease).acquire().await.unwrap();
+    let began = Instant::now();
+    let served = Arc::default();
+    crowd(&locks, 0, 150, &served).await;
+    while served.lock().unwrap().is_empty() {
+        assert!(began.elapsed() < lease + SLACK);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // The first of the queue looks when the lease ends, and not only when its place is kept again.
+    println!("{:?} after the end of the lease", began.elapsed().saturating_sub(lease));
+    while served.lock().unwrap().len() < 150 {
+        assert!(began.elapsed() < lease + SLACK * 2, "{}", served.lock().unwrap().len());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

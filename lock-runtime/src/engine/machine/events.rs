@@ -151,6 +151,13 @@ impl Machine {
         heard
     }
 
+    /// The store has told what an attempt would find, and when one is worth while.
+    pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool, effects: &mut Effects) {
+        if matches!(self.phase, Phase::Free) && self.pace.seen(now, until, far) {
+            effects.notify |= self.parked;
+        }
+    }
+
     /// The store says when an attempt is worth while.
     pub(crate) fn look_again(&mut self, at: Tick, effects: &mut Effects) {
         if matches!(self.phase, Phase::Free) && self.pace.no_later(at) {

@@ -55,7 +55,9 @@ local function standing(lock, owner, now)
     local left = call('PTTL', lock)
     if head and left == -2 then
       left = patience(f, head, record)
-      if gone or not record then tell(f.channel .. ':' .. head, '0') end
+      -- A far one does not look by itself for a while.
+      local far = record and record.by > f.ms + WAITER_LIFE
+      if gone or far or not record then tell(f.channel .. ':' .. head, '0') end
     else
       head = nil
     end

@@ -417,3 +417,16 @@ async fn a_queue_of_ours_alone_is_not_read() {
     assert_eq!(late, None);
     assert_eq!(rig.gaps().await, [5000]);
 }
+
+/// The lease of a dead holder ends without a message: whoever is kept then tells a far waiter that its
+/// turn has come.
+#[tokio::test]
+async fn a_far_head_is_told_of_a_free_lock_by_others() {
+    let rig = Rig::start().await;
+    let (_holder, [far, near]) = with_waiters(&rig).await;
+    assert!(matches!(rig.keep(std::slice::from_ref(&far), Standing::Far).await[..], [Kept::Waiting(_)]));
+    let mut channel = Subscription::start(&rig.server, &format!("{CHANNEL}:{}", far.owner.as_str())).await;
+    let _: u64 = rig.run(&["DEL", LOCK]).await;
+    assert!(matches!(rig.stay(&near).await, Kept::Waiting(_)));
+    assert_eq!(channel.next().await, "0");
+}
