@@ -93,7 +93,10 @@ async fn measure(
     errors: &mut Errors,
 ) -> Result<(Load, bool), String> {
     let url = urls.measured.as_deref().ok_or("there is no server")?;
-    let connect = || LockManager::builder().max_waiters_per_key(crowd.tasks.max(1)).connect(url);
+    let connect = || {
+        let builder = LockManager::builder().max_waiters_per_key(crowd.tasks.max(1));
+        builder.max_fair_waiters_per_key(crowd.tasks.max(1)).connect(url)
+    };
     let said = |error: lock_runtime::ConnectError| error.to_string();
     let mut managers = Vec::new();
     for _ in 0..crowd.managers {

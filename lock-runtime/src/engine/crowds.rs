@@ -1,7 +1,7 @@
 //! [`Crowds`]: which of the many who wait for one fair lock are near the head of its queue.
 //!
 //! Each of them has a place at the store, which goes without a sign of life. Those who are near say
-//! so each second, and look at the store now and then. The others say so rarely, and look when they
+//! so every 1.5 s, and look at the store now and then. The others say so rarely, and look when they
 //! are told to, or have come near: ten thousand waiters cost a server little more than a hundred.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,8 +20,9 @@ const NEAR: usize = 100;
 /// is not much older than that when it is granted the lock.
 const AHEAD: usize = 4;
 const SECOND: Duration = Duration::from_secs(1);
-/// The places of a manager that was not heard of for so long may be gone.
-const SILENCE: Duration = WAITER_LIFE.saturating_sub(SECOND);
+/// The places of a manager that was not heard of for so long may be gone. Less than a life by the
+/// time-out of a call.
+const SILENCE: Duration = WAITER_LIFE.saturating_sub(Duration::from_millis(700));
 
 /// The crowds of one manager, by key.
 #[derive(Debug, Default)]
@@ -39,6 +40,8 @@ struct Crowd {
     second: Tick,
     /// When the last answered call was sent that kept a near one.
     kept: Tick,
+    /// When the far ones were last in doubt.
+    doubted: Tick,
 }
 
 impl Crowds {
@@ -121,7 +124,10 @@ impl Crowd {
             self.kept = sent;
         }
         // Several calls keep one crowd, and each finds its part of it lost.
-        let doubtful = silence > SILENCE || lost && !silence.is_zero();
+        let doubtful = silence > SILENCE || lost && sent >= self.doubted + SECOND;
+        if doubtful {
+            self.doubted = sent;
+        }
         let far = doubtful.then(|| self.members.range(self.near_to + 1..));
         far.into_iter().flatten().map(|(_, key)| Weak::clone(key)).collect()
     }
@@ -190,10 +196,10 @@ mod tests {
     fn far_ones_are_in_doubt_after_a_silence_or_a_loss() {
         let mut crowd = crowd(1000);
         assert_eq!(crowd.kept(at(1000), false).len(), 0);
-        assert_eq!(crowd.kept(at(3001), false).len(), 900, "a silence");
-        assert_eq!(crowd.kept(at(4000), true).len(), 900, "a loss");
-        assert_eq!(crowd.kept(at(4000), true).len(), 0, "another part of the same call");
-        assert_eq!(crowd.kept(at(3500), false).len(), 0, "an answer that was late");
-        assert_eq!(crowd.kept(at(5000), false).len(), 0);
+        assert_eq!(crowd.kept(at(3301), false).len(), 900, "a silence");
+        assert_eq!(crowd.kept(at(5000), true).len(), 900, "a loss");
+        assert_eq!(crowd.kept(at(5100), true).len(), 0, "another part of it");
+        assert_eq!(crowd.kept(at(4500), false).len(), 0, "an answer that was late");
+        assert_eq!(crowd.kept(at(6000), false).len(), 0);
     }
 }

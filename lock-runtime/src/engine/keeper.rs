@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
 use super::machine::Machine;
-use super::registry::Key;
+use super::registry::{Key, Queued};
 use super::timers::{Job, Timers};
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::backoff::jitter;
@@ -25,6 +25,8 @@ const BATCH: usize = 100;
 const TURN: usize = 10 * BATCH;
 /// After a call that failed, places are kept again so soon.
 const KEEP_AGAIN: Duration = Duration::from_millis(100);
+/// and those far from the head of a queue so soon.
+const FAR_AGAIN: Duration = Duration::from_secs(1);
 /// Added to times that the store has rounded down.
 const MARGIN: Duration = Duration::from_millis(1);
 
@@ -206,10 +208,11 @@ pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>, standing: Standin
     keep_place_at(engine, key, engine.tick(engine.clock.now() + pause, often / 4));
 }
 
-/// Keeps the places of these, and looks how they stand, as soon as possible.
-fn keep_places_now(engine: &Arc<Engine>, keys: &[Arc<Key>]) {
-    let now = engine.clock.now();
-    keys.iter().for_each(|key| keep_place_at(engine, key, now));
+/// Keeps the places of these, and looks how they stand, soon.
+fn keep_places_soon(engine: &Arc<Engine>, keys: &[Arc<Key>]) {
+    // All together, so that they share calls.
+    let due = engine.tick(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
+    keys.iter().for_each(|key| keep_place_at(engine, key, due));
 }
 
 /// The key's request, which the store has taken note of, is one of a crowd if it waits for a fair
@@ -225,7 +228,7 @@ pub(super) fn join_crowd(engine: &Engine, key: &Arc<Key>, request: &AcquireReque
 /// The key has no request any more that waits at the store.
 pub(super) fn leave_crowd(engine: &Arc<Engine>, key: &Key) {
     let near = engine.crowds.leave(&key.name, key.second_id, engine.clock.now());
-    keep_places_now(engine, &near);
+    keep_places_soon(engine, &near);
 }
 
 fn standing(engine: &Engine, key: &Key) -> Standing {
@@ -268,6 +271,12 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
     let mut kept = result.unwrap_or_default().into_iter();
     for ((key, queued), standing) in keys.iter().zip(queued).zip(standings) {
         let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
+        // What is said of a request that has gone meanwhile, or is being sent again, is about the past.
+        let current = |waits: &Queued| Arc::ptr_eq(&waits.request, &queued.request) && !waits.asking;
+        if !lock(&key.queued).as_ref().is_some_and(current) {
+            keep_place(&engine, key, Standing::Waiter);
+            continue;
+        }
         let known = !each.contains(&Kept::Unknown);
         if let Some(look) = look_again(&each).filter(|_| known) {
             if each.contains(&Kept::Gone) {
@@ -293,20 +302,20 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
             });
             if !far {
                 let doubtful = engine.crowds.kept(&key.name, sent, each.contains(&Kept::Gone));
-                keep_places_now(&engine, &doubtful);
+                keep_places_soon(&engine, &doubtful);
             }
         }
         if known
             && !each.is_empty()
             && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
             && let Some(waits) = lock(&key.queued).as_mut()
-            && Arc::ptr_eq(&waits.request, &queued.request)
-            && !waits.asking
+            && current(waits)
         {
             waits.since = waits.since.max(sent);
         }
         if soon || !known {
-            keep_place_at(&engine, key, engine.clock.now() + KEEP_AGAIN);
+            let pause = if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
+            keep_place_at(&engine, key, engine.clock.now() + pause);
         } else {
             // A far one may have come near meanwhile.
             let standing = if standing == Standing::Far { self::standing(&engine, key) } else { standing };

@@ -83,8 +83,11 @@ impl Pace {
     /// due earlier than before.
     pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) -> bool {
         let waits = self.errors == 0 && self.step_back.is_none() && now < self.not_before;
-        if !waits || !self.listening && !far {
+        if !waits {
             return false;
+        }
+        if !self.listening && !far {
+            return self.no_later(now + POLL_LONGEST);
         }
         let earlier = until < self.not_before;
         self.not_before = until;
@@ -318,6 +321,8 @@ mod tests {
         assert_eq!(pace.not_before(), Tick::default() + POLL_FIRST);
         pace.seen(at(1), at(5000), true);
         assert_eq!(pace.not_before(), at(5000));
+        assert!(pace.seen(at(2), at(5000), false), "it has come near");
+        assert_eq!(pace.not_before(), at(2) + POLL_LONGEST);
     }
 
     #[test]

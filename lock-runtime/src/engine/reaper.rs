@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Engine;
 use super::pending::Pending;
 use crate::backoff::Backoff;
-use crate::store::{AcquireRequest, Withdrawn};
+use crate::store::{AcquireRequest, FAR_LIFE, Withdrawn};
 
 impl Engine {
     /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the store answers that no
@@ -35,7 +35,8 @@ impl Engine {
 
 async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
     // After this the store has dropped by itself whatever a copy could have taken.
-    let over = engine.clock.now() + request.lease + request.timeout * 2;
+    let place = if request.wait.is_some() { FAR_LIFE } else { Duration::ZERO };
+    let over = engine.clock.now() + request.lease.max(place) + request.timeout * 2;
     let mut backoff = Backoff::new();
     loop {
         let wait = match engine.bounded(|store| store.withdraw(Arc::clone(&request))).await {

@@ -122,9 +122,9 @@ impl Lock {
     }
 
     /// How long the key's fencing counter outlives this hold. Without it, the manager's
-    /// [`token_retention`](crate::LockManagerBuilder::token_retention) (15 minutes) holds. Use the
-    /// same one for all locks of a key: the counter may live for the shortest of them. A call
-    /// inside an own hold of the same key has what that one had.
+    /// [`token_retention`](crate::LockManagerBuilder::token_retention) (15 minutes) holds. Use the same
+    /// one for all locks of a key: of several, none is promised. A call inside an own hold of the same
+    /// key has what that one had.
     pub fn token_retention(mut self, retention: TokenRetention) -> Self {
         self.token_retention = Some(retention);
         self

@@ -160,7 +160,8 @@ pub struct AcquireRequest {
 /// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// A waiter in a fair queue that has not been [kept](LockStore::keep) for so long counts as dead.
+/// A waiter in a fair queue that has not been [kept](LockStore::keep) for so long counts as dead, if it
+/// was not kept as [`Standing::Far`].
 pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 /// The same of a waiter that is kept as [`Standing::Far`].
@@ -392,7 +393,7 @@ pub struct KeepItem {
     pub lease: Duration,
     /// How long the counter of tokens outlives the hold. Waiters have no counter.
     pub retention: TokenRetention,
-    /// Which of the two.
+    /// Which of them.
     pub standing: Standing,
 }
 

@@ -115,9 +115,9 @@ impl Driver {
         if queued.as_ref().is_some_and(|queued| Arc::ptr_eq(&queued.request, &request)) {
             *queued = None;
             self.engine.timers.remove(self.key.second_id);
+            drop(queued);
+            keeper::leave_crowd(&self.engine, &self.key);
         }
-        drop(queued);
-        keeper::leave_crowd(&self.engine, &self.key);
         if self.key.has_a_queue() {
             // What it hears is for one owner.
             self.subscription = Subscription::new(None);

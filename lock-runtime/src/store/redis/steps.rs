@@ -263,10 +263,12 @@ impl Node {
     }
 
     async fn keep_together(&self, items: &[KeepItem], how: Keeping, at: At) -> Each<Kept> {
+        let deadline = self.deadline(at.timeout);
         match self.keep_with(items, how, at, counter_life).await {
             // While a slot moves, a counter may be at another server than its lock. And no hold is
             // lost for want of the right to its counter.
             Err(fault) if items.len() == 1 && (fault.is_split() || fault.several.is_some()) => {
+                let at = At { timeout: deadline.since(self.options.clock.now()), ..at };
                 self.keep_with(items, how, at, |_| 0).await
             }
             kept => kept,

@@ -21,7 +21,7 @@ function kinds.f.refresh(lock, owner, now, far)
   local manager = string.match(owner, '^(.*):')
   if kept[lock .. manager] then return end
   kept[lock .. manager] = true
-  call('HSET', f.managers, manager, digits(f.ms + WAITER_LIFE))
+  mark(f, owner)
 end
 
 -- What all waiters of a call for one lock share.

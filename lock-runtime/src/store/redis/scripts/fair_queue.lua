@@ -73,6 +73,11 @@ local function live(f, id, record, by)
   note(f, id, record)
 end
 
+-- The manager of this waiter lives.
+local function mark(f, id)
+  call('HSET', f.managers, string.match(id, '^(.*):'), digits(f.ms + WAITER_LIFE))
+end
+
 -- Whether the waiter of this record lives. One that is said to live for long does so with its
 -- manager.
 local function lives(f, id, record)

@@ -14,7 +14,10 @@ function kinds.f.look(item, now)
   if item.queued then
     -- Whoever asks lives.
     local mine = record_of(call('HGET', f.alive, owner))
-    if mine then live(f, owner, mine, math.max(mine.by, f.ms + WAITER_LIFE)) end
+    if mine then
+      live(f, owner, mine, math.max(mine.by, f.ms + WAITER_LIFE))
+      mark(f, owner)
+    end
     head, record, gone = head_of(f)
     if not head then expire(f) end
   end
@@ -62,6 +65,7 @@ function kinds.f.wait(item, wait, lease, life, alone)
       wait = wait, by = f.ms + WAITER_LIFE, lease = digits(math.min(lease, 5000)), direct = alone and '1' or '0',
       life = life, raised = '0'
     })
+    mark(f, owner)
     if not surely_whole(f) then scan(f, 0, 0, KEPT_AHEAD) end
   end
   expire(f)

@@ -303,7 +303,7 @@ async fn the_keys_of_a_queue_end_with_its_waiters() {
     let rig = Rig::start().await;
     let (_holder, [first]) = with_waiters(&rig).await;
     for _ in 0..2 {
-        for key in [QUEUE, TIMEOUTS, ALIVE] {
+        for key in [QUEUE, TIMEOUTS, ALIVE, MANAGERS] {
             let left: i64 = rig.run(&["PTTL", key]).await;
             assert!(left > 3000 && left <= 10_000, "{key} {left}");
             let _: u64 = rig.run(&["PEXPIRE", key, "2000"]).await;
