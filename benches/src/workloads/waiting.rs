@@ -17,21 +17,21 @@ use crate::stats::{Samples, Waits, round};
 
 /// All have joined, and have been kept for a while, before anything is counted.
 const SETTLED: Duration = Duration::from_secs(6);
-/// What a waiter has left after the counted time.
+/// Each waiter gives up so long after the counted time.
 const REST: Duration = Duration::from_secs(3);
 /// Between two PINGs of a bystander.
 const PAUSE: Duration = Duration::from_millis(2);
 /// A lock of a bystander's ends when its renewals are held up for so long.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Who waits: so many managers, with so many tasks each.
+/// The tasks that wait: `tasks` of each of `managers`.
 #[derive(Clone, Copy)]
 struct Crowd {
     managers: usize,
     tasks: usize,
 }
 
-/// What a crowd does to the server.
+/// The load that a crowd puts on the server.
 struct Load {
     /// Processor time of the server, ms a second.
     cpu: f64,

@@ -23,7 +23,7 @@ fn letter(kind: Kind) -> &'static str {
     }
 }
 
-/// What a standing is called in keep_kinds.lua.
+/// Returns the number that keep_kinds.lua knows a standing by.
 fn standing(standing: Standing) -> u8 {
     match standing {
         Standing::Holder => 0,

@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// The next tokens, for a hold of so many milliseconds.
+    /// Takes the next tokens for a hold of `lease_ms`.
     pub(super) fn count(&mut self, key: usize, tokens: u32, base: u64, lease_ms: u64) -> TokenRange {
         let top = self.counter(key).unwrap_or(0).max(base) + u64::from(tokens);
         let ends = self.key(key).counter.map_or(self.now + 1, |(_, ends)| ends);

@@ -2,8 +2,7 @@
 -- takes it for the new one when nobody else listens.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- ARGV     latest server time (us), life of a counter beyond the lease (ms; 0 = keep for ever),
---          then
+-- ARGV     latest server time (us), life of a counter beyond the lease (ms; 0 = for ever), then
 --          lease (ms), tokens wanted, owner 1, owner 2, ... or, when the locks differ in the first two, for each of them
 --          owner, lease, tokens wanted, or for each
 --          owner, lease, tokens wanted, owner until now, channel, and how many who listen there keep it from being taken if

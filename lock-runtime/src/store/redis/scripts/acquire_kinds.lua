@@ -2,7 +2,8 @@
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = keep for ever),
---          latest server time (us), token floor (0 = none), longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
+--          latest server time (us), token floor (0 = none),
+--          longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
 -- Returns  what take() says, see grant.lua, or {2, now}: arrived later than the latest server time. Nothing was taken in
 --          any case but a grant. A refused caller who waits has joined the queues of its fair items, and keeps readers
 --          out of its write items that are read.

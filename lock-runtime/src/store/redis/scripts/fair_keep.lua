@@ -72,7 +72,8 @@ end
 function kinds.f.stay(lock, owner, lease, now)
   local kept = kinds.f.keep(lock, owner, lease)
   if kept ~= 0 then return kept end
-  -- When the queue is somebody's data its place is gone, and the next wish hears why. Others of this call are kept.
+  -- When the queue is somebody's data its place is gone, and the next wish hears why. Others of
+  -- this call are kept.
   local ok, answer = pcall(standing, lock, owner, now)
   return ok and answer or 0
 end

@@ -107,6 +107,11 @@ fn request(items: &[Item]) -> AcquireRequest {
     AcquireRequest::new(items.to_vec(), LEASE, TIMEOUT)
 }
 
+async fn server_micros(server: &RedisServer) -> u64 {
+    let (seconds, micros): (u64, u64) = server.ask(&["TIME"]).await;
+    seconds * 1_000_000 + micros
+}
+
 async fn acquire(store: &RedisStore, items: &[Item]) -> Result<Acquired, StoreError> {
     store.acquire(Arc::new(request(items))).await
 }

@@ -27,11 +27,6 @@ async fn assert_lives(server: &RedisServer, lease: Duration, retention: Duration
     assert!(fits.contains(&left), "{what}: {left:?}, {lease:?} and {retention:?}");
 }
 
-async fn server_micros(server: &RedisServer) -> u64 {
-    let (seconds, micros): (u64, u64) = server.ask(&["TIME"]).await;
-    seconds * 1_000_000 + micros
-}
-
 #[tokio::test]
 async fn a_counter_outlives_its_hold_by_the_retention() {
     let server = RedisServer::start();

@@ -13,11 +13,6 @@ async fn pttl(server: &RedisServer, key: &str) -> i64 {
     server.ask(&["PTTL", key]).await
 }
 
-async fn server_micros(server: &RedisServer) -> u64 {
-    let (seconds, micros): (u64, u64) = server.ask(&["TIME"]).await;
-    seconds * 1_000_000 + micros
-}
-
 #[tokio::test]
 async fn counters_behind_the_clock_are_seeded_from_it() {
     let server = RedisServer::start();
