@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::iter::repeat_n;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ struct FaultyStore {
     acquires: AtomicUsize,
     releases: AtomicUsize,
     withdrawals: AtomicUsize,
+    /// Each withdrawal says that a copy may still come.
+    doubtful: AtomicBool,
     /// Of the first key of each acquire.
     owners: Mutex<Vec<OwnerId>>,
 }
@@ -59,6 +61,7 @@ impl FaultyStore {
             acquires: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             withdrawals: AtomicUsize::new(0),
+            doubtful: AtomicBool::new(false),
             owners: Mutex::default(),
         })
     }
@@ -112,7 +115,11 @@ impl LockStore for FaultyStore {
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         self.withdrawals.fetch_add(1, Ordering::SeqCst);
-        self.inner.withdraw(request)
+        let withdrawn = self.inner.withdraw(request);
+        if !self.doubtful.load(Ordering::SeqCst) {
+            return withdrawn;
+        }
+        Box::pin(async move { withdrawn.await.map(|_| Withdrawn::Pending(60 * SECOND)) })
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
@@ -342,6 +349,18 @@ async fn a_lost_reply_is_withdrawn_and_tried_again_by_a_new_owner() {
     sleep(5 * SECOND).await;
     assert!(!guard.is_lost(), "the withdrawal touches only its own owner");
     guard.release().await.unwrap();
+    nothing_is_left(&locks, &store).await;
+}
+
+/// The server's clock was set back after the request had been stamped.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_stays_doubtful_ends_with_the_lease() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    store.doubtful.store(true, Ordering::SeqCst);
+    store.acquire.lock().unwrap().push_back(Fault::LoseReply);
+    locks.fair("k").acquire().await.unwrap().release().await.unwrap();
+    assert!(leftovers(&locks).tasks > 0, "it goes on meanwhile");
     nothing_is_left(&locks, &store).await;
 }
 

@@ -366,7 +366,10 @@ impl Helper {
     pub fn finish(mut self, within: Duration) {
         self.stdin = None;
         let status = self.process.wait(within);
-        assert!(status.success(), "{} ended with {status}", self.process.name);
+        if !status.success() {
+            let said: Vec<_> = self.lines.iter().collect();
+            panic!("{} ended with {status} and said {said:?}", self.process.name);
+        }
     }
 
     /// The process, to be signalled.

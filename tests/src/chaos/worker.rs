@@ -97,7 +97,8 @@ pub async fn work(orders: Orders) -> Result<(), String> {
     println!("quiet {} {} {}", rest.keys, rest.timers, rest.tasks);
     while lines.recv().await.is_some() {}
     drop(leaked);
-    locks.shutdown(Duration::from_secs(5)).await.map_err(|error| error.to_string())
+    let ended = locks.shutdown(Duration::from_secs(5)).await;
+    ended.map_err(|error| format!("{error}; {:?}, before it {rest:?}", testing::leftovers(&locks)))
 }
 
 /// The lines of the input, read by a thread of its own, which blocks the others when it is told to.
