@@ -18,12 +18,15 @@ local function free_rw(lock, owner, kind)
   end
   -- The key that may be at another server while a slot moves comes first: nothing has changed then. Without its hold key
   -- it was over already, and only the field was left.
-  local lived = try('DEL', hold_of(lock, owner, 1))
+  local hold = hold_of(lock, owner, 1)
+  local own = try('PTTL', hold)
+  if type(own) ~= 'number' then return own end
+  local lived = try('DEL', hold)
   if type(lived) ~= 'number' then return lived end
   lived = lived == 1
   local done = try('HDEL', lock, owner)
   if done ~= 1 then return done end
-  if mode ~= 'read' or alive(lock) then return lived and -3 or -1 end
+  if mode ~= 'read' or others_live(lock, math.max(own, 0)) then return lived and -3 or -1 end
   call('DEL', lock)
   local told = tell(rw_channel(lock), '0')
   return lived and told or -1
@@ -102,7 +105,7 @@ local function linger_rw(lock, owner, ms, kind)
   if left == -2 then return 0 end
   if left == -1 or left > least then
     call('PEXPIRE', key, least)
-    if had == 'r' and mode == 'read' then alive(lock) end
+    if had == 'r' and mode == 'read' then others_live(lock, left) end
     tell(rw_channel(lock), had == 'r' and '0' or '1')
   end
   return 1

@@ -36,18 +36,39 @@ local function has(lock, owner, kind)
   return nil, mode
 end
 
--- Gives the hash of readers the longest time that a living hold has. `false`: there is none, at most holds of the dead,
--- whose own leases are over. It is Redisson's scan: every field with a count, and every index.
-local function alive(lock)
-  local longest, fields = 0, call('HGETALL', lock)
+-- Of more fields than this, not all are looked at when a reader goes;
+local SAMPLE = 64
+-- the hash may then outlive the last hold by so many ms.
+local SLACK = 1000
+
+-- The longest time that a living hold of these has, of fields and counts as HGETALL returns them. It is Redisson's scan:
+-- every field with a count, and every index.
+local function longest(lock, fields)
+  local most = 0
   for i = 1, #fields, 2 do
     -- A count that is no honest one must not keep the server busy for ever.
     for index = 1, math.min(tonumber(fields[i + 1]) or 0, 10000) do
-      local left = call('PTTL', hold_of(lock, fields[i], index))
-      if left > longest then longest = left end
+      most = math.max(most, call('PTTL', hold_of(lock, fields[i], index)))
     end
   end
-  if longest == 0 then return false end
-  call('PEXPIRE', lock, longest)
+  return most
+end
+
+-- A hold that had `own` ms left is no more, or has become shorter. Gives the hash of readers the longest time that a
+-- living hold has. `false`: there is none, at most holds of the dead, whose own leases are over.
+local function others_live(lock, own)
+  if call('HLEN', lock) > SAMPLE then
+    local left = call('PTTL', lock)
+    -- Whoever gave the hash its time is still there, or another who lasts about as long.
+    if left - own > SLACK then return true end
+    local most = longest(lock, call('HRANDFIELD', lock, SAMPLE, 'WITHVALUES'))
+    if left >= 0 and left - most <= SLACK then
+      if most > left then call('PEXPIRE', lock, most) end
+      return true
+    end
+  end
+  local most = longest(lock, call('HGETALL', lock))
+  if most == 0 then return false end
+  call('PEXPIRE', lock, most)
   return true
 end

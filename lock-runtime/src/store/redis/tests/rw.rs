@@ -49,6 +49,11 @@ pub(super) async fn pexpire(server: &RedisServer, key: &str, millis: i64) {
     let _: () = server.ask(&["PEXPIRE", key, &millis.to_string()]).await;
 }
 
+/// A request of these items with a lease of `secs` seconds.
+pub(super) fn leased(items: &[Item], secs: u64) -> AcquireRequest {
+    AcquireRequest::new(items.to_vec(), Duration::from_secs(secs), TIMEOUT)
+}
+
 /// `left` is at most `most`, and not much less.
 pub(super) fn assert_about(left: i64, most: i64) {
     assert!(left <= most && left > most - 8_000, "{left} of {most}");
@@ -126,8 +131,6 @@ async fn each_reader_has_its_own_lease_and_the_hash_the_longest() {
     let server = RedisServer::start();
     let store = store(&server);
     let (short, long, last) = ([read("a")], [read("a")], [read("a")]);
-    let leased =
-        |items: &[Item], secs| AcquireRequest::new(items.to_vec(), Duration::from_secs(secs), TIMEOUT);
     granted_by(&store, leased(&short, 20)).await;
     granted_by(&store, leased(&long, 60)).await;
     granted_by(&store, leased(&last, 40)).await;

@@ -1,6 +1,6 @@
 //! Odd states that readers and writers meet: holds of the dead, somebody's data, full memory, missing rights.
 
-use super::rw::{assert_about, fields, hold, pexpire, pttl, read, reads, write, writes};
+use super::rw::{assert_about, fields, hold, leased, pexpire, pttl, read, reads, write, writes};
 use super::*;
 use crate::store::StoreErrorKind;
 
@@ -44,6 +44,74 @@ async fn a_lock_that_only_the_dead_hold_is_free_when_the_last_reader_goes() {
     assert_eq!(pttl(&server, "lock:a").await, -2);
     assert_eq!(watch.notice().await, crate::store::Notice::Retry);
     granted(&store, &[write("a")]).await;
+}
+
+/// Adds `count` readers whose holds last for so long, of which those from `dead` on are over.
+async fn crowd(server: &RedisServer, name: &str, count: u32, millis: i64, dead: u32) {
+    let script = "
+        redis.call('HSET', KEYS[1], 'mode', 'read')
+        if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+        for i = 1, ARGV[2] do
+          local owner = ARGV[1] .. ':' .. i
+          redis.call('HSET', KEYS[1], owner, '1')
+          if i < tonumber(ARGV[4]) then
+            redis.call('SET', '{lock:a}:' .. owner .. ':rwlock_timeout:1', '1', 'PX', ARGV[3])
+          end
+        end";
+    let [count, millis, dead] = [count.to_string(), millis.to_string(), dead.to_string()];
+    let _: () = server.ask(&["EVAL", script, "1", "lock:a", name, &count, &millis, &dead]).await;
+}
+
+/// What a call looked at: TTLs, and whole hashes.
+async fn looks(server: &RedisServer, call: impl Future<Output = ()>) -> [u64; 2] {
+    let _: () = server.ask(&["CONFIG", "RESETSTAT"]).await;
+    call.await;
+    let stats: String = server.ask(&["INFO", "commandstats"]).await;
+    ["pttl", "hgetall"].map(|name| {
+        let calls = stats.split_once(&format!("cmdstat_{name}:calls="));
+        calls.map_or(0, |(_, rest)| rest.split(',').next().unwrap().parse().unwrap())
+    })
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_looks_at_few_of_many() {
+    let server = RedisServer::start();
+    let store = store(&server);
+    let (first, last) = ([read("a")], [read("a")]);
+    granted_by(&store, leased(&first, 20)).await;
+    granted_by(&store, leased(&last, 60)).await;
+    crowd(&server, "many", 5000, 60_000, u32::MAX).await;
+    let goes = async |mine: &[Item]| drop(release(&store, mine).await.unwrap());
+    // Others last longer.
+    assert_eq!(looks(&server, goes(&first)).await, [2, 0]);
+    // They last about as long.
+    let [ttls, hashes] = looks(&server, goes(&last)).await;
+    assert!(ttls <= 2 + 64 && hashes == 0, "{ttls} {hashes}");
+    assert_about(pttl(&server, "lock:a").await, 60_000);
+}
+
+#[tokio::test]
+async fn the_longest_of_many_readers_takes_its_time_along() {
+    let server = RedisServer::start();
+    let store = store(&server);
+    let mine = [read("a")];
+    granted_by(&store, leased(&mine, 60)).await;
+    crowd(&server, "short", 300, 20_000, u32::MAX).await;
+    crowd(&server, "dead", 300, 40_000, 0).await;
+    crowd(&server, "long", 1, 30_000, u32::MAX).await;
+    release(&store, &mine).await.unwrap();
+    assert_about(pttl(&server, "lock:a").await, 30_000);
+}
+
+#[tokio::test]
+async fn a_lock_that_many_dead_hold_is_free_when_the_last_reader_goes() {
+    let server = RedisServer::start();
+    let store = store(&server);
+    let mine = [read("a")];
+    crowd(&server, "dead", 300, 10_000, 0).await;
+    granted(&store, &mine).await;
+    release(&store, &mine).await.unwrap();
+    assert_eq!(pttl(&server, "lock:a").await, -2);
 }
 
 #[tokio::test]
