@@ -36,7 +36,8 @@ pub(crate) fn random_bytes() -> [u8; 16] {
     }
 }
 
-/// Doubles from 20 ms to a second.
+/// Doubles from 20 ms to a second. Each pause is shorter by up to a half, so that those who began
+/// together do not go on together.
 #[derive(Debug)]
 pub(crate) struct Backoff(Duration);
 
@@ -46,8 +47,8 @@ impl Backoff {
     }
 
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = self.0;
-        self.0 = (pause * 2).min(LONGEST);
+        let pause = self.0.mul_f64(0.5 + jitter() / 2.0);
+        self.0 = (self.0 * 2).min(LONGEST);
         pause
     }
 }

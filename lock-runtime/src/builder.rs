@@ -1,5 +1,7 @@
 //! [`LockManagerBuilder`]: the settings of a manager, and the stores it can be built on.
 
+#[cfg(feature = "redis")]
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +10,8 @@ use tokio::runtime::Handle;
 use crate::address::{ACCEPTED, Address};
 use crate::clock::Clock;
 use crate::config::{Config, TokenRetention};
+#[cfg(feature = "redis")]
+use crate::credentials::{Credentials, Endpoint, Provider};
 use crate::engine::{Engine, LONGEST, out_of_range};
 use crate::error::ConnectError;
 use crate::key::{InvalidKey, LockKey};
@@ -18,7 +22,9 @@ use crate::store::LockStore;
 use crate::store::quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
 use crate::store::redis::url::Servers;
+use crate::sync::Apart;
 use crate::time;
+use crate::token::Owners;
 
 /// What is shorter is a mistake, such as the wrong unit.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
@@ -161,6 +167,42 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Asks `provider` for user and password whenever a connection to a Redis server is made,
+    /// instead of taking those of the URL: for passwords that are rotated, and tokens that expire.
+    /// It is asked for nodes of a cluster, for the primary that sentinels name, and for the
+    /// sentinels, see [`Endpoint::is_sentinel`].
+    ///
+    /// It has the `connect_timeout`, together with the connection; what it fails with is in the
+    /// error of the call that needs the connection. A server that refuses the credentials is asked
+    /// again, with new ones, for as long as callers wait: they may have changed in between. A
+    /// connection that lives is not interrupted: where tokens expire, the server closes it, or
+    /// forgets who it belongs to, and another one is made.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), lock_runtime::ConnectError> {
+    /// use lock_runtime::{Credentials, LockManager};
+    ///
+    /// let locks = LockManager::builder()
+    ///     .credentials(|_| async {
+    ///         let token = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///         Ok::<_, std::io::Error>(Credentials::user("locks", token.trim_end()))
+    ///     })
+    ///     .connect("rediss://cache.example.com:6379")
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn credentials<F, Fut, E>(mut self, provider: F) -> Self
+    where
+        F: Fn(Endpoint) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.config.credentials = Some(Provider::new(provider));
+        self
+    }
+
     /// The runtime on which the manager's background tasks live. Default: the one in which it is built.
     pub fn runtime(mut self, handle: Handle) -> Self {
         self.runtime = Runtime::Given(handle);
@@ -249,7 +291,7 @@ impl LockManagerBuilder {
     }
 
     fn start(
-        self,
+        mut self,
         clock: Clock,
         store: impl FnOnce(&Config, &Handle) -> Result<Arc<dyn LockStore>, ConnectError>,
     ) -> Result<LockManager, ConnectError> {
@@ -259,6 +301,8 @@ impl LockManagerBuilder {
                 "the tokio runtime has no timers; build it with `enable_all()`",
             ));
         }
+        // A builder may be used again.
+        self.config.owners = Arc::new(Apart(Owners::new()));
         let store = store(&self.config, &runtime)?;
         let engine = Engine::start(self.config, clock, store, runtime);
         if let Some(thread) = thread {

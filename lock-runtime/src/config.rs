@@ -1,8 +1,13 @@
 //! The settings of a manager.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use crate::credentials::Provider;
 use crate::replication::Replication;
+use crate::sync::Apart;
+use crate::token::Owners;
 
 /// How long the fencing counter of a key outlives its last hold. Default 15 minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +80,11 @@ pub(crate) struct Config {
     pub(crate) replicas: Option<u32>,
     /// Warnings about the server's configuration are errors.
     pub(crate) strict: bool,
+    /// Makes the owners of the manager.
+    pub(crate) owners: Arc<Apart<Owners>>,
+    /// Asked for user and password at each connection.
+    #[cfg(feature = "redis")]
+    pub(crate) credentials: Option<Provider>,
     /// The simulated process that the manager belongs to.
     #[cfg(feature = "testing")]
     pub(crate) process: Option<crate::testing::simulation::Process>,
@@ -100,6 +110,9 @@ impl Default for Config {
             replicas: None,
             max_lease: Duration::from_secs(60),
             strict: false,
+            owners: Arc::new(Apart(Owners::new())),
+            #[cfg(feature = "redis")]
+            credentials: None,
             #[cfg(feature = "testing")]
             process: None,
         }

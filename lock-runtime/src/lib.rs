@@ -119,6 +119,8 @@ mod builder;
 mod clock;
 mod config;
 mod counting;
+#[cfg(feature = "redis")]
+mod credentials;
 mod default;
 mod engine;
 mod error;
@@ -146,6 +148,8 @@ mod token;
 pub use builder::LockManagerBuilder;
 pub use config::TokenRetention;
 pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
+#[cfg(feature = "redis")]
+pub use credentials::{Credentials, Endpoint};
 pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
 pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};

@@ -285,7 +285,7 @@ impl LockManager {
     /// [`status`](Self::status) shows them.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.engine.owners.uuid()
+        self.engine.config.owners.uuid()
     }
 
     pub(crate) fn on(engine: Arc<Engine>) -> Self {

@@ -94,7 +94,7 @@ impl CountDownLatch {
     pub async fn count_down(&self) -> Result<u64, LockError> {
         let (name, latches, timeout) = self.parts()?;
         let engine = Arc::clone(&self.counting.engine);
-        let id = engine.owners.next().to_string();
+        let id = engine.config.owners.next().to_string();
         let request = Arc::new(CountDownRequest::new(name.clone(), id, timeout, timeout * REMEMBERED));
         let call = async move {
             let give_up = engine.clock.now() + timeout * ATTEMPTS;

@@ -55,7 +55,6 @@ use crate::scope::Scope;
 use crate::store::{Kind, LockStore};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Apart, MutexGuard, lock, shielded};
-use crate::token::Owners;
 
 /// Leases shorter than this are refused.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -87,7 +86,6 @@ pub(crate) struct Engine {
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) runtime: Handle,
-    pub(crate) owners: Apart<Owners>,
     pub(crate) registry: Apart<Registry>,
     pub(crate) rtt: RoundTrip,
     health: Health,
@@ -131,7 +129,6 @@ impl Engine {
             clock,
             store,
             runtime,
-            owners: Apart(Owners::new()),
             registry: Apart::default(),
             rtt: RoundTrip::default(),
             health: Health::default(),

@@ -32,7 +32,8 @@ pub enum StoreErrorKind {
     TooLate,
     /// The server is a replica or otherwise read-only.
     ReadOnly,
-    /// The server is out of memory and refuses writes.
+    /// The server has no memory or no disk space left, and refuses writes for now. Nothing was
+    /// executed. Worth a retry.
     Full,
     /// The credentials are wrong, or the user may not do this.
     Denied,
@@ -65,6 +66,7 @@ impl StoreError {
             StoreErrorKind::Unreachable
                 | StoreErrorKind::Unanswered
                 | StoreErrorKind::NotReady
+                | StoreErrorKind::Full
                 | StoreErrorKind::TooLate
                 | StoreErrorKind::NotReplicated
                 | StoreErrorKind::Unsettled

@@ -321,6 +321,8 @@ mod redis {
             ("quorum:redis://a:1|redis://a:2|redis://a:3", ""),
             ("quorum:redis://a|redis://b|redis://a", "twice"),
             ("quorum:redis://a|redis://b|redis://A:6379/", "twice"),
+            ("quorum:redis://localhost|redis://b|redis://127.0.0.1", "twice"),
+            ("quorum:redis://[::1]:6380|redis://b|redis://localhost:6380", "twice"),
             ("quorum:redis://a/0|redis://b|redis://:hunter2@a/1", "twice"),
             ("quorum:redis+sentinel://s/m1|redis+sentinel://s/m2|redis+sentinel://s/m3", ""),
             ("quorum:redis+sentinel://s,t/m|redis+sentinel://t/m|redis+sentinel://u/m", "twice"),
@@ -390,19 +392,18 @@ mod redis {
     #[test]
     fn an_option_that_is_not_known_is_refused_with_those_that_are() {
         const OF_SENTINEL: &str = "`sentinel_pasword` that is not known; accepted are `sentinel_user`, \
-                                   `sentinel_password`, `protocol`";
+                                   `sentinel_password`";
         check_urls(&[
             ("redis+sentinel://h/m?sentinel_pasword=hunter2", OF_SENTINEL),
-            ("redis+sentinel://h/m?sentinel_user=ann&sentinel_password=hunter2&protocol=resp3", ""),
+            ("redis+sentinel://h/m?sentinel_user=ann&sentinel_password=hunter2", ""),
             ("redis+sentinel://h/m?sentinel_password", "without a value"),
             ("redis+sentinel://h/m?sentinel_password=hunter2&sentinel_password=x", "twice"),
-            ("redis+cluster://h?sentinel_password=hunter2", "accepted are `protocol`"),
+            ("redis+cluster://h?sentinel_password=hunter2", "accepted are none"),
             ("redis+cluster://h?pasword=hunter2", "`pasword`"),
             ("redis://h?password=hunter2", "`password`"),
             ("redis://h?Hunter2=hunter2", "not known"),
             ("redis://h?hunter2", "not known"),
-            ("redis://h?protocol=hunter2", "`resp2`"),
-            ("redis://h?protocol=3", ""),
+            ("redis://h?protocol=resp2", "RESP3 is always used"),
         ]);
     }
 

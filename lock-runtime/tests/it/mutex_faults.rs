@@ -181,6 +181,7 @@ async fn transient_errors_are_retried_until_the_wait_ends() {
     store.acquire.lock().unwrap().extend([
         Fault::Error(StoreErrorKind::Unreachable),
         Fault::Error(StoreErrorKind::NotReady),
+        Fault::Error(StoreErrorKind::Full),
         Fault::Error(StoreErrorKind::TooLate),
     ]);
     locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
@@ -206,7 +207,7 @@ async fn a_try_and_a_fatal_error_fail_at_once() {
     store.acquire.lock().unwrap().push_back(Fault::Error(StoreErrorKind::Unreachable));
     let start = Instant::now();
     assert!(matches!(locks.mutex("k").try_acquire().await, Err(AcquireError::Unavailable { .. })));
-    for kind in [StoreErrorKind::ReadOnly, StoreErrorKind::Full, StoreErrorKind::Refused] {
+    for kind in [StoreErrorKind::ReadOnly, StoreErrorKind::Refused] {
         store.acquire.lock().unwrap().push_back(Fault::Error(kind));
         assert!(matches!(locks.mutex("k").acquire().await, Err(AcquireError::Unavailable { .. })));
     }
@@ -596,7 +597,7 @@ async fn who_comes_when_the_store_is_back_is_not_told_that_it_is_down() {
 async fn local_waiters_share_the_contenders_error() {
     let store = FaultyStore::new();
     let locks = manager(&store);
-    let faults = [Fault::Error(StoreErrorKind::Unreachable), Fault::Error(StoreErrorKind::Full)];
+    let faults = [Fault::Error(StoreErrorKind::Unreachable), Fault::Error(StoreErrorKind::Refused)];
     store.acquire.lock().unwrap().extend(faults);
     let waiters: Vec<_> = (0..5)
         .map(|_| {

@@ -73,10 +73,13 @@ on_every_store! {
         for round in 0..20 {
             let held = other.mutex("offered").wait(LONG).acquire().await.unwrap();
             let waiting = first_poll(locks.mutex("offered").wait(LONG).acquire()).await;
+            let token = held.fencing_token();
             held.release().await.unwrap();
             if round % 2 == 0 {
-                // The lock is at the store already when the caller goes, and it was never told.
-                eventually(async || owner(&other, "offered").await.is_some(), LONG).await;
+                // The lock was granted when the caller goes, which was never told, and may have
+                // been taken back already.
+                let granted = async || other.status("offered").await.unwrap().last_token > Some(token);
+                eventually(granted, LONG).await;
             }
             drop(waiting);
         }

@@ -323,8 +323,14 @@ async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
     let error = guard.release().await.unwrap_err();
     assert!(error.to_string().contains("MISCONF"), "{error}");
     assert!(locks.status("k").await.unwrap().is_locked());
+    // Who asks for a lock waits for that, too.
+    let error = locks.mutex("other").no_wait().acquire().await.unwrap_err();
+    assert!(error.to_string().contains("MISCONF"), "{error}");
+    let waiter = tokio::spawn(locks.mutex("other").wait(LONG).acquire());
+    tokio::time::sleep(Duration::from_millis(500)).await;
     server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     eventually(async || !locks.status("k").await.unwrap().is_locked(), SLACK).await;
+    waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// All holds of a process share their renewals.

@@ -56,7 +56,7 @@ impl Driver {
     }
 
     fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
-        let items = self.key.items(self.engine.owners.next());
+        let items = self.key.items(self.engine.config.owners.next());
         let timeout = self.engine.config.call_timeout;
         AcquireRequest::new(items, lease.duration, timeout).tokens(tokens).retention(lease.retention)
     }

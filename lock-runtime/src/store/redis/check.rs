@@ -128,7 +128,7 @@ async fn configured_policy(connector: &Connector, ready: &Ready) -> Result<Optio
 /// A server that does not know HELLO still says its version in the older protocol.
 async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreError> {
     let dialer = connector.dialer();
-    let client = dialer.older_protocol().ok()?;
+    let client = dialer.older_protocol().await.ok()?;
     let ask = async {
         let config =
             redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);

@@ -12,6 +12,8 @@ pub(super) struct Address {
     secrets: Vec<String>,
     /// Another server will have it, if this one is a replica now.
     moves: bool,
+    /// The next connection has other credentials.
+    changes: bool,
 }
 
 impl std::fmt::Debug for Address {
@@ -22,7 +24,22 @@ impl std::fmt::Debug for Address {
 
 impl Address {
     pub(super) fn new(info: &ConnectionInfo) -> Self {
-        Self { text: info.addr().to_string(), secrets: secret(info).into_iter().collect(), moves: false }
+        Self {
+            text: info.addr().to_string(),
+            secrets: secret(info).into_iter().collect(),
+            moves: false,
+            changes: false,
+        }
+    }
+
+    /// `changes`: a login that is refused may succeed at the next connection.
+    pub(super) fn that_changes(self, changes: bool) -> Self {
+        Self { changes, ..self }
+    }
+
+    /// Whether the server refuses who we are on this connection, and the next one logs in anew.
+    pub(super) fn is_logged_out(&self, error: &ServerError) -> bool {
+        self.changes && matches!(error.code(), "NOAUTH" | "WRONGPASS")
     }
 
     /// Of whichever server is the primary.
@@ -30,7 +47,12 @@ impl Address {
         let Sentinels { peers, master, template } = sentinels;
         let places: Vec<String> = peers.iter().map(|peer| peer.addr().to_string()).collect();
         let secrets = peers.iter().chain([template]).filter_map(secret).collect();
-        Self { text: format!("{master} (sentinels {})", places.join(", ")), secrets, moves: true }
+        Self {
+            text: format!("{master} (sentinels {})", places.join(", ")),
+            secrets,
+            moves: true,
+            changes: false,
+        }
     }
 
     /// An error of this kind; `what` is cleaned of passwords.
@@ -49,8 +71,12 @@ impl Address {
         match error.kind() {
             ErrorKind::RESP3NotSupported => self.error(
                 StoreErrorKind::Unsupported,
-                "the server does not know HELLO; Redis 6.2 or newer is needed",
+                "the server, or a proxy in front of it, does not know HELLO 3, with which RESP3 begins; use Redis or Valkey, \
+                 6.2 or newer, without a proxy",
             ),
+            ErrorKind::AuthenticationFailed if self.changes => {
+                self.error(StoreErrorKind::NotReady, error.to_string())
+            }
             ErrorKind::AuthenticationFailed => self.error(StoreErrorKind::Denied, error.to_string()),
             ErrorKind::InvalidClientConfig => self.error(StoreErrorKind::Unsupported, advised(error)),
             ErrorKind::Server(_) | ErrorKind::Extension => self.answer(
@@ -81,13 +107,22 @@ impl Address {
         let (code, detail) = innermost(code, detail);
         let kind = match kind_of(code, detail) {
             StoreErrorKind::ReadOnly if self.moves => StoreErrorKind::NotReady,
+            StoreErrorKind::Denied if self.changes && matches!(code, "NOAUTH" | "WRONGPASS") => {
+                StoreErrorKind::NotReady
+            }
             kind => kind,
         };
         let hint = match (kind, code) {
+            (StoreErrorKind::NotReady, "NOAUTH" | "WRONGPASS") => {
+                "; the provider of credentials is asked again at the next connection"
+            }
             (StoreErrorKind::NotReady, "READONLY") => {
                 "; this is a replica now, the sentinels are asked for the primary"
             }
             (StoreErrorKind::ReadOnly, _) => "; locks need the primary, this is a replica",
+            (StoreErrorKind::Full, "MISCONF") => {
+                "; its last save to disk failed, so it refuses writes: look at its log, and at the space on its disk"
+            }
             (StoreErrorKind::Full, _) => "; it refuses writes until memory is free",
             (StoreErrorKind::ForeignData, "WRONGTYPE") => {
                 "; the key of a lock, or of its counter, holds somebody's data that is no lock"
@@ -104,11 +139,10 @@ impl Address {
             (StoreErrorKind::Unsupported, "ERR") if detail.contains("DB index") => {
                 "; the URL ends in the number of a database that the server does not have"
             }
-            (StoreErrorKind::Unsupported, "ERR") if detail.contains("unknown command") => {
+            (StoreErrorKind::Unsupported, "ERR") if is_unknown_command(detail) => {
                 "; it is too old, or forbids this to all, or is a sentinel, whose address is \
                  redis+sentinel://host:26379/master"
             }
-            (StoreErrorKind::Refused, "MISCONF") => "; its last save to disk failed, so it refuses writes",
             _ => "",
         };
         self.error(kind, format!("{code} {detail}{hint}"))
@@ -174,6 +208,11 @@ fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
     }
 }
 
+/// As the server says it, and as it says it inside a script.
+fn is_unknown_command(detail: &str) -> bool {
+    detail.contains("unknown command") || detail.contains("Unknown Redis command")
+}
+
 fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
     match code {
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => {
@@ -181,7 +220,7 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         }
         "ERR" if detail.contains("max number of clients") => StoreErrorKind::NotReady,
         "READONLY" => StoreErrorKind::ReadOnly,
-        "OOM" => StoreErrorKind::Full,
+        "OOM" | "MISCONF" => StoreErrorKind::Full,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => StoreErrorKind::Denied,
         // So it is worded inside a script.
         "ERR" if detail.starts_with("The user executing the script can't") => StoreErrorKind::Denied,
@@ -195,9 +234,7 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         "ERR" if detail.contains("a non local key") || detail.contains("while the cluster is down") => {
             StoreErrorKind::NotReady
         }
-        "ERR" if detail.contains("unknown command") || detail.contains("DB index") => {
-            StoreErrorKind::Unsupported
-        }
+        "ERR" if is_unknown_command(detail) || detail.contains("DB index") => StoreErrorKind::Unsupported,
         _ => StoreErrorKind::Refused,
     }
 }
@@ -230,10 +267,11 @@ mod tests {
             ("WRONGTYPE Operation against a key holding the wrong kind of value", ForeignData),
             ("LOCKTOKEN not a counter", ForeignData),
             ("ERR increment or decrement would overflow", ForeignData),
-            ("MISCONF Redis is configured to save RDB snapshots", Refused),
+            ("MISCONF Redis is configured to save RDB snapshots", Full),
             ("MOVED 3999 127.0.0.1:6381", Unsupported),
             ("ERR Script attempted to access a non local key in a cluster node", NotReady),
             ("ERR Script attempted to execute a command while the cluster is down", NotReady),
+            ("ERR Unknown Redis command called from script", Unsupported),
             ("ERR DB index is out of range", Unsupported),
             ("ERR something else", Refused),
         ] {

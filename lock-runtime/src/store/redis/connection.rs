@@ -22,14 +22,11 @@ use super::fault::{Fault, Redirect, Several};
 use super::node::At;
 use super::reply;
 use super::script::Invocation;
+use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::{Apart, lock};
-
-/// Pauses between attempts to connect while they fail: the first, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// A connection in use.
 pub(super) struct Link {
@@ -72,8 +69,15 @@ enum Phase {
 
 struct State {
     phase: Phase,
-    failures: u32,
-    failed_at: Tick,
+    /// Since the last connection, how the attempts failed.
+    failed: Option<Failed>,
+}
+
+struct Failed {
+    error: StoreError,
+    backoff: Backoff,
+    /// Not before this is there another attempt.
+    again: Tick,
 }
 
 pub(super) struct Connector {
@@ -101,7 +105,7 @@ impl Drop for Connector {
 
 impl Connector {
     pub(super) fn new(dialer: Dialer, runtime: Handle, server_clock: Arc<ServerClock>) -> Arc<Self> {
-        let state = State { phase: Phase::Idle, failures: 0, failed_at: Tick::default() };
+        let state = State { phase: Phase::Idle, failed: None };
         Arc::new_cyclic(|weak| Self {
             dialer,
             runtime,
@@ -173,7 +177,11 @@ impl Connector {
                     "no connection: the connecting task ended early, its runtime has gone or it panicked";
                 Err(self.error(StoreErrorKind::Unreachable, what))
             }
-            Err(_) => Err(self.error(StoreErrorKind::Unreachable, "no connection in time")),
+            // The last attempt tells more than that there was no time for another.
+            Err(_) => Err(match &self.state().failed {
+                Some(Failed { error, .. }) => error.clone(),
+                None => self.error(StoreErrorKind::Unreachable, "no connection in time"),
+            }),
         }
     }
 
@@ -181,11 +189,8 @@ impl Connector {
         let (sender, outcome) = watch::channel(None);
         let (dialer, server_clock) = (self.dialer.clone(), Arc::clone(&self.server_clock));
         let connector = self.weak.clone();
-        let pause = match state.failures {
-            0 => Duration::ZERO,
-            failures => LONGEST_PAUSE.min(FIRST_PAUSE * 2u32.saturating_pow(failures.min(10) - 1)),
-        };
-        let pause = pause.saturating_sub(dialer.clock.now().since(state.failed_at));
+        let again = state.failed.as_ref().map(|failed| failed.again);
+        let pause = again.map_or(Duration::ZERO, |again| again.since(dialer.clock.now()));
         let task = self.runtime.spawn(async move {
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
@@ -204,12 +209,14 @@ impl Connector {
         let mut state = self.state();
         match result {
             Ok(link) => {
-                state.failures = 0;
+                state.failed = None;
                 state.phase = Phase::Ready(Arc::clone(link));
             }
-            Err(_) => {
-                state.failures = state.failures.saturating_add(1);
-                state.failed_at = self.dialer.clock.now();
+            Err(error) => {
+                let failed = state.failed.take();
+                let mut backoff = failed.map_or_else(Backoff::new, |failed| failed.backoff);
+                let again = self.dialer.clock.now() + backoff.next();
+                state.failed = Some(Failed { error: error.clone(), backoff, again });
                 state.phase = Phase::Idle;
             }
         }
@@ -226,7 +233,7 @@ impl Connector {
 
     /// What the server refused, as the whole answer or as a part of it.
     pub(super) fn refused(&self, ready: &Ready, error: &ServerError) -> StoreError {
-        if is_replica(error) {
+        if is_replica(error) || self.dialer.address.is_logged_out(error) {
             self.give_up(&ready.link);
         }
         self.dialer.address.refused(error)

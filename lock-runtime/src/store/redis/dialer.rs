@@ -6,9 +6,10 @@ use std::time::Duration;
 use redis::aio::{AsyncPushSender, MultiplexedConnection};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion};
-use tokio::runtime::Handle;
 
+use super::RedisOptions;
 use super::classify::Address;
+use super::login::Login;
 use super::sentinel::Discovery;
 use super::url::Sentinels;
 use crate::clock::Clock;
@@ -22,6 +23,7 @@ const QUEUE: usize = 1024;
 pub(super) struct Dialer {
     route: Route,
     pub(super) address: Address,
+    login: Login,
     pub(super) connect_timeout: Duration,
     pub(super) clock: Clock,
 }
@@ -29,39 +31,39 @@ pub(super) struct Dialer {
 /// How the server is found.
 #[derive(Clone)]
 enum Route {
-    Fixed(Arc<Client>),
+    Fixed(Arc<ConnectionInfo>),
     /// Whichever server the sentinels name.
     Named(Arc<Discovery>),
 }
 
 impl Dialer {
-    /// To the server of `client`.
-    pub(super) fn new(client: &Client, connect_timeout: Duration, clock: Clock) -> Result<Self, StoreError> {
-        let info = client.get_connection_info();
-        let address = Address::new(info);
-        let client = Client::open(prepared(info)).map_err(|error| address.connect_error(&error))?;
-        Ok(Self { route: Route::Fixed(Arc::new(client)), address, connect_timeout, clock })
+    /// To the server at `info`.
+    pub(super) fn new(info: &ConnectionInfo, options: &RedisOptions) -> Result<Self, StoreError> {
+        let (info, address) = (prepared(info), options.login.address(info));
+        // What the client does not take is said at once.
+        Client::open(info.clone()).map_err(|error| address.connect_error(&error))?;
+        Ok(Self::by(Route::Fixed(Arc::new(info)), address, options))
     }
 
-    /// To the primary that `sentinels` name. They are listened to in `runtime`.
-    pub(super) fn through(
-        sentinels: &Sentinels,
-        connect_timeout: Duration,
-        clock: Clock,
-        runtime: Handle,
-    ) -> Self {
-        let discovery = Discovery::new(sentinels, connect_timeout, clock, runtime);
+    /// To the primary that `sentinels` name. They are listened to in the runtime of `options`.
+    pub(super) fn through(sentinels: &Sentinels, options: &RedisOptions) -> Self {
+        let discovery = Discovery::new(sentinels, options);
         let address = discovery.address().clone();
-        Self { route: Route::Named(discovery), address, connect_timeout, clock }
+        Self::by(Route::Named(discovery), address, options)
+    }
+
+    fn by(route: Route, address: Address, options: &RedisOptions) -> Self {
+        let RedisOptions { login, connect_timeout, clock, .. } = options.clone();
+        Self { route, address, login, connect_timeout, clock }
     }
 
     /// The same server, spoken to in the protocol that servers before version 6 know too.
-    pub(super) fn older_protocol(&self) -> Result<Client, StoreError> {
-        let Route::Fixed(client) = &self.route else {
+    pub(super) async fn older_protocol(&self) -> Result<Client, StoreError> {
+        let Route::Fixed(info) = &self.route else {
             let what = "sentinels are not asked in the older protocol";
             return Err(self.address.error(StoreErrorKind::Unsupported, what));
         };
-        let info = client.get_connection_info().clone();
+        let (info, _) = self.login.prepare(info, false).await?;
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
         Client::open(info.set_redis_settings(redis)).map_err(|error| self.address.connect_error(&error))
     }
@@ -80,16 +82,21 @@ impl Dialer {
         &self,
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, StoreError> {
-        let client = match &self.route {
-            Route::Fixed(client) => client,
+        let info = match &self.route {
+            Route::Fixed(info) => info,
             // Boxed: it is large, and rare.
             Route::Named(discovery) => return Box::pin(discovery.dial(pushes)).await,
         };
-        let config = configuration(pushes);
-        let dial = client.get_multiplexed_async_connection_with_config(&config);
+        let dial = async {
+            let (client, address) = self.login.client(info, false).await?;
+            let connection =
+                client.get_multiplexed_async_connection_with_config(&configuration(pushes)).await;
+            let mut connection = connection.map_err(|error| address.connect_error(&error))?;
+            self.login.introduce(&mut connection).await;
+            Ok(connection)
+        };
         match tokio::time::timeout(self.connect_timeout, dial).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(self.address.connect_error(&error)),
+            Ok(dialed) => dialed,
             Err(_) => Err(self.address.error(
                 StoreErrorKind::Unreachable,
                 format!("no connection within {:?}", self.connect_timeout),

@@ -42,6 +42,7 @@ mod group;
 mod join;
 mod kinds;
 mod latch;
+mod login;
 mod mark;
 mod names;
 mod node;
@@ -93,6 +94,8 @@ pub(crate) struct RedisOptions {
     pub(crate) replicas: Option<u32>,
     /// Doubtful server settings are errors.
     pub(crate) strict: bool,
+    /// How connections log in.
+    pub(crate) login: login::Login,
     /// Our time; one that counts suspend.
     pub(crate) clock: Clock,
     /// Where connections live.
@@ -110,6 +113,7 @@ impl RedisOptions {
             ping_every: Duration::from_secs(5),
             replicas: config.replicas,
             strict: config.strict,
+            login: login::Login::new(config),
             clock,
             runtime,
         }
@@ -150,14 +154,12 @@ impl RedisStore {
     ///
     /// `Unsupported` when the client library does not accept the client's settings.
     pub(crate) fn new(client: &redis::Client, options: RedisOptions) -> Result<Self, StoreError> {
-        let dialer = Dialer::new(client, options.connect_timeout, options.clock)?;
-        Ok(Self::at(dialer, options))
+        Ok(Self::at(Dialer::new(client.get_connection_info(), &options)?, options))
     }
 
     /// A store on the primary that `sentinels` name.
     pub(crate) fn with_sentinels(sentinels: &url::Sentinels, options: RedisOptions) -> Self {
-        let RedisOptions { connect_timeout, clock, runtime, .. } = options.clone();
-        Self::at(Dialer::through(sentinels, connect_timeout, clock, runtime), options)
+        Self::at(Dialer::through(sentinels, &options), options)
     }
 
     fn at(dialer: Dialer, options: RedisOptions) -> Self {
@@ -270,8 +272,7 @@ impl LockStore for RedisStore {
             |node| {
                 // Never stamped: never sent.
                 let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-                let now = node.withdraw(&request.items, At::once(request.timeout)).await?;
-                Ok(Withdrawn::by(latest, now))
+                Ok(Withdrawn::by(latest, node.withdraw(request).await?))
             },
             |cluster| cluster.withdraw(&request)
         )

@@ -10,7 +10,7 @@ use super::connection::Connector;
 use super::dialer::Dialer;
 use super::group::Group;
 use super::script::{Dialect, Invocation, Script};
-use super::singles::{AcquireOne, ReleaseOne, TakeoverOne};
+use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
 use super::stock_take::TakeOne;
 use super::subscriber::{Subscriber, Timing};
 use super::synced::Pool;
@@ -32,6 +32,7 @@ pub(super) struct Node {
     pub(super) acquires: Apart<Group<AcquireOne>>,
     pub(super) releases: Apart<Group<ReleaseOne>>,
     pub(super) takeovers: Apart<Group<TakeoverOne>>,
+    pub(super) withdrawals: Apart<Group<WithdrawOne>>,
     pub(super) takes: Apart<Group<TakeOne>>,
     pub(super) warned_untold: AtomicBool,
     /// It takes no keys of several hash slots in one call.
@@ -83,6 +84,7 @@ impl Node {
             acquires: Apart::default(),
             releases: Apart::default(),
             takeovers: Apart::default(),
+            withdrawals: Apart::default(),
             takes: Apart::default(),
             warned_untold: AtomicBool::new(false),
             one_by_one: AtomicBool::new(false),

@@ -1,4 +1,5 @@
-//! [`AcquireOne`], [`ReleaseOne`], [`TakeoverOne`]: the steps for single keys, which travel in groups.
+//! [`AcquireOne`], [`ReleaseOne`], [`TakeoverOne`], [`WithdrawOne`]: the steps for single keys,
+//! which travel in groups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,6 +133,34 @@ impl Step for ReleaseOne {
             let names = node.name(item)?;
             answer(index, freed.map(|freed| node.released(&[freed], request, &[names])));
         }
+        Ok(())
+    }
+}
+
+/// One of the withdrawals that can travel together. The answer is the server's time.
+pub(super) struct WithdrawOne;
+
+impl Step for WithdrawOne {
+    type Request = Arc<AcquireRequest>;
+    type Answer = ServerTime;
+
+    fn group(node: &Node) -> &Group<Self> {
+        &node.withdrawals
+    }
+
+    fn timeout(request: &Self::Request) -> Duration {
+        request.timeout
+    }
+
+    async fn send(
+        node: &Node,
+        requests: &[Self::Request],
+        ready: Ready,
+        mut answer: impl FnMut(usize, Result<ServerTime, StoreError>) + Send,
+    ) -> Result<(), Fault> {
+        let items: Vec<Item> = requests.iter().flat_map(|request| request.items.iter().cloned()).collect();
+        let now = node.withdraw_together(&items, &ready).await?;
+        (0..requests.len()).for_each(|index| answer(index, Ok(now)));
         Ok(())
     }
 }

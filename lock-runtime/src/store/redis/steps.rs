@@ -15,7 +15,7 @@ use super::names::{Name, Names};
 use super::node::{At, Node};
 use super::reply::{self, Grant, Reason};
 use super::script::{self, Invocation};
-use super::singles::AcquireOne;
+use super::singles::{AcquireOne, WithdrawOne};
 use super::{HIGHEST_FLOOR, LONGEST_MILLIS};
 use crate::clock::Tick;
 use crate::config::TokenRetention;
@@ -302,20 +302,32 @@ impl Node {
         self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
     }
 
+    /// Gives back what the request may have taken. Returns the server's time after that.
+    pub(super) async fn withdraw(
+        self: &Arc<Self>,
+        request: Arc<AcquireRequest>,
+    ) -> Result<ServerTime, StoreError> {
+        if let [item] = &*request.items {
+            self.name(item)?;
+            return group::call::<WithdrawOne>(self, request).await;
+        }
+        Ok(self.withdraw_all(&request.items, At::once(request.timeout)).await?)
+    }
+
     /// Gives back what the owners of these items have. Returns the time of the earliest call that
     /// did so.
-    pub(super) async fn withdraw(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
+    pub(super) async fn withdraw_all(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
         let each = self.each(items, at, |items, at| async move {
-            let now = self.withdraw_together(items, at).await?;
+            let ready = self.connector.ready(at).await?;
+            let now = self.withdraw_together(items, &ready).await?;
             Ok(items.iter().map(|_| Ok(now)).collect())
         });
         let earliest = all(each.await?)?.into_iter().min();
         Ok(earliest.ok_or_else(|| self.address.error(StoreErrorKind::Unanswered, "nothing to withdraw"))?)
     }
 
-    async fn withdraw_together(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
+    pub(super) async fn withdraw_together(&self, items: &[Item], ready: &Ready) -> Result<ServerTime, Fault> {
         let names = self.names(items)?;
-        let ready = self.connector.ready(at).await?;
         let invocation = if are_mutexes(items) {
             let mut invocation = self.invocation(&script::WITHDRAW, names.len(), 2 * names.len());
             locks(&mut invocation, &names);
@@ -324,7 +336,7 @@ impl Node {
         } else {
             kinds::withdrawal(self, items, &names)
         };
-        let value = self.connector.run(&ready, &invocation).await?;
+        let value = self.connector.run(ready, &invocation).await?;
         let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
         self.server_clock.observe(now, ready.now);
         Ok(now)

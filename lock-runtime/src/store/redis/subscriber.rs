@@ -329,7 +329,7 @@ async fn serve(shared: Arc<Shared>) {
                 }
             }
         }
-        tokio::time::sleep(backoff.next().mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
+        tokio::time::sleep(backoff.next()).await;
     }
 }
 

@@ -280,8 +280,10 @@ pub(super) fn replicas_of_myself(nodes: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RedisOptions;
     use super::*;
     use crate::clock::Clock;
+    use crate::config::Config;
 
     #[test]
     fn replicas_that_are_down_count() {
@@ -294,11 +296,15 @@ mod tests {
         assert_eq!(replicas_of_myself(""), None);
     }
 
+    fn dialer() -> Dialer {
+        let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
+        let options = RedisOptions::new(&Config::default(), Clock::tokio(), Handle::current());
+        Dialer::new(client.get_connection_info(), &options).unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn connections_are_used_again_and_closed_when_idle() {
-        let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
-        let dialer = Dialer::new(&client, Duration::from_secs(1), Clock::tokio()).unwrap();
-        let pool = Pool::new(dialer, Handle::current(), Arc::default());
+        let pool = Pool::new(dialer(), Handle::current(), Arc::default());
         let (first, second) = (pool.take(IDLE).await.unwrap(), pool.take(IDLE).await.unwrap());
         let last = Arc::clone(&second.connector);
         first.give_back(&pool);
@@ -320,9 +326,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn there_are_so_many_connections_and_no_more() {
-        let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
-        let dialer = Dialer::new(&client, Duration::from_secs(1), Clock::tokio()).unwrap();
-        let pool = Pool::new(dialer, Handle::current(), Arc::default());
+        let pool = Pool::new(dialer(), Handle::current(), Arc::default());
         let mut taken = Vec::new();
         for _ in 0..MOST {
             taken.push(pool.take(IDLE).await.unwrap());

@@ -1,6 +1,8 @@
 //! Addresses: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for TLS.
 
-use redis::{Client, ConnectionInfo, IntoConnectionInfo};
+use std::net::IpAddr;
+
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::url_parts::{Options, Parts, redacted};
 use crate::store::{StoreError, StoreErrorKind};
@@ -45,11 +47,18 @@ impl Servers {
             Self::Sentinel(sentinels) => (&*sentinels.peers, &*sentinels.master),
             Self::Cluster(seeds) => (&*seeds.seeds, ""),
         };
-        infos
-            .iter()
-            .map(|info| format!("{}/{master}", info.addr().to_string().to_ascii_lowercase()))
-            .collect()
+        infos.iter().map(|info| format!("{}/{master}", place(info.addr()))).collect()
     }
+}
+
+/// The address, the same for all names of this machine.
+fn place(address: &ConnectionAddr) -> String {
+    let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = address else {
+        return address.to_string();
+    };
+    let host = host.to_ascii_lowercase();
+    let is_loopback = host.trim_matches(['[', ']']).parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    format!("{}:{port}", if is_loopback { "localhost" } else { &host })
 }
 
 /// Reads an address. The URL is in no error, but for its places without secrets.
@@ -82,7 +91,7 @@ const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sent
                        same with `rediss` for TLS";
 
 fn client(url: &str, base: &str, rest: &str) -> Result<Client, StoreError> {
-    let parts = parts(url, base, rest, &["protocol"])?.0;
+    let parts = parts(url, base, rest, &[])?.0;
     let places = parts.places(REDIS_PORT).map_err(|what| refusal(url, what))?;
     if places.len() > 1 {
         let what = "names several hosts; write redis+sentinel://…/master or redis+cluster://… for those";
@@ -103,15 +112,9 @@ fn parts<'a>(
     read.map(|(options, parts)| (parts, options)).map_err(|what| refusal(url, &what))
 }
 
-/// The option of the Redis client, for its own parser.
-fn protocol(options: &[(&str, &str)]) -> String {
-    let protocol = options.iter().find(|(name, _)| *name == "protocol");
-    protocol.map_or_else(String::new, |(name, value)| format!("?{name}={value}"))
-}
-
 fn sentinels(url: &str, base: &str, rest: &str) -> Result<Sentinels, StoreError> {
     const FORM: &str = "redis+sentinel://user:password@host:26379,host:26379/master/db";
-    let (parts, options) = parts(url, base, rest, &["sentinel_user", "sentinel_password", "protocol"])?;
+    let (parts, options) = parts(url, base, rest, &["sentinel_user", "sentinel_password"])?;
     let (master, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     if master.is_empty() {
         return Err(refusal(
@@ -133,19 +136,18 @@ fn sentinels(url: &str, base: &str, rest: &str) -> Result<Sentinels, StoreError>
         places.iter().map(|place| info(url, &format!("{base}://{auth}{place}{fragment}"), FORM)).collect();
     let peers = peers?;
     let place = places.first().map_or("", String::as_str);
-    let template = format!("{base}://{}{place}/{db}{}{fragment}", parts.auth, protocol(&options));
+    let template = format!("{base}://{}{place}/{db}{fragment}", parts.auth);
     Ok(Sentinels { peers, master: master.to_owned(), template: info(url, &template, FORM)? })
 }
 
 fn seeds(url: &str, base: &str, rest: &str) -> Result<Seeds, StoreError> {
     const FORM: &str = "redis+cluster://user:password@host:port,host:port";
-    let (parts, options) = parts(url, base, rest, &["protocol"])?;
+    let parts = parts(url, base, rest, &[])?.0;
     if !matches!(parts.path, "" | "0") {
         return Err(refusal(url, "names a database; a cluster has none but 0, leave it out"));
     }
     let places = parts.places(REDIS_PORT).map_err(|what| refusal(url, what))?;
-    let (query, fragment) = (protocol(&options), parts.fragment);
-    let seed = |place: &String| info(url, &format!("{base}://{}{place}{query}{fragment}", parts.auth), FORM);
+    let seed = |place: &String| info(url, &format!("{base}://{}{place}{}", parts.auth, parts.fragment), FORM);
     Ok(Seeds { seeds: places.iter().map(seed).collect::<Result<_, _>>()? })
 }
 
@@ -217,7 +219,7 @@ mod tests {
 
     #[test]
     fn sentinels_have_credentials_of_their_own() {
-        let url = "redis+sentinel://ann:hun%40ter2@a:1,b,[::1]:3/main/4?sentinel_password=s%2Fe@cret&protocol=resp3";
+        let url = "redis+sentinel://ann:hun%40ter2@a:1,b,[::1]:3/main/4?sentinel_password=s%2Fe@cret";
         let sentinels = of_sentinels(url);
         assert_eq!(sentinels.master, "main");
         let places: Vec<_> = sentinels.peers.iter().map(|peer| peer.addr().to_string()).collect();

@@ -81,9 +81,15 @@ impl<'a> Parts<'a> {
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !accepted.contains(&name) {
-                let accepted = accepted.join("`, `");
+                if name == "protocol" {
+                    return Err("has the option `protocol`; leave it out, RESP3 is always used".to_owned());
+                }
+                let accepted = match accepted {
+                    [] => "none".to_owned(),
+                    names => format!("`{}`", names.join("`, `")),
+                };
                 return Err(format!(
-                    "has an option{} that is not known; accepted are `{accepted}`",
+                    "has an option{} that is not known; accepted are {accepted}",
                     self.named(name)
                 ));
             }
@@ -94,9 +100,6 @@ impl<'a> Parts<'a> {
             }
             if options.iter().any(|(other, _)| *other == name) {
                 return Err(format!("has the option `{name}` twice"));
-            }
-            if name == "protocol" && !matches!(value, "2" | "3" | "resp2" | "resp3") {
-                return Err("has an unknown `protocol`; accepted are `resp2` and `resp3`".to_owned());
             }
             check_encoding(value)?;
             options.push((name, value));

@@ -152,7 +152,7 @@ impl<'a> Call<'a> {
 
     /// Waits before the next attempt, if there is time for one.
     pub(super) async fn pause(&self, backoff: &mut Backoff, said: String) -> Result<(), StoreError> {
-        let pause = backoff.next().mul_f64(crate::backoff::jitter());
+        let pause = backoff.next();
         if pause >= self.left() {
             return Err(StoreError::new(
                 StoreErrorKind::NotReady,

@@ -146,7 +146,7 @@ impl Cluster {
         let mut seeds = Vec::new();
         for (place, info) in &self.seeds {
             if !known.iter().any(|(other, _)| other == place) {
-                let dialer = self.dialer(info.clone())?;
+                let dialer = self.dialer(info)?;
                 let (runtime, clock) = (self.options.runtime.clone(), Arc::new(ServerClock::default()));
                 seeds.push((place.clone(), Connector::new(dialer, runtime, clock)));
             }

@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use redis::{Client, ConnectionAddr, ConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo};
 use tokio::sync::watch as cell;
 
 use super::RedisOptions;
@@ -81,7 +81,7 @@ impl Cluster {
         let refuse = |what| StoreError::new(StoreErrorKind::Unsupported, what);
         let seeds = places.ok_or_else(|| refuse("a cluster is spoken to over TCP"))?;
         let (_, first) = seeds.first().ok_or_else(|| refuse("the address of a cluster names no server"))?;
-        let address = Address::new(first);
+        let address = options.login.address(first);
         Ok(Arc::new_cyclic(|weak| Self {
             options,
             address,
@@ -105,9 +105,8 @@ impl Cluster {
         self.address.error(kind, what)
     }
 
-    fn dialer(&self, info: ConnectionInfo) -> Result<Dialer, StoreError> {
-        let client = Client::open(info).map_err(|error| self.address.connect_error(&error))?;
-        Dialer::new(&client, self.options.connect_timeout, self.options.clock)
+    fn dialer(&self, info: &ConnectionInfo) -> Result<Dialer, StoreError> {
+        Dialer::new(info, &self.options)
     }
 
     /// The server at `place`, with the credentials and the TLS settings of the seeds.
@@ -120,7 +119,7 @@ impl Cluster {
         let info = info.ok_or_else(|| self.error(StoreErrorKind::Unsupported, "no seed"))?;
         let dialect = self.dialect.get().copied().unwrap_or_default();
         let told = Told { cluster: self.weak.clone(), place: place.clone() };
-        let node = Node::of(self.dialer(info)?, self.options.clone(), dialect, Arc::new(told));
+        let node = Node::of(self.dialer(&info)?, self.options.clone(), dialect, Arc::new(told));
         Ok(Arc::clone(lock(&self.nodes).entry(place.clone()).or_insert(node)))
     }
 

@@ -216,7 +216,7 @@ impl Cluster {
                 let items = &*items;
                 let step = move |node: Arc<Node>, at| async move {
                     self.whole(items, at)?;
-                    node.withdraw(items, at).await
+                    node.withdraw_all(items, at).await
                 };
                 self.telling(part.slot, deadline, Hint::new(&channels), |_| true, step).await
             }

@@ -4,10 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, PushInfo, ServerError, Value};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, PushInfo, ServerError, Value};
 
 use super::super::check::entry;
 use super::super::classify::Address;
+use super::super::login::Login;
 use super::super::reply;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -76,17 +77,17 @@ pub(super) enum Answer {
     Failed(StoreError),
 }
 
-pub(super) async fn ask(info: ConnectionInfo, master: String, timeout: Duration) -> Answer {
-    let address = Address::new(&info);
+pub(super) async fn ask(login: &Login, info: &ConnectionInfo, master: &str, timeout: Duration) -> Answer {
     let asked = async {
-        let connection = connect(&info, &address, |_: PushInfo| Ok::<(), SendError>(())).await?;
-        let mut answer = view(&connection, &address, &master).await?;
+        let (connection, address) = connect(login, info, |_: PushInfo| Ok::<(), SendError>(())).await?;
+        let mut answer = view(&connection, &address, master).await?;
         if let Answer::View(view) = &mut answer {
-            view.sentinels.extend(Place::of(&info));
+            view.sentinels.extend(Place::of(info));
         }
         Ok(answer)
     };
-    let failed = || address.error(StoreErrorKind::Unreachable, format!("no answer within {timeout:?}"));
+    let failed =
+        || login.address(info).error(StoreErrorKind::Unreachable, format!("no answer within {timeout:?}"));
     match tokio::time::timeout(timeout, asked).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => Answer::Failed(error),
@@ -94,19 +95,22 @@ pub(super) async fn ask(info: ConnectionInfo, master: String, timeout: Duration)
     }
 }
 
-/// A connection to a sentinel.
+/// A connection to a sentinel, and its address.
 pub(super) async fn connect(
+    login: &Login,
     info: &ConnectionInfo,
-    address: &Address,
     pushes: impl AsyncPushSender,
-) -> Result<MultiplexedConnection, StoreError> {
-    let client = Client::open(info.clone()).map_err(|error| refused(address.connect_error(&error)))?;
+) -> Result<(MultiplexedConnection, Address), StoreError> {
+    let (client, address) = login.client(info, true).await.map_err(refused)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_push_sender(pushes);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-    connection.map_err(|error| refused(address.connect_error(&error)))
+    match connection {
+        Ok(connection) => Ok((connection, address)),
+        Err(error) => Err(refused(address.connect_error(&error))),
+    }
 }
 
 /// Says whose password it is.

@@ -13,14 +13,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection};
-use redis::{Client, ConnectionInfo, PushInfo, PushKind, Value};
+use redis::{ConnectionInfo, PushInfo, PushKind, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::RedisOptions;
 use super::check::entry;
 use super::classify::Address;
 use super::dialer::{configuration, prepared};
+use super::login::Login;
 use super::url::Sentinels;
 use crate::clock::{Clock, Tick};
 use crate::store::{StoreError, StoreErrorKind};
@@ -45,6 +47,7 @@ const LEARNED: usize = 16;
 pub(super) struct Discovery {
     sentinels: Sentinels,
     address: Address,
+    login: Login,
     connect_timeout: Duration,
     clock: Clock,
     runtime: Handle,
@@ -94,12 +97,8 @@ impl Drop for Discovery {
 }
 
 impl Discovery {
-    pub(super) fn new(
-        sentinels: &Sentinels,
-        connect_timeout: Duration,
-        clock: Clock,
-        runtime: Handle,
-    ) -> Arc<Self> {
+    pub(super) fn new(sentinels: &Sentinels, options: &RedisOptions) -> Arc<Self> {
+        let RedisOptions { login, connect_timeout, clock, runtime, .. } = options.clone();
         let sentinels = Sentinels {
             peers: sentinels.peers.iter().map(prepared).collect(),
             master: sentinels.master.clone(),
@@ -108,6 +107,7 @@ impl Discovery {
         Arc::new_cyclic(|weak| Self {
             address: Address::of_sentinels(&sentinels),
             sentinels,
+            login,
             connect_timeout,
             clock,
             runtime,
@@ -167,7 +167,7 @@ impl Discovery {
         deadline: Tick,
     ) -> Result<Result<MultiplexedConnection, String>, StoreError> {
         let info = place.reached_like(&self.sentinels.template);
-        let address = Address::new(&info);
+        let address = self.login.address(&info);
         let named = |error: StoreError| {
             let what = format!(
                 "{error} (the sentinels name this server as the primary {:?})",
@@ -176,12 +176,13 @@ impl Discovery {
             StoreError::new(error.kind(), what)
         };
         let connect = async {
-            let client = Client::open(info).map_err(|error| address.connect_error(&error))?;
+            let (client, address) = self.login.client(&info, false).await?;
             let config = configuration(Arc::clone(pushes));
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(|error| address.connect_error(&error))?;
+            self.login.introduce(&mut connection).await;
             // Says what ROLE says, and nobody is forbidden to ask.
             match connection.send_packed_command(&redis::cmd("HELLO")).await {
                 Ok(Value::ServerError(error)) => Err(address.refused(&error)),
@@ -211,7 +212,8 @@ impl Discovery {
         let most = peers.len() / 2 + 1;
         let mut asking = JoinSet::new();
         for info in peers {
-            asking.spawn_on(ask(info, self.sentinels.master.clone(), timeout), &self.runtime);
+            let (login, master) = (self.login.clone(), self.sentinels.master.clone());
+            asking.spawn_on(async move { ask(&login, &info, &master, timeout).await }, &self.runtime);
         }
         let (mut views, mut unknown, mut failed) = (Vec::new(), None, Vec::new());
         while views.len() < most {

@@ -29,7 +29,7 @@ pub(super) async fn watch(discovery: Weak<Discovery>) {
             Some(why) => tracing::debug!(why, "lost the connection to a sentinel"),
             None => return,
         }
-        tokio::time::sleep(backoff.next().mul_f64(0.5 + jitter() / 2.0)).await;
+        tokio::time::sleep(backoff.next()).await;
     }
 }
 
@@ -39,15 +39,15 @@ async fn attend(weak: &Weak<Discovery>, turn: usize, backoff: &mut Backoff) -> O
     let peers = discovery.peers();
     let info = peers.get(turn % peers.len().max(1))?.clone();
     let (timeout, master) = (discovery.connect_timeout / 2, discovery.sentinels.master.clone());
+    let login = discovery.login.clone();
     drop(discovery);
-    let address = Address::new(&info);
     let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
     let connect = async {
-        let mut connection = ask::connect(&info, &address, sender).await.ok()?;
+        let (mut connection, address) = ask::connect(&login, &info, sender).await.ok()?;
         connection.subscribe(SWITCHED).await.ok()?;
-        Some(connection)
+        Some((connection, address))
     };
-    let Ok(Some(connection)) = tokio::time::timeout(timeout, connect).await else {
+    let Ok(Some((connection, address))) = tokio::time::timeout(timeout, connect).await else {
         return Some("it can't be listened to");
     };
     *backoff = Backoff::new();

@@ -83,6 +83,7 @@ async fn a_server_that_knows_no_hello_is_named_too() {
     assert!(!error.to_string().contains("hunter2"), "{error}");
     let error = acquire(&store, &[item("a")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("a proxy in front of it"), "{error}");
     assert!(!error.to_string().contains("hunter2"), "{error}");
 }
 

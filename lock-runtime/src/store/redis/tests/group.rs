@@ -1,7 +1,7 @@
 //! Requests that are ready together travel together, and each still gets its own answer.
 
 use super::*;
-use crate::store::{BoxFuture, ListenerPolicy, StoreErrorKind, Takeover};
+use crate::store::{BoxFuture, Kind, ListenerPolicy, StoreErrorKind, Takeover, Withdrawn};
 
 /// Script calls that the server has executed so far.
 async fn calls(server: &RedisServer) -> u64 {
@@ -76,6 +76,24 @@ async fn what_is_ready_together_is_one_call_and_the_first_waits_for_nobody() {
         assert_eq!(released.unwrap().held, [true]);
     }
     assert_eq!(calls(&server).await - before, 4);
+    assert!(!server.keys().await.iter().any(|key| key.starts_with("lock:")));
+}
+
+#[tokio::test]
+async fn withdrawals_that_come_together_are_one_call() {
+    let server = RedisServer::start();
+    let (store, _) = warm(&server).await;
+    let kinds = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+    let item = |i: usize| item_of(kinds[i % kinds.len()], &format!("k{i}"));
+    let requests: Vec<_> = (0..16).map(|i| Arc::new(request(&[item(i)]))).collect();
+    for acquired in together(requests.iter().map(|request| store.acquire(Arc::clone(request)))).await {
+        assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
+    }
+    let before = calls(&server).await;
+    for withdrawn in together(requests.iter().map(|request| store.withdraw(Arc::clone(request)))).await {
+        assert!(matches!(withdrawn.unwrap(), Withdrawn::Pending(_)), "a copy of it may still come");
+    }
+    assert_eq!(calls(&server).await - before, 2, "one alone, the others together");
     assert!(!server.keys().await.iter().any(|key| key.starts_with("lock:")));
 }
 

@@ -37,6 +37,7 @@ mod faults;
 mod group;
 mod latch;
 mod locks;
+mod login;
 mod mixed;
 mod quorum;
 mod registry;

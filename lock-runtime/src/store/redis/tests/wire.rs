@@ -45,7 +45,8 @@ const COMMANDS: [&str; 38] = [
     "ZSCORE",
 ];
 /// Options of those commands in Redis 6.2.
-const OPTIONS: [&str; 9] = ["COUNT", "KEEPTTL", "NX", "PX", "NUMSUB", "XX", "WITHSCORES", "LIMIT", "GT"];
+const OPTIONS: [&str; 10] =
+    ["COUNT", "KEEPTTL", "NX", "PX", "NUMSUB", "XX", "WITHSCORES", "WITHVALUES", "LIMIT", "GT"];
 
 #[test]
 fn scripts_use_only_commands_and_options_of_redis_6_2() {

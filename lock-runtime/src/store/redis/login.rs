@@ -1,0 +1,70 @@
+//! [`Login`]: what a connection says when it is made: user, password and its own name.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Client, ConnectionInfo};
+
+use super::classify::Address;
+use crate::config::Config;
+use crate::credentials::{Endpoint, Provider};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// How the connections of one manager log in.
+#[derive(Clone, Debug)]
+pub(crate) struct Login {
+    provider: Option<Provider>,
+    /// What `CLIENT LIST` calls the connections.
+    name: String,
+}
+
+impl Login {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { provider: config.credentials.clone(), name: format!("lock-{}", config.owners.uuid()) }
+    }
+
+    /// The address of the server at `info`, for errors.
+    pub(super) fn address(&self, info: &ConnectionInfo) -> Address {
+        Address::new(info).that_changes(self.provider.is_some())
+    }
+
+    /// `info` with the credentials of now, and the address of the server, whose errors don't tell them.
+    pub(super) async fn prepare(
+        &self,
+        info: &ConnectionInfo,
+        is_sentinel: bool,
+    ) -> Result<(ConnectionInfo, Address), StoreError> {
+        let mut info = info.clone();
+        if let Some(provider) = &self.provider {
+            let endpoint = Endpoint::new(info.addr().to_string(), is_sentinel);
+            let credentials = provider.ask(endpoint).await.map_err(|error| {
+                let what = format!("no credentials, their provider failed: {error}");
+                self.address(&info).error(StoreErrorKind::Unreachable, what)
+            })?;
+            if let Some((user, password)) = credentials.parts() {
+                let settings = info.redis_settings().clone().set_password(password);
+                let settings = settings.set_username(user.unwrap_or("default"));
+                info = info.set_redis_settings(settings);
+            }
+        }
+        let address = self.address(&info);
+        Ok((info, address))
+    }
+
+    /// The same as a client.
+    pub(super) async fn client(
+        &self,
+        info: &ConnectionInfo,
+        is_sentinel: bool,
+    ) -> Result<(Client, Address), StoreError> {
+        let (info, address) = self.prepare(info, is_sentinel).await?;
+        let client = Client::open(info).map_err(|error| address.connect_error(&error))?;
+        Ok((client, address))
+    }
+
+    /// Gives the connection its name, if the user may do that.
+    pub(super) async fn introduce(&self, connection: &mut MultiplexedConnection) {
+        let mut name = redis::cmd("CLIENT");
+        name.arg("SETNAME").arg(&self.name);
+        // A connection that breaks here breaks for its caller, too.
+        drop(connection.send_packed_command(&name).await);
+    }
+}

@@ -1,0 +1,151 @@
+//! How connections log in, and what they are called.
+
+use std::sync::Mutex;
+
+use super::sentinel_rig::sentinels_with;
+use super::*;
+use crate::credentials::{Credentials, Endpoint, Provider};
+use crate::store::StoreErrorKind;
+use crate::store::redis::login::Login;
+
+/// A provider whose answer can be changed, and whom it was asked for.
+#[derive(Clone, Default)]
+struct Vault {
+    password: Arc<Mutex<Option<String>>>,
+    asked: Arc<Mutex<Vec<Endpoint>>>,
+}
+
+impl Vault {
+    fn of(password: &str) -> Self {
+        let vault = Self::default();
+        vault.set(password);
+        vault
+    }
+
+    fn set(&self, password: &str) {
+        *self.password.lock().unwrap() = Some(password.to_owned());
+    }
+
+    fn options(&self) -> RedisOptions {
+        let vault = self.clone();
+        let provider = Provider::new(move |endpoint: Endpoint| {
+            vault.asked.lock().unwrap().push(endpoint);
+            let password = vault.password.lock().unwrap().clone();
+            async move { password.map(|password| Credentials::user("ann", password)).ok_or("sealed") }
+        });
+        let config = Config { credentials: Some(provider), ..Config::default() };
+        RedisOptions { login: Login::new(&config), ..options() }
+    }
+
+    fn asked(&self) -> Vec<Endpoint> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+async fn allow(server: &RedisServer, password: &str) {
+    let password = format!(">{password}");
+    let _: () =
+        server.ask(&["ACL", "SETUSER", "ann", "on", "resetpass", &password, "~*", "&*", "+@all"]).await;
+}
+
+#[tokio::test]
+async fn a_rotated_password_is_used_at_the_next_connection() {
+    let server = RedisServer::start();
+    let vault = Vault::of("hunter2");
+    allow(&server, "hunter2").await;
+    let store = RedisStore::new(&server.client(), vault.options()).unwrap();
+    let mine = [item("a")];
+    granted(&store, &mine).await;
+    let user: String = server.ask(&["CLIENT", "LIST"]).await;
+    assert!(user.contains("user=ann"), "{user}");
+
+    // It is the server's first, and the vault's a little later.
+    allow(&server, "hunter3").await;
+    server.kill_clients("normal").await;
+    let error = until_refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
+    assert!(error.to_string().contains("WRONGPASS"), "{error}");
+    vault.set("hunter3");
+    until("it gets in with the new one", async || {
+        let kept = store.keep(keep_request(&mine, LEASE, Standing::Holder)).await;
+        kept.is_ok_and(|kept| kept == [Kept::Renewed])
+    })
+    .await;
+    for secret in ["hunter2", "hunter3"] {
+        assert!(!format!("{error} {error:?} {store:?}").contains(secret), "{error:?}");
+    }
+}
+
+/// The error of a call that was refused, and not of one under way when its connection broke.
+async fn until_refused(store: &RedisStore) -> StoreError {
+    loop {
+        match acquire(store, &[item("b")]).await {
+            Err(error) if error.kind() != StoreErrorKind::Unanswered => return error,
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_fails_is_said_and_asked_again() {
+    let server = RedisServer::start();
+    let vault = Vault::default();
+    allow(&server, "hunter2").await;
+    let store = RedisStore::new(&server.client(), vault.options()).unwrap();
+    let error = store.check().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("sealed"), "{error}");
+    vault.set("hunter2");
+    store.check().await.unwrap();
+    assert!(vault.asked().iter().all(|asked| asked.address() == server.addr().to_string()));
+}
+
+#[tokio::test]
+async fn the_sentinels_and_the_primary_that_they_name_get_credentials() {
+    let set = sentinels_with(|options| options.password("hunter2").sentinel_password("swordfish"));
+    let (places, url) = (set.url(), Vault::default());
+    let bare = places.replace(":hunter2@", "");
+    let bare = bare.split('?').next().unwrap();
+    let asked = Arc::clone(&url.asked);
+    let provider = Provider::new(move |endpoint: Endpoint| {
+        let password = if endpoint.is_sentinel() { "swordfish" } else { "hunter2" };
+        asked.lock().unwrap().push(endpoint);
+        async move { Ok::<_, std::convert::Infallible>(Credentials::password(password)) }
+    });
+    let config = Config { credentials: Some(provider), ..Config::default() };
+    let store = store_at(bare, RedisOptions { login: Login::new(&config), ..options() });
+    granted(&store, &[item("a")]).await;
+    let asked = url.asked();
+    assert!(asked.iter().any(Endpoint::is_sentinel) && !asked.iter().all(Endpoint::is_sentinel), "{asked:?}");
+}
+
+#[tokio::test]
+async fn what_the_url_says_is_used_when_the_provider_leaves_it_to_that() {
+    let server = RedisServer::start();
+    allow(&server, "hunter2").await;
+    let provider = Provider::new(|_| async { Ok::<_, std::convert::Infallible>(Credentials::of_url()) });
+    let config = Config { credentials: Some(provider), ..Config::default() };
+    let options = RedisOptions { login: Login::new(&config), ..options() };
+    let store = RedisStore::new(&server.client_as("ann", "hunter2"), options).unwrap();
+    granted(&store, &[item("a")]).await;
+}
+
+#[tokio::test]
+async fn connections_are_called_after_their_manager() {
+    let server = RedisServer::start();
+    let config = Config::default();
+    let store = store_with(&server, |options| options.login = Login::new(&config));
+    let mine = [item("a")];
+    granted(&store, &mine).await;
+    let watch = store.watch(Arc::new(request(&mine))).await.unwrap();
+    let clients: String = server.ask(&["CLIENT", "LIST"]).await;
+    let name = format!("name=lock-{} ", config.owners.uuid());
+    assert_eq!(clients.matches(&name).count(), 2, "{clients}");
+    drop(watch);
+
+    // Who may not do that does not need it.
+    let _: () =
+        server.ask(&["ACL", "SETUSER", "bob", "on", ">x", "~*", "&*", "+@all", "-client|setname"]).await;
+    let store = RedisStore::new(&server.client_as("bob", "x"), options()).unwrap();
+    granted(&store, &[item("b")]).await;
+}
