@@ -23,7 +23,7 @@ pub(super) fn quarantine(marked: Marked, max_lease: Duration) -> Option<Duration
 /// Why its vote does not count.
 pub(super) fn distrust(left: Duration) -> StoreError {
     let message = format!(
-        "this store was started without data and may have forgotten locks; its vote counts in {left:?}, when they are over"
+        "this store was started a short time ago and may have forgotten locks; its vote counts in {left:?}, when they are over"
     );
     StoreError::new(StoreErrorKind::NotReady, message)
 }

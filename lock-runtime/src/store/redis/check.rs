@@ -7,7 +7,7 @@ use redis::Value;
 use super::connection::{CallError, Connector, Ready};
 use super::fault::Fault;
 use super::node::At;
-use super::reply;
+use super::reply::{self, field};
 use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -41,7 +41,7 @@ pub(super) async fn check(
     let address = &connector.dialer().address;
 
     let info = match call(connector, &ready, &["INFO"]).await {
-        Ok(value) => reply::text(&value).map(str::to_owned).or_else(|| verbatim(&value)).unwrap_or_default(),
+        Ok(value) => reply::info(&value).unwrap_or_default().to_owned(),
         Err(error) if is_final(&error) => return Err(error),
         Err(error) => {
             tracing::warn!(%error, "INFO is not allowed, the server can be checked only in part");
@@ -134,7 +134,7 @@ async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreE
             redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.ok()?;
         let value = connection.send_packed_command(redis::cmd("INFO").arg("server")).await.ok()?;
-        let version = field(reply::text(&value)?, "redis_version")?.to_owned();
+        let version = field(reply::info(&value)?, "redis_version")?.to_owned();
         let what = supported(&version).err()?;
         Some(dialer.address.error(StoreErrorKind::Unsupported, what))
     };
@@ -150,11 +150,6 @@ pub(super) fn supported(version: &str) -> Result<(), String> {
     Err(format!("the server is version {version}; locks need Redis {}.{} or newer", OLDEST.0, OLDEST.1))
 }
 
-/// A line `name:value` of INFO.
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-}
-
 /// A value of a map, or of an array of names and values.
 pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
     let found = match value {
@@ -168,13 +163,6 @@ pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
         _ => None,
     };
     found.and_then(reply::text).map(str::to_owned)
-}
-
-fn verbatim(value: &Value) -> Option<String> {
-    match value {
-        Value::VerbatimString { text, .. } => Some(text.clone()),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{Cmd, PushInfo, PushKind, ServerError, Value};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::task::AbortHandle;
 
 use super::classify::is_replica;
@@ -34,6 +34,8 @@ pub(super) struct Link {
     dead: Arc<AtomicBool>,
     /// How many answers were heard on it.
     heard: AtomicU64,
+    /// Which run of the server it leads to, once that was asked.
+    run_id: OnceCell<Option<String>>,
 }
 
 /// A connection to send something on now. The time is read once for all that a call needs it for.
@@ -283,6 +285,24 @@ impl Connector {
         }
     }
 
+    /// Another one each time that the server is started; a restart ends all connections. `None` when the user may not
+    /// know it.
+    pub(super) async fn run_id<'a>(&self, ready: &'a Ready) -> Result<Option<&'a str>, Fault> {
+        let ask = async || match self.call(ready, redis::cmd("INFO").arg("server")).await.map_err(Fault::from)
+        {
+            Ok(info) => {
+                Ok(reply::info(&info).and_then(|info| reply::field(info, "run_id")).map(str::to_owned))
+            }
+            Err(fault) if fault.error.kind() == StoreErrorKind::Denied => {
+                let what = "INFO is not allowed: a restart of the server with old data would not be noticed";
+                tracing::warn!(store = ?self.dialer.address, "{what}");
+                Ok(None)
+            }
+            Err(fault) => Err(fault),
+        };
+        Ok(ready.link.run_id.get_or_try_init(ask).await?.as_deref())
+    }
+
     /// The same connection, later.
     pub(super) fn later(&self, ready: &Ready) -> Ready {
         Ready { now: self.dialer.clock.now(), ..ready.clone() }
@@ -362,5 +382,5 @@ async fn connect(dialer: &Dialer, server_clock: &ServerClock) -> Outcome {
     let time = reply::time(&time)
         .ok_or_else(|| dialer.address.error(StoreErrorKind::Refused, format!("unexpected TIME: {time:?}")))?;
     server_clock.observe(time, sent);
-    Ok(Arc::new(Link { connection, dead, heard: AtomicU64::new(0) }))
+    Ok(Arc::new(Link { connection, dead, heard: AtomicU64::new(0), run_id: OnceCell::new() }))
 }

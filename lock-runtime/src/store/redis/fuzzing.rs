@@ -79,7 +79,7 @@ fn every_decoder(value: &Value) {
 ///
 /// When an error would show the password.
 pub fn reply_text(text: &str) {
-    let _ = (fair::notice(text), check::supported(text), check::field(text, "redis_version"));
+    let _ = (fair::notice(text), check::supported(text), reply::field(text, "redis_version"));
     let _ = (synced::replicas_of_myself(text), slots::reads_place(text));
     let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
     error_text(code, detail);

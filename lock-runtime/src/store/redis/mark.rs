@@ -15,12 +15,19 @@ impl Node {
     pub(super) async fn mark(&self, request: &MarkRequest) -> Result<Marked, Fault> {
         let name = name(&self.options.prefix);
         let ready = self.connector.ready(At::once(request.timeout)).await?;
-        let mut invocation = Invocation::new(&script::MARK, self.dialect, 1, 2);
+        let run = self.connector.run_id(&ready).await?;
+        if run.is_none() && self.options.strict {
+            let what =
+                "the user may not ask for INFO, so nobody would notice that the server was started again";
+            return Err(self.address.error(StoreErrorKind::Denied, what).into());
+        }
+        let run = run.unwrap_or("-");
+        let mut invocation = Invocation::new(&script::MARK, self.dialect, 1, 3);
         invocation.arg(&name);
         match request.mark {
-            Mark::Look => invocation.arg("look"),
-            Mark::Make => invocation.arg("make"),
-            Mark::First { latest } => invocation.arg("first").arg(latest.as_micros()),
+            Mark::Look => invocation.arg("look").arg(run),
+            Mark::Make => invocation.arg("make").arg(run),
+            Mark::First { latest } => invocation.arg("first").arg(run).arg(latest.as_micros()),
         };
         let value = self.connector.run(&ready, &invocation).await?;
         if reply::text(&value).is_some() {

@@ -97,6 +97,19 @@ pub(super) fn now(value: &Value) -> Option<ServerTime> {
     micros(value)
 }
 
+/// The answer of INFO.
+pub(super) fn info(value: &Value) -> Option<&str> {
+    match value {
+        Value::VerbatimString { text, .. } => Some(text),
+        value => text(value),
+    }
+}
+
+/// A line `name:value` of INFO.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
 /// What mark.lua says.
 pub(super) fn marked(value: &Value) -> Option<Marked> {
     let [now, since] = array(value)? else { return None };

@@ -56,7 +56,9 @@ async fn a_marker_is_made_once_and_stays() {
     assert_eq!(mark(&store, Mark::First { latest: in_time }).await.since, Some(ServerTime::from_micros(0)));
 
     // The clock was set back by a minute.
-    let future = in_time.as_micros().to_string();
+    let info: String = server.ask(&["INFO", "server"]).await;
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
+    let future = format!("{} {run}", in_time.as_micros());
     let _: () = server.ask(&["SET", "lock_quorum_marker:lock:", &*future]).await;
     assert_eq!(mark(&store, Mark::Look).await.since, Some(in_time));
     let made = mark(&store, Mark::Make).await;
@@ -66,6 +68,39 @@ async fn a_marker_is_made_once_and_stays() {
     let request = MarkRequest { mark: Mark::Make, timeout: TIMEOUT };
     let error = store.mark(request).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
+}
+
+/// With the persistence that Redis has when nobody sets it: snapshots now and then.
+#[tokio::test]
+async fn servers_that_come_back_with_an_old_snapshot_give_nobodys_lock_away() {
+    let mut servers = three();
+    let (one, other) = (quorum(&servers), quorum(&servers));
+    one.check().await.unwrap();
+    for server in &servers {
+        let _: String = server.ask(&["SAVE"]).await;
+    }
+    assert!(is_granted(&one, &item("a")).await);
+    for server in &mut servers[..2] {
+        server.kill();
+        server.restart(Data::Kept);
+        assert!(server.keys().await.contains(&"lock_quorum_marker:lock:".to_owned()));
+    }
+    let error = try_acquire(&other, &item("a")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
+    assert!(error.to_string().contains("may have forgotten locks"), "{error}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_info_a_restart_is_not_noticed_and_strict_refuses() {
+    let server = RedisServer::start();
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "on", ">x", "~*", "&*", "+@all", "-info"]).await;
+    let store = RedisStore::new(&server.client_as("ann", "x"), options()).unwrap();
+    let made = mark(&store, Mark::Make).await;
+    assert_eq!(mark(&store, Mark::Make).await.since, made.since);
+    let strict = RedisOptions { strict: true, ..options() };
+    let store = RedisStore::new(&server.client_as("ann", "x"), strict).unwrap();
+    let error = store.mark(MarkRequest { mark: Mark::Make, timeout: TIMEOUT }).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
 }
 
 #[tokio::test]
