@@ -285,8 +285,8 @@ impl Connector {
         }
     }
 
-    /// Another one each time that the server is started; a restart ends all connections. `None` when the user may not
-    /// know it.
+    /// Another one each time that the server is started; a restart ends all connections. `None`
+    /// when the user may not know it.
     pub(super) async fn run_id<'a>(&self, ready: &'a Ready) -> Result<Option<&'a str>, Fault> {
         let ask = async || match self.call(ready, redis::cmd("INFO").arg("server")).await.map_err(Fault::from)
         {

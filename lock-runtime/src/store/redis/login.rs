@@ -26,7 +26,8 @@ impl Login {
         Address::new(info).that_changes(self.provider.is_some())
     }
 
-    /// `info` with the credentials of now, and the address of the server, whose errors don't tell them.
+    /// `info` with the credentials of now, and the address of the server, whose errors don't tell
+    /// them.
     pub(super) async fn prepare(
         &self,
         info: &ConnectionInfo,
