@@ -5,6 +5,7 @@ use redis::Value;
 use super::connection::Ready;
 use super::fault::Fault;
 use super::join::join;
+use super::kinds::declare;
 use super::names::Names;
 use super::node::{At, Node};
 use super::reply;
@@ -56,8 +57,9 @@ impl Node {
     pub(super) async fn force_release(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
         let names = Names::new(&self.options.prefix, key)?;
         let ready = self.connector.ready(at).await?;
-        let mut invocation = self.invocation(&script::FORCE_RELEASE, 1, 0);
-        invocation.name(names.lock());
+        let others = self.declared(|| names.of_queue().map(|name| name.to_string()).to_vec());
+        let mut invocation = self.invocation(&script::FORCE_RELEASE, 1 + others.len(), 0);
+        declare(invocation.name(names.lock()), others);
         let answer = self.connector.run(&ready, &invocation).await;
         let value = answer.map_err(|fault| fault.map(|error| about(error, std::slice::from_ref(&names))))?;
         let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
@@ -138,8 +140,11 @@ impl Node {
 }
 
 fn look_at(node: &Node, names: &[Names<'_>]) -> Invocation {
-    let mut invocation = node.invocation(&script::STATUS, 2 * names.len(), 0);
+    let others = node.declared(|| names.iter().map(|names| names.of_queue()[0].to_string()).collect());
+    let mut invocation = node.invocation(&script::STATUS, 2 * names.len() + others.len(), 1);
     locks_and_counters(&mut invocation, names);
+    declare(&mut invocation, others);
+    invocation.arg(names.len());
     invocation
 }
 

@@ -38,12 +38,41 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
     }
 }
 
+/// What the scripts use of each item besides its lock: some servers execute no script that uses a key which it has not
+/// declared. All but the holds of other readers, whom nobody knows.
+fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>]) -> Vec<String> {
+    let of = |(item, names): (&Item, &Names<'_>)| match item.kind {
+        Kind::Mutex => Vec::new(),
+        Kind::Fair => names.of_queue().map(|name| name.to_string()).to_vec(),
+        Kind::Read | Kind::Write => vec![names.intent().to_string(), names.hold(&item.owner)],
+    };
+    items.into_iter().zip(names).flat_map(of).collect()
+}
+
 /// A script that is told which locks, and who has each in which kind.
-fn plain(node: &Node, script: &'static Script, items: &[Item], names: &[Names<'_>]) -> Invocation {
-    let mut invocation = node.invocation(script, names.len(), 2 * names.len());
+fn plain(
+    node: &Node,
+    script: &'static Script,
+    time: Option<Duration>,
+    items: &[Item],
+    names: &[Names<'_>],
+) -> Invocation {
+    let others = node.declared(|| others(items, names));
+    let mut invocation = node.invocation(script, names.len() + others.len(), 1 + 2 * names.len());
     locks(&mut invocation, names);
+    declare(&mut invocation, others);
+    if let Some(time) = time {
+        invocation.arg(millis(time));
+    }
     kinds_and_owners(&mut invocation, items);
     invocation
+}
+
+/// Declares further keys; before the arguments.
+pub(super) fn declare(invocation: &mut Invocation, keys: Vec<String>) {
+    for key in keys {
+        invocation.arg(key);
+    }
 }
 
 /// The leanest script for these items: `rw` does not know fair locks, `fair` knows nothing else.
@@ -63,15 +92,21 @@ fn leanest<'a>(
 
 pub(super) fn release(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
     let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
-    plain(node, script, items, names)
+    plain(node, script, None, items, names)
 }
 
 pub(super) fn withdrawal(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
     let script = leanest(items, &script::WITHDRAW_RW, &script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS);
-    plain(node, script, items, names)
+    plain(node, script, None, items, names)
 }
 
 impl Node {
+    /// Keys that are declared for other servers' sake. None in a cluster: while a slot moves, a script is refused for a key
+    /// that is declared and not there, or not yet.
+    pub(super) fn declared(&self, keys: impl FnOnce() -> Vec<String>) -> Vec<String> {
+        if self.has_peers { Vec::new() } else { keys() }
+    }
+
     pub(super) fn acquisition(
         &self,
         request: &AcquireRequest,
@@ -81,8 +116,10 @@ impl Node {
         latest: ServerTime,
     ) -> Invocation {
         let script = leanest(items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
-        let mut invocation = self.invocation(script, 2 * names.len(), 6 + 2 * names.len());
+        let others = self.declared(|| others(items, names));
+        let mut invocation = self.invocation(script, 2 * names.len() + others.len(), 6 + 2 * names.len());
         locks_and_counters(&mut invocation, names);
+        declare(&mut invocation, others);
         self.grant_arguments(&mut invocation, request, latest);
         match wait {
             Some(wait) => invocation.arg(millis(wait)),
@@ -93,11 +130,7 @@ impl Node {
     }
 
     pub(super) fn lingering(&self, linger: Duration, items: &[Item], names: &[Names<'_>]) -> Invocation {
-        let mut invocation = self.invocation(&script::LINGER_KINDS, names.len(), 1 + 2 * names.len());
-        locks(&mut invocation, names);
-        invocation.arg(millis(linger));
-        kinds_and_owners(&mut invocation, items);
-        invocation
+        plain(self, &script::LINGER_KINDS, Some(linger), items, names)
     }
 
     /// A script that is told which locks, and the counters of those for which `lives` is not 0.
@@ -109,11 +142,14 @@ impl Node {
         lives: impl Fn(&KeepItem) -> u64,
     ) -> Invocation {
         let counters = items.iter().zip(names).filter(|(keep, _)| lives(keep) > 0).map(|(_, names)| names);
-        let mut invocation = self.invocation(script, names.len() + counters.clone().count(), 5 * names.len());
+        let others = self.declared(|| others(items.iter().map(|keep| &keep.item), names));
+        let keys = names.len() + counters.clone().count() + others.len();
+        let mut invocation = self.invocation(script, keys, 5 * names.len());
         locks(&mut invocation, names);
         for names in counters {
             invocation.name(names.counter());
         }
+        declare(&mut invocation, others);
         invocation
     }
 

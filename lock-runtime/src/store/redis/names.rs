@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::key::LockKey;
 use crate::store::{Kind, StoreError, StoreErrorKind};
+use crate::token::OwnerId;
 
 /// The names of one lock.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,28 @@ impl<'a> Names<'a> {
     /// The fencing counter.
     pub(super) fn counter(&self) -> Name<'a> {
         self.name("redisson_lock_token:", self.braces)
+    }
+
+    /// What else the queue of a fair lock has, see scripts/fair_queue.lua; and the counter, from which a release grants.
+    pub(super) fn of_queue(&self) -> [Name<'a>; 5] {
+        let heads = [
+            "redisson_lock_queue:",
+            "redisson_lock_timeout:",
+            "lock_fair_alive:",
+            "lock_fair_managers:",
+            "redisson_lock_token:",
+        ];
+        heads.map(|head| self.name(head, self.braces))
+    }
+
+    /// The intent of a writer, see scripts/rw_names.lua.
+    pub(super) fn intent(&self) -> Name<'a> {
+        self.name("lock_rw_intent:", self.braces)
+    }
+
+    /// The hold of a reader, see scripts/rw_names.lua.
+    pub(super) fn hold(&self, owner: &OwnerId) -> String {
+        format!("{}:{}:rwlock_timeout:1", self.name("", self.braces), owner.as_str())
     }
 
     /// The hash of a stock in one slot.

@@ -1,6 +1,6 @@
 -- Takes every item or none, whatever their kinds. Stands behind tokens.lua, kinds.lua and the pieces of the kinds.
 --
--- KEYS     lock 1, counter 1, lock 2, counter 2, ...
+-- KEYS     lock 1, counter 1, lock 2, counter 2, ..., then others that are only declared
 -- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = keep for ever),
 --          latest server time (us), token floor (0 = none),
 --          longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
@@ -17,7 +17,7 @@ local now = time[1] * 1000000 + time[2]
 if now > tonumber(ARGV[4]) then return {2, now} end
 local lease, wait, items, refusal = tonumber(ARGV[1]), tonumber(ARGV[6]), {}, nil
 
-for i = 1, #KEYS / 2 do
+for i = 1, (#ARGV - 6) / 2 do
   local item = {KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i + 6]}
   item.kind = kinds[ARGV[2 * i + 5]]
   items[i] = item

@@ -1,7 +1,7 @@
 -- Frees a lock of any kind whoever holds it, and wakes whoever waits for it. Leaves everything alone that is not a lock.
 -- Stands behind kinds.lua, rw_names.lua, tokens.lua, fair_queue.lua and fair_wake.lua.
 --
--- KEYS     lock
+-- KEYS     lock, then others that are only declared
 -- Returns  1 when it was held, 0 when it was free, or the reason why it is not a lock (listed in reply.rs).
 --
 -- What Redisson sees: its own force release: DEL and one message, `0`, or `1` on the channel of readers and writers,
@@ -24,7 +24,8 @@ end
 call('DEL', lock)
 if rw then
   for i = 1, #fields, 2 do
-    for index = 1, math.min(tonumber(fields[i + 1]) or 0, 10000) do
+    local count = find(fields[i], ':write$') and 0 or tonumber(fields[i + 1]) or 0
+    for index = 1, math.min(count, 10000) do
       try('DEL', hold_of(lock, fields[i], index))
     end
   end

@@ -1,13 +1,13 @@
 -- Releases items of any kinds, each on its own, and wakes whoever waits for them.
 --
--- KEYS     lock 1, lock 2, ...
+-- KEYS     lock 1, lock 2, ..., then others that are only declared
 -- ARGV     kind 1, owner 1, kind 2, owner 2, ...
 -- Returns  for each item what free() says, see kinds.lua; for a single one the bare answer, for several an array.
 --
 -- What Redisson sees: see the pieces of the kinds.
 local freed = {}
-for i, lock in ipairs(KEYS) do
-  freed[i] = safely(kinds[ARGV[2 * i - 1]].free, lock, ARGV[2 * i])
+for i = 1, #ARGV / 2 do
+  freed[i] = safely(kinds[ARGV[2 * i - 1]].free, KEYS[i], ARGV[2 * i])
 end
-if #KEYS == 1 then return freed[1] end
+if #freed == 1 then return freed[1] end
 return freed

@@ -1,14 +1,14 @@
 -- Undoes an acquire of items of any kinds: frees whatever its owners hold, ends their waiting, and wakes whoever that
 -- concerns.
 --
--- KEYS     lock 1, lock 2, ...
+-- KEYS     lock 1, lock 2, ..., then others that are only declared
 -- ARGV     kind 1, owner 1, kind 2, owner 2, ...
 -- Returns  the server time (us): past the acquire's `latest`, no late copy of it can take anything, or wait.
 --
 -- What Redisson sees: releases; nothing when nothing was held.
 local failed = nil
-for i, lock in ipairs(KEYS) do
-  local kind, owner = kinds[ARGV[2 * i - 1]], ARGV[2 * i]
+for i = 1, #ARGV / 2 do
+  local lock, kind, owner = KEYS[i], kinds[ARGV[2 * i - 1]], ARGV[2 * i]
   local answer = safely(function()
     local freed = kind.free(lock, owner)
     if kind.leave then kind.leave(lock, owner) end

@@ -27,6 +27,7 @@ mod cluster_moves;
 mod cluster_several;
 mod cluster_watch;
 mod conformance;
+mod declared;
 mod each;
 mod fair;
 mod fair_java;

@@ -1,0 +1,114 @@
+//! Which keys scripts use: those that they declare, outside of clusters.
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::store::Withdrawn;
+
+/// Said when all calls are made.
+const END: &str = "#all-calls-are-made";
+
+/// The words of a line of MONITOR.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let (mut word, mut chars) = (None, line.chars());
+    while let Some(char) = chars.next() {
+        match (char, &mut word) {
+            ('"', None) => word = Some(String::new()),
+            ('"', Some(_)) => words.extend(word.take()),
+            ('\\', Some(word)) => word.extend(chars.next()),
+            (char, Some(word)) => word.push(char),
+            (_, None) => {}
+        }
+    }
+    words
+}
+
+/// What the server executes while `calls` are made.
+async fn executed(server: &RedisServer, calls: impl Future<Output = ()>) -> Vec<String> {
+    let mut monitor = BufReader::new(TcpStream::connect(server.addr()).await.unwrap());
+    monitor.write_all(b"MONITOR\r\n").await.unwrap();
+    let mut lines = monitor.lines();
+    assert_eq!(lines.next_line().await.unwrap().unwrap(), "+OK");
+    calls.await;
+    let _: String = server.ask(&["ECHO", END]).await;
+    let mut seen = Vec::new();
+    loop {
+        let line = lines.next_line().await.unwrap().unwrap();
+        if line.contains(END) {
+            return seen;
+        }
+        seen.push(line);
+    }
+}
+
+/// The keys that scripts used and did not declare; but for the holds of readers that the call is not about: nobody knows
+/// them.
+fn undeclared(lines: &[String]) -> Vec<String> {
+    let (mut call, mut declared, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    for line in lines {
+        let words = words(line);
+        match words[0].to_ascii_uppercase().as_str() {
+            "EVALSHA" | "EVAL" => {
+                let count: usize = words[2].parse().unwrap();
+                (declared, call) = (words[3..3 + count].to_vec(), words[3 + count..].to_vec());
+            }
+            "TIME" | "PUBLISH" | "PUBSUB" => {}
+            _ if !line.contains(" lua]") => {}
+            name => {
+                let keys = if name == "DEL" { &words[1..] } else { &words[1..2] };
+                let foreign = |key: &str| {
+                    let owner =
+                        key.strip_prefix("{lock:a}:").and_then(|rest| rest.strip_suffix(":rwlock_timeout:1"));
+                    owner.is_some_and(|owner| !call.iter().any(|word| word == owner))
+                };
+                found.extend(keys.iter().filter(|key| !declared.contains(key) && !foreign(key)).cloned());
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn scripts_declare_the_keys_that_they_use() {
+    let server = RedisServer::start();
+    let (store, other) = (store(&server), store(&server));
+    let kinds = [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Read];
+    for kind in kinds {
+        let (mine, theirs, late) = ([item_of(kind, "a")], [item_of(kind, "a")], [item_of(kind, "a")]);
+        let lines = executed(&server, async {
+            granted(&store, &mine).await;
+            for waiter in [&theirs, &late] {
+                let wish = AcquireRequest { wait: Some(LEASE), ..request(waiter) };
+                drop(other.acquire(Arc::new(wish)).await.unwrap());
+            }
+            keep(&store, &mine, LEASE).await;
+            stay(&other, &theirs).await;
+            if kind == Kind::Write {
+                downgrade(&store, &mine, LEASE).await;
+            }
+            store.status(LockKey::new("a").unwrap()).await.unwrap();
+            let linger = ReleaseRequest { linger: LEASE / 2, ..release_request(&mine) };
+            store.release(Arc::new(linger)).await.unwrap();
+            release(&store, &mine).await.unwrap();
+            release(&other, &theirs).await.unwrap();
+            let withdrawn = other.withdraw(Arc::new(request(&late))).await.unwrap();
+            assert_eq!(withdrawn, Withdrawn::Settled);
+            release(&other, &late).await.unwrap();
+            granted(&store, &mine).await;
+            drop(
+                other
+                    .acquire(Arc::new(AcquireRequest { wait: Some(LEASE), ..request(&late) }))
+                    .await
+                    .unwrap(),
+            );
+            assert!(store.force_release(LockKey::new("a").unwrap()).await.unwrap());
+            release(&other, &late).await.unwrap();
+        })
+        .await;
+        let found = undeclared(&lines);
+        assert!(found.is_empty(), "{kind:?}: {found:?}");
+        assert!(lines.iter().filter(|line| line.contains(" lua]")).count() > 20, "{lines:?}");
+    }
+}
