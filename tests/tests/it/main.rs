@@ -46,6 +46,7 @@ mod redis_proxy;
 mod redis_soak;
 mod redis_stress;
 mod redis_stress_kinds;
+mod rights;
 mod rw_leases;
 mod rw_sharing;
 mod segmented_lock;

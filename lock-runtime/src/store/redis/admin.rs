@@ -1,5 +1,7 @@
 //! The steps of operators: status, force release, and the list of locks.
 
+use std::sync::atomic::Ordering;
+
 use redis::Value;
 
 use super::connection::Ready;
@@ -13,6 +15,7 @@ use super::script::{self, Invocation};
 use super::steps::{about, locks_and_counters};
 use crate::key::LockKey;
 use crate::store::{Kind, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+use crate::token::OwnerId;
 
 /// Keys that the server looks at for one answer to SCAN, about.
 const LOOKED_AT: u32 = 200;
@@ -64,6 +67,42 @@ impl Node {
         let value = answer.map_err(|fault| fault.map(|error| about(error, std::slice::from_ref(&names))))?;
         let freed = reply::force_released(&value).ok_or_else(|| self.senseless(&value))?;
         Ok(freed.map_err(|reason| self.foreign(names.lock(), reason))?)
+    }
+
+    /// Warns, once, of what the user may not do that locks need: before the first of them fails.
+    pub(super) async fn warn_of_rights(&self, key: &LockKey, at: At) -> Result<(), Fault> {
+        if self.rights_known.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let missing = self.missing_rights(key, at).await?;
+        if !missing.is_empty() {
+            tracing::warn!(
+                store = ?self.address,
+                missing,
+                "the user lacks rights: locks that need them will fail, see docs/servers.md"
+            );
+        }
+        Ok(())
+    }
+
+    /// What the user may not do that locks need. `key` is one that no lock has.
+    pub(super) async fn missing_rights(&self, key: &LockKey, at: At) -> Result<String, Fault> {
+        let names = Names::new(&self.options.prefix, key)?;
+        let mut invocation = self.invocation(&script::RIGHTS, 1, 9);
+        invocation.name(names.lock()).name(names.channel(Kind::Mutex)).name(names.channel(Kind::Read));
+        for name in names.of_queue() {
+            invocation.name(name);
+        }
+        invocation.name(names.intent()).arg(names.hold(&OwnerId::new("nobody:1")));
+        let ready = self.connector.ready(at).await?;
+        match self.connector.run(&ready, &invocation).await {
+            Ok(value) => {
+                let missing = reply::array(&value).unwrap_or_default().iter().filter_map(reply::text);
+                Ok(missing.collect::<Vec<_>>().join(", "))
+            }
+            Err(fault) if fault.error.kind() == StoreErrorKind::Denied => Ok(fault.error.to_string()),
+            Err(fault) => Err(fault),
+        }
     }
 
     pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, Fault> {

@@ -21,6 +21,11 @@ impl Login {
         Self { provider: config.credentials.clone(), name: format!("lock-{}", config.owners.uuid()) }
     }
 
+    /// What connections are called.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The address of the server at `info`, for errors.
     pub(super) fn address(&self, info: &ConnectionInfo) -> Address {
         Address::new(info).that_changes(self.provider.is_some())

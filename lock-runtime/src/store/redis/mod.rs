@@ -118,6 +118,11 @@ impl RedisOptions {
             runtime,
         }
     }
+
+    /// A key that no lock has.
+    fn nobodys_key(&self) -> Option<LockKey> {
+        LockKey::new(format!("rights-of-{}", self.login.name())).ok()
+    }
 }
 
 /// Locks on Redis. Connects on first use.
@@ -321,7 +326,11 @@ impl LockStore for RedisStore {
             call,
             |node| {
                 let RedisOptions { strict, connect_timeout, .. } = node.options;
-                check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await
+                check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await?;
+                if let Some(key) = node.options.nobodys_key() {
+                    drop(node.warn_of_rights(&key, At::once(connect_timeout)).await);
+                }
+                Ok(())
             },
             |cluster| cluster.check()
         )

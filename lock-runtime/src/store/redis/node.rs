@@ -34,6 +34,7 @@ pub(super) struct Node {
     pub(super) takeovers: Apart<Group<TakeoverOne>>,
     pub(super) withdrawals: Apart<Group<WithdrawOne>>,
     pub(super) takes: Apart<Group<TakeOne>>,
+    pub(super) rights_known: AtomicBool,
     pub(super) warned_untold: AtomicBool,
     /// It takes no keys of several hash slots in one call.
     pub(super) one_by_one: AtomicBool,
@@ -86,6 +87,7 @@ impl Node {
             takeovers: Apart::default(),
             withdrawals: Apart::default(),
             takes: Apart::default(),
+            rights_known: AtomicBool::new(false),
             warned_untold: AtomicBool::new(false),
             one_by_one: AtomicBool::new(false),
             segments: AtomicU32::new(0),

@@ -101,6 +101,7 @@ scripts! {
         "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_keep" "lengthen" "keep_kinds";
     DOWNGRADE = "downgrade": "kinds" "rw_names" "rw_free" "lengthen" "downgrade";
 
+    RIGHTS = "rights": "rights";
     STATUS = "status": "kinds" "rw_names" "status";
     FORCE_RELEASE = "force_release": "kinds" "rw_names" "tokens" "fair_queue" "fair_wake" "force_release";
 

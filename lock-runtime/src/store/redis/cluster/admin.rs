@@ -47,7 +47,14 @@ impl Cluster {
         let strict = self.options.strict;
         let checks =
             nodes.iter().map(|node| check::check(&node.connector, check::Mode::Cluster, strict, timeout));
-        join(checks).await.into_iter().collect()
+        join(checks).await.into_iter().collect::<Result<(), _>>()?;
+        if let Some(key) = &self.options.nobodys_key()
+            && let Ok(slot) = self.slot_of(key)
+        {
+            let step = |node: Arc<Node>, at| async move { node.warn_of_rights(key, at).await };
+            drop(self.at_slot(slot, self.deadline(timeout), step).await);
+        }
+        Ok(())
     }
 
     /// One server after the other.

@@ -1,8 +1,10 @@
 //! What `check` says about servers.
 
+use super::rw::fields;
 use super::server::Fake;
 use super::*;
 use crate::store::StoreErrorKind;
+use crate::store::redis::node::At;
 
 fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
@@ -100,4 +102,34 @@ async fn a_replica_or_a_loading_server_is_refused() {
         let checked = RedisStore::new(&fake.client(), options()).unwrap().check().await;
         assert_eq!(checked.as_ref().err().map(StoreError::kind), kind, "{info:?} {checked:?}");
     }
+}
+
+#[tokio::test]
+async fn missing_rights_are_named_and_nothing_is_left() {
+    let server = RedisServer::start();
+    let missing = async |rules: &[&str]| {
+        let _: () = server.ask(&[&["ACL", "SETUSER", "ann", "reset", "on", ">x"], rules].concat()).await;
+        let store = RedisStore::new(&server.client_as("ann", "x"), options()).unwrap();
+        store.check().await.unwrap();
+        let key = LockKey::new("nobodys").unwrap();
+        let nodes = store.nodes();
+        nodes[0].missing_rights(&key, At::once(TIMEOUT)).await.unwrap()
+    };
+    assert_eq!(missing(&["~*", "&*", "+@all"]).await, "");
+    assert_eq!(missing(&["~*", "&*", "+@all", "-zadd", "-lpos"]).await, "lpos, zadd");
+    let keys =
+        ["~lock:*", "~{lock:*", "~redisson_lock_t*", "~lock_fair_*", "~lock_rw_*", "&redisson_rwlock*"];
+    assert_eq!(
+        missing(&[&keys[..], &["+@all"]].concat()).await,
+        "redisson_lock_queue:{lock:nobodys}, publish to redisson_lock__channel:{lock:nobodys}"
+    );
+    let denied = missing(&["~other:*", "&*", "+@all"]).await;
+    assert!(denied.contains("NOPERM"), "{denied}");
+    assert!(server.keys().await.is_empty());
+
+    // It may be a lock after all.
+    granted(&store(&server), &[item("nobodys")]).await;
+    let before = fields(&server, "lock:nobodys").await;
+    assert_eq!(missing(&["~*", "&*", "+@all"]).await, "");
+    assert_eq!(fields(&server, "lock:nobodys").await, before);
 }
