@@ -24,7 +24,10 @@ async fn user(server: &RedisServer, user: &str) -> LockManager {
     let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rules.iter().map(String::as_str)).collect();
     assert_eq!(server.cli(&words).trim(), "OK");
     let url = server.url().replace("redis://", &format!("redis://{user}:secret@"));
-    LockManager::builder().lease(Duration::from_secs(1)).strict().connect(&url).await.unwrap()
+    let locks = LockManager::builder().lease(Duration::from_secs(1)).strict().connect(&url).await.unwrap();
+    // Connecting tries what the user is meant for.
+    server.cli(&["ACL", "LOG", "RESET"]);
+    locks
 }
 
 /// Everything that was refused to anybody.

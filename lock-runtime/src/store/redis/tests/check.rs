@@ -121,8 +121,12 @@ async fn missing_rights_are_named_and_nothing_is_left() {
         ["~lock:*", "~{lock:*", "~redisson_lock_t*", "~lock_fair_*", "~lock_rw_*", "&redisson_rwlock*"];
     assert_eq!(
         missing(&[&keys[..], &["+@all"]].concat()).await,
-        "redisson_lock_queue:{lock:nobodys}, publish to redisson_lock__channel:{lock:nobodys}"
+        "publish to redisson_lock__channel:{lock:nobodys}, redisson_lock_queue:{lock:nobodys}"
     );
+    // Not meant for fair locks, or for locks at all.
+    let mutexes = ["+@all", "-@list", "-@sortedset", "-hkeys"];
+    assert_eq!(missing(&[&["~*", "&*"], &mutexes[..]].concat()).await, "");
+    assert_eq!(missing(&["~*", "&*", "+@all", "-@hash"]).await, "hkeys, hget");
     let denied = missing(&["~other:*", "&*", "+@all"]).await;
     assert!(denied.contains("NOPERM"), "{denied}");
     assert!(server.keys().await.is_empty());
