@@ -24,7 +24,7 @@ async fn user(server: &RedisServer, user: &str) -> LockManager {
     let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rules.iter().map(String::as_str)).collect();
     assert_eq!(server.cli(&words).trim(), "OK");
     let url = server.url().replace("redis://", &format!("redis://{user}:secret@"));
-    let locks = LockManager::builder().lease(Duration::from_secs(1)).strict().connect(&url).await.unwrap();
+    let locks = LockManager::builder().lease(Duration::from_secs(5)).strict().connect(&url).await.unwrap();
     // Connecting tries what the user is meant for.
     server.cli(&["ACL", "LOG", "RESET"]);
     locks
@@ -44,7 +44,7 @@ async fn the_user_for_mutexes_can_use_mutexes() {
         (locks.mutex("a").acquire().await.unwrap(), other.multi(several()).wait(LONG).acquire());
     let both = tokio::spawn(both);
     // Renewed a few times.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     one.release().await.unwrap();
     both.await.unwrap().unwrap().release().await.unwrap();
     let linger = locks.mutex("a").min_hold(Duration::from_millis(200)).acquire().await.unwrap();
@@ -65,7 +65,7 @@ async fn the_user_for_locks_can_use_all_kinds() {
             [lock(&other, key), lock(&locks, key)].map(|lock| tokio::spawn(lock.wait(LONG).acquire()));
         let left = tokio::time::timeout(Duration::from_millis(300), lock(&other, key).wait(LONG).acquire());
         drop(left.await);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(locks.status(key).await.unwrap().is_locked());
         held.release().await.unwrap();
         for waiter in waiters {
@@ -99,7 +99,7 @@ async fn the_user_for_counting_can_use_semaphores_and_latches() {
     assert!(semaphore.try_set_permits(1).await.unwrap());
     let held = locks.semaphore("s").acquire().await.unwrap();
     let waiter = tokio::spawn(locks.semaphore("s").wait(LONG).acquire());
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     held.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
     semaphore.add_permits(2).await.unwrap();

@@ -13,8 +13,9 @@
 //!   nobody, and the gate has the queue of fair locks and the intents of writers. When it fails, the next in order is the
 //!   gate; the fair order may be broken then, as it may by whoever still reaches the old one.
 //!
-//! What no algorithm mends: a store that comes back with its marker and without its last writes (a snapshot, or an
-//! append-only file that is synced every second). Stores keep nothing on disk, or sync every write.
+//! A store that comes back with its marker and without its last writes (a snapshot, or an
+//! append-only file that is synced every second) is noticed if the marker says which run of the
+//! server made it, as that of Redis does.
 //!
 //! - [`votes`], [`tokens`], [`merge`], [`wake`]: decisions, without I/O.
 //! - [`calls`]: asks several stores at once. [`parts`], [`strays`]: what was sent, so that it can be undone.

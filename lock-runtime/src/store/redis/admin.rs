@@ -7,7 +7,7 @@ use redis::Value;
 use super::connection::Ready;
 use super::fault::Fault;
 use super::join::join;
-use super::kinds::declare;
+use super::kinds::{declare, queue};
 use super::names::Names;
 use super::node::{At, Node};
 use super::reply;
@@ -60,7 +60,7 @@ impl Node {
     pub(super) async fn force_release(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
         let names = Names::new(&self.options.prefix, key)?;
         let ready = self.connector.ready(at).await?;
-        let others = self.declared(|| names.of_queue().map(|name| name.to_string()).to_vec());
+        let others = self.declared(|| [queue(&names), vec![names.counter().to_string()]].concat());
         let mut invocation = self.invocation(&script::FORCE_RELEASE, 1 + others.len(), 0);
         declare(invocation.name(names.lock()), others);
         let answer = self.connector.run(&ready, &invocation).await;
@@ -71,10 +71,11 @@ impl Node {
 
     /// Warns, once, of what the user may not do that locks need: before the first of them fails.
     pub(super) async fn warn_of_rights(&self, key: &LockKey, at: At) -> Result<(), Fault> {
-        if self.rights_known.swap(true, Ordering::Relaxed) {
+        if self.rights_known.load(Ordering::Relaxed) {
             return Ok(());
         }
         let missing = self.missing_rights(key, at).await?;
+        self.rights_known.store(true, Ordering::Relaxed);
         if !missing.is_empty() {
             tracing::warn!(
                 store = ?self.address,
@@ -93,7 +94,7 @@ impl Node {
         for name in names.of_queue() {
             invocation.name(name);
         }
-        invocation.name(names.intent()).arg(names.hold(&OwnerId::new("nobody:1")));
+        invocation.name(names.counter()).name(names.intent()).arg(names.hold(&OwnerId::new("nobody:1")));
         let ready = self.connector.ready(at).await?;
         match self.connector.run(&ready, &invocation).await {
             Ok(value) => {
@@ -179,11 +180,8 @@ impl Node {
 }
 
 fn look_at(node: &Node, names: &[Names<'_>]) -> Invocation {
-    let others = node.declared(|| names.iter().map(|names| names.of_queue()[0].to_string()).collect());
-    let mut invocation = node.invocation(&script::STATUS, 2 * names.len() + others.len(), 1);
+    let mut invocation = node.invocation(&script::STATUS, 2 * names.len(), 0);
     locks_and_counters(&mut invocation, names);
-    declare(&mut invocation, others);
-    invocation.arg(names.len());
     invocation
 }
 

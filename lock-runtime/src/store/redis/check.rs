@@ -128,8 +128,8 @@ async fn configured_policy(connector: &Connector, ready: &Ready) -> Result<Optio
 /// A server that does not know HELLO still says its version in the older protocol.
 async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreError> {
     let dialer = connector.dialer();
-    let client = dialer.older_protocol().await.ok()?;
     let ask = async {
+        let client = dialer.older_protocol().await.ok()?;
         let config =
             redis::AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.ok()?;

@@ -38,8 +38,8 @@ impl Address {
     }
 
     /// Whether the server refuses who we are on this connection, and the next one logs in anew.
-    pub(super) fn is_logged_out(&self, error: &ServerError) -> bool {
-        self.changes && matches!(error.code(), "NOAUTH" | "WRONGPASS")
+    pub(super) fn is_logged_out(&self, code: &str) -> bool {
+        self.changes && matches!(code, "NOAUTH" | "WRONGPASS")
     }
 
     /// Of whichever server is the primary.
@@ -107,9 +107,7 @@ impl Address {
         let (code, detail) = innermost(code, detail);
         let kind = match kind_of(code, detail) {
             StoreErrorKind::ReadOnly if self.moves => StoreErrorKind::NotReady,
-            StoreErrorKind::Denied if self.changes && matches!(code, "NOAUTH" | "WRONGPASS") => {
-                StoreErrorKind::NotReady
-            }
+            StoreErrorKind::Denied if self.is_logged_out(code) => StoreErrorKind::NotReady,
             kind => kind,
         };
         let hint = match (kind, code) {

@@ -1,9 +1,11 @@
 //! [`Connector`]: the one connection for commands, made when it is needed and replaced when it is doubtful.
 //!
-//! The client library never reconnects a multiplexed connection and keeps using a socket that swallows everything, so
-//! both are done here. A connection is given up when it breaks, when a call on it times out and nothing at all was
-//! heard on it since that call was sent, and when the server says that it is a replica (its address may lead to the
-//! new primary by now). Calls under way on a connection that was given up still get their answers if these come.
+//! The client library never reconnects a multiplexed connection and keeps using a socket that
+//! swallows everything, so both are done here. A connection is given up when it breaks, when a call
+//! on it times out and nothing at all was heard on it since that call was sent, and when the server
+//! says that it is a replica (its address may lead to the new primary by now), or that it does not
+//! know who we are any more and the next login may be another. Calls under way on a connection that
+//! was given up still get their answers if these come.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -180,10 +182,13 @@ impl Connector {
                 Err(self.error(StoreErrorKind::Unreachable, what))
             }
             // The last attempt tells more than that there was no time for another.
-            Err(_) => Err(match &self.state().failed {
-                Some(Failed { error, .. }) => error.clone(),
-                None => self.error(StoreErrorKind::Unreachable, "no connection in time"),
-            }),
+            Err(_) => {
+                let failed = self.state().failed.as_ref().map(|failed| failed.error.to_string());
+                Err(match failed {
+                    Some(why) => StoreError::new(StoreErrorKind::Unreachable, why),
+                    None => self.error(StoreErrorKind::Unreachable, "no connection in time"),
+                })
+            }
         }
     }
 
@@ -235,7 +240,7 @@ impl Connector {
 
     /// What the server refused, as the whole answer or as a part of it.
     pub(super) fn refused(&self, ready: &Ready, error: &ServerError) -> StoreError {
-        if is_replica(error) || self.dialer.address.is_logged_out(error) {
+        if is_replica(error) || self.dialer.address.is_logged_out(error.code()) {
             self.give_up(&ready.link);
         }
         self.dialer.address.refused(error)
@@ -288,17 +293,20 @@ impl Connector {
     /// Another one each time that the server is started; a restart ends all connections. `None`
     /// when the user may not know it.
     pub(super) async fn run_id<'a>(&self, ready: &'a Ready) -> Result<Option<&'a str>, Fault> {
-        let ask = async || match self.call(ready, redis::cmd("INFO").arg("server")).await.map_err(Fault::from)
-        {
-            Ok(info) => {
-                Ok(reply::info(&info).and_then(|info| reply::field(info, "run_id")).map(str::to_owned))
-            }
-            Err(fault) if fault.error.kind() == StoreErrorKind::Denied => {
-                let what = "INFO is not allowed: a restart of the server with old data would not be noticed";
+        let ask = async || {
+            let said = match self.call(ready, redis::cmd("INFO").arg("server")).await.map_err(Fault::from) {
+                Ok(info) => {
+                    reply::info(&info).and_then(|info| reply::field(info, "run_id")).map(str::to_owned)
+                }
+                Err(fault) if fault.error.is_transient() => return Err(fault),
+                Err(_) => None,
+            };
+            if said.is_none() {
+                let what =
+                    "INFO does not say the run_id: a restart of the server with old data will not be noticed";
                 tracing::warn!(store = ?self.dialer.address, "{what}");
-                Ok(None)
             }
-            Err(fault) => Err(fault),
+            Ok(said)
         };
         Ok(ready.link.run_id.get_or_try_init(ask).await?.as_deref())
     }

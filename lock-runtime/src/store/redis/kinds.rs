@@ -43,10 +43,14 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
 fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>]) -> Vec<String> {
     let of = |(item, names): (&Item, &Names<'_>)| match item.kind {
         Kind::Mutex => Vec::new(),
-        Kind::Fair => names.of_queue().map(|name| name.to_string()).to_vec(),
+        Kind::Fair => queue(names),
         Kind::Read | Kind::Write => vec![names.intent().to_string(), names.hold(&item.owner)],
     };
     items.into_iter().zip(names).flat_map(of).collect()
+}
+
+pub(super) fn queue(names: &Names<'_>) -> Vec<String> {
+    names.of_queue().map(|name| name.to_string()).to_vec()
 }
 
 /// A script that is told which locks, and who has each in which kind.
@@ -57,7 +61,13 @@ fn plain(
     items: &[Item],
     names: &[Names<'_>],
 ) -> Invocation {
-    let others = node.declared(|| others(items, names));
+    let others = node.declared(|| {
+        let mut others = others(items, names);
+        // A release may grant the next of a queue.
+        let fair = items.iter().zip(names).filter(|(item, _)| item.kind == Kind::Fair);
+        others.extend(fair.map(|(_, names)| names.counter().to_string()));
+        others
+    });
     let mut invocation = node.invocation(script, names.len() + others.len(), 1 + 2 * names.len());
     locks(&mut invocation, names);
     declare(&mut invocation, others);

@@ -26,9 +26,14 @@ impl Login {
         &self.name
     }
 
+    /// Whether credentials are asked for at each connection.
+    pub(super) fn changes(&self) -> bool {
+        self.provider.is_some()
+    }
+
     /// The address of the server at `info`, for errors.
     pub(super) fn address(&self, info: &ConnectionInfo) -> Address {
-        Address::new(info).that_changes(self.provider.is_some())
+        Address::new(info).that_changes(self.changes())
     }
 
     /// `info` with the credentials of now, and the address of the server, whose errors don't tell

@@ -18,7 +18,7 @@ impl Node {
         let run = self.connector.run_id(&ready).await?;
         if run.is_none() && self.options.strict {
             let what =
-                "the user may not ask for INFO, so nobody would notice that the server was started again";
+                "INFO does not say the run_id, so nobody would notice that the server was started again";
             return Err(self.address.error(StoreErrorKind::Denied, what).into());
         }
         let run = run.unwrap_or("-");
@@ -29,6 +29,7 @@ impl Node {
             Mark::Make => invocation.arg("make").arg(run),
             Mark::First { latest } => invocation.arg("first").arg(run).arg(latest.as_micros()),
         };
+        let ready = self.connector.later(&ready);
         let value = self.connector.run(&ready, &invocation).await?;
         if reply::text(&value).is_some() {
             let what = format!(

@@ -328,7 +328,7 @@ impl LockStore for RedisStore {
                 let RedisOptions { strict, connect_timeout, .. } = node.options;
                 check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await?;
                 if let Some(key) = node.options.nobodys_key() {
-                    drop(node.warn_of_rights(&key, At::once(connect_timeout)).await);
+                    drop(node.warn_of_rights(&key, At::once(connect_timeout / 10)).await);
                 }
                 Ok(())
             },

@@ -43,15 +43,10 @@ impl<'a> Names<'a> {
         self.name("redisson_lock_token:", self.braces)
     }
 
-    /// What else the queue of a fair lock has, see scripts/fair_queue.lua; and the counter, from which a release grants.
-    pub(super) fn of_queue(&self) -> [Name<'a>; 5] {
-        let heads = [
-            "redisson_lock_queue:",
-            "redisson_lock_timeout:",
-            "lock_fair_alive:",
-            "lock_fair_managers:",
-            "redisson_lock_token:",
-        ];
+    /// What else the queue of a fair lock has, see scripts/fair_queue.lua.
+    pub(super) fn of_queue(&self) -> [Name<'a>; 4] {
+        let heads =
+            ["redisson_lock_queue:", "redisson_lock_timeout:", "lock_fair_alive:", "lock_fair_managers:"];
         heads.map(|head| self.name(head, self.braces))
     }
 

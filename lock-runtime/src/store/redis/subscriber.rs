@@ -377,6 +377,11 @@ async fn attend(shared: &Shared, mut connection: MultiplexedConnection, generati
         if clock.now() >= ping_at {
             let ping = redis::cmd("PING");
             let pong = tokio::time::timeout(timeout, connection.send_packed_command(&ping)).await;
+            if let Ok(Ok(Value::ServerError(error))) = &pong
+                && shared.dialer.address.is_logged_out(error.code())
+            {
+                return End::Lost("it does not know who we are any more");
+            }
             // A push may come in its place, see `sharded`.
             if !matches!(pong, Ok(Ok(ref pong)) if !matches!(pong, Value::Push { .. })) {
                 return End::Lost("PING was not answered");

@@ -1,7 +1,5 @@
 //! Addresses: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for TLS.
 
-use std::net::IpAddr;
-
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::url_parts::{Options, Parts, redacted};
@@ -57,8 +55,8 @@ fn place(address: &ConnectionAddr) -> String {
         return address.to_string();
     };
     let host = host.to_ascii_lowercase();
-    let is_loopback = host.trim_matches(['[', ']']).parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    format!("{}:{port}", if is_loopback { "localhost" } else { &host })
+    let is_usual = matches!(host.trim_matches(['[', ']']), "127.0.0.1" | "::1");
+    format!("{}:{port}", if is_usual { "localhost" } else { &host })
 }
 
 /// Reads an address. The URL is in no error, but for its places without secrets.

@@ -52,7 +52,7 @@ impl Cluster {
             && let Ok(slot) = self.slot_of(key)
         {
             let step = |node: Arc<Node>, at| async move { node.warn_of_rights(key, at).await };
-            drop(self.at_slot(slot, self.deadline(timeout), step).await);
+            drop(self.at_slot(slot, self.deadline(timeout / 10), step).await);
         }
         Ok(())
     }

@@ -16,10 +16,12 @@ if found then
   since, run = string.match(found, '^(%d+) ?(%S*)$')
   if not since then return 'marker' end
 end
+-- Who does not know the run leaves that to the others.
+local restarted = ARGV[2] ~= '-' and run ~= ARGV[2]
 local fresh = nil
 if ARGV[1] == 'first' and now <= tonumber(ARGV[3]) then
   fresh = '0'
-elseif ARGV[1] == 'make' and (not since or run ~= ARGV[2] or tonumber(since) > now) then
+elseif ARGV[1] == 'make' and (not since or restarted or tonumber(since) > now) then
   fresh = string.format('%.0f', now)
 end
 if fresh then redis.call('SET', KEYS[1], fresh .. ' ' .. ARGV[2]) end

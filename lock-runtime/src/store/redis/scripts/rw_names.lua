@@ -62,7 +62,7 @@ local function others_live(lock, own)
     -- Whoever gave the hash its time is still there, or another who lasts about as long.
     if left - own > SLACK then return true end
     local most = longest(lock, call('HRANDFIELD', lock, SAMPLE, 'WITHVALUES'))
-    if left >= 0 and left - most <= SLACK then
+    if left >= 0 and most > 0 and left - most <= SLACK then
       if most > left then call('PEXPIRE', lock, most) end
       return true
     end

@@ -1,7 +1,6 @@
 -- Looks at locks of any kind. Changes nothing. Stands behind kinds.lua and rw_names.lua.
 --
--- KEYS     lock 1, counter 1, lock 2, counter 2, ..., then others that are only declared
--- ARGV     how many locks
+-- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- Returns  for each lock {ttl (ms), 'counter' or '', entries of the fair queue, subscribers of the kind's channel, field 1,
 --          value 1, field 2, value 2, ...}; ttl is -2 when the lock is free and -1 when it has no TTL; {-3} when it is a
 --          hash of more than 10 000 fields, which no lock is; or the error. Readers whose own lease is over are left out
@@ -30,7 +29,7 @@ local function living(lock, fields)
 end
 
 local replies = {}
-for i = 1, tonumber(ARGV[1]) do
+for i = 1, #KEYS / 2 do
   local lock, left = KEYS[2 * i - 1], try('PTTL', KEYS[2 * i - 1])
   local counter = try('GET', KEYS[2 * i])
   if type(counter) ~= 'string' then counter = '' end

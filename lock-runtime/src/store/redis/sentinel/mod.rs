@@ -105,7 +105,7 @@ impl Discovery {
             template: prepared(&sentinels.template),
         };
         Arc::new_cyclic(|weak| Self {
-            address: Address::of_sentinels(&sentinels),
+            address: Address::of_sentinels(&sentinels).that_changes(login.changes()),
             sentinels,
             login,
             connect_timeout,

@@ -123,6 +123,9 @@ async fn try_subscribe(
 ) -> Result<Result<(), RedisError>, End> {
     match tokio::time::timeout(shared.timing.timeout, connection.subscribe(texts(batch))).await {
         Ok(Ok(())) => Ok(Ok(())),
+        Ok(Err(error)) if error.code().is_some_and(|code| shared.dialer.address.is_logged_out(code)) => {
+            Err(End::Lost("it does not know who we are any more"))
+        }
         Ok(Err(error)) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
             Ok(Err(error))
         }

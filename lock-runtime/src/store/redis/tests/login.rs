@@ -1,8 +1,10 @@
 //! How connections log in, and what they are called.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use super::sentinel_rig::sentinels_with;
+use super::server::Fake;
 use super::*;
 use crate::credentials::{Credentials, Endpoint, Provider};
 use crate::store::StoreErrorKind;
@@ -76,9 +78,39 @@ async fn a_rotated_password_is_used_at_the_next_connection() {
     }
 }
 
+/// Servers that know when a token expires end the login and not the connection.
+#[tokio::test]
+async fn a_connection_that_is_logged_out_is_given_up() {
+    let expired = Arc::new(AtomicBool::new(false));
+    let (dials, told) = (Arc::new(AtomicU64::new(0)), Arc::clone(&expired));
+    let counted = Arc::clone(&dials);
+    let fake = Fake::start(move |words| match words[0].as_str() {
+        "HELLO" => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            told.store(false, Ordering::SeqCst);
+            "%1\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n".to_owned()
+        }
+        "TIME" => "*2\r\n$10\r\n1700000000\r\n$1\r\n1\r\n".to_owned(),
+        "CLIENT" => "+OK\r\n".to_owned(),
+        _ if told.load(Ordering::SeqCst) => "-NOAUTH Authentication required.\r\n".to_owned(),
+        _ => ":1\r\n".to_owned(),
+    })
+    .await;
+    let store = RedisStore::new(&fake.client(), Vault::of("hunter2").options()).unwrap();
+    let mine = [item("a")];
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
+    expired.store(true, Ordering::SeqCst);
+    let error = release(&store, &mine).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true], "with another login");
+    assert_eq!(dials.load(Ordering::SeqCst), 2);
+}
+
 /// The error of a call that was refused, and not of one under way when its connection broke.
 async fn until_refused(store: &RedisStore) -> StoreError {
+    let give_up = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {
+        assert!(tokio::time::Instant::now() < give_up, "it is never refused");
         match acquire(store, &[item("b")]).await {
             Err(error) if error.kind() != StoreErrorKind::Unanswered => return error,
             _ => tokio::time::sleep(Duration::from_millis(10)).await,

@@ -97,6 +97,12 @@ async fn without_the_right_to_info_a_restart_is_not_noticed_and_strict_refuses()
     let store = RedisStore::new(&server.client_as("ann", "x"), options()).unwrap();
     let made = mark(&store, Mark::Make).await;
     assert_eq!(mark(&store, Mark::Make).await.since, made.since);
+    // Nor does it undo what others know, more than once.
+    let knowing = super::store(&server);
+    let known = mark(&knowing, Mark::Make).await;
+    assert!(known.since > made.since);
+    assert_eq!(mark(&store, Mark::Make).await.since, known.since);
+    assert_eq!(mark(&knowing, Mark::Make).await.since, known.since);
     let strict = RedisOptions { strict: true, ..options() };
     let store = RedisStore::new(&server.client_as("ann", "x"), strict).unwrap();
     let error = store.mark(MarkRequest { mark: Mark::Make, timeout: TIMEOUT }).await.unwrap_err();
