@@ -170,7 +170,8 @@ impl LockManagerBuilder {
     /// Asks `provider` for user and password whenever a connection to a Redis server is made,
     /// instead of taking those of the URL: for passwords that are rotated, and tokens that expire.
     /// It is asked for nodes of a cluster, for the primary that sentinels name, and for the
-    /// sentinels, see [`Endpoint::is_sentinel`].
+    /// sentinels, see [`Endpoint::is_sentinel`]: these are connected to each time that the primary
+    /// is, and about every 10 s, so a token that takes long to get is better kept until it expires.
     ///
     /// It has the `connect_timeout`, together with the connection; what it fails with is in the
     /// error of the call that needs the connection. A server that refuses the credentials is asked
