@@ -39,11 +39,13 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
 }
 
 /// What the scripts use of each item besides its lock: some servers execute no script that uses a key which it has not
-/// declared. All but the holds of other readers, whom nobody knows.
-fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>]) -> Vec<String> {
+/// declared. All but the holds of other readers, whom nobody knows. No more than that: a user may lack the right to it.
+/// `reads`: what writers read is looked at, too.
+fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>], reads: bool) -> Vec<String> {
     let of = |(item, names): (&Item, &Names<'_>)| match item.kind {
         Kind::Mutex => Vec::new(),
         Kind::Fair => queue(names),
+        Kind::Write if !reads => vec![names.intent().to_string()],
         Kind::Read | Kind::Write => vec![names.intent().to_string(), names.hold(&item.owner)],
     };
     items.into_iter().zip(names).flat_map(of).collect()
@@ -62,7 +64,7 @@ fn plain(
     names: &[Names<'_>],
 ) -> Invocation {
     let others = node.declared(|| {
-        let mut others = others(items, names);
+        let mut others = others(items, names, true);
         // A release may grant the next of a queue.
         let fair = items.iter().zip(names).filter(|(item, _)| item.kind == Kind::Fair);
         others.extend(fair.map(|(_, names)| names.counter().to_string()));
@@ -126,7 +128,7 @@ impl Node {
         latest: ServerTime,
     ) -> Invocation {
         let script = leanest(items, &script::ACQUIRE_RW, &script::ACQUIRE_FAIR, &script::ACQUIRE_KINDS);
-        let others = self.declared(|| others(items, names));
+        let others = self.declared(|| others(items, names, false));
         let mut invocation = self.invocation(script, 2 * names.len() + others.len(), 6 + 2 * names.len());
         locks_and_counters(&mut invocation, names);
         declare(&mut invocation, others);
@@ -150,9 +152,10 @@ impl Node {
         items: &[KeepItem],
         names: &[Names<'_>],
         lives: impl Fn(&KeepItem) -> u64,
+        reads: bool,
     ) -> Invocation {
         let counters = items.iter().zip(names).filter(|(keep, _)| lives(keep) > 0).map(|(_, names)| names);
-        let others = self.declared(|| others(items.iter().map(|keep| &keep.item), names));
+        let others = self.declared(|| others(items.iter().map(|keep| &keep.item), names, reads));
         let keys = names.len() + counters.clone().count() + others.len();
         let mut invocation = self.invocation(script, keys, 5 * names.len());
         locks(&mut invocation, names);
@@ -171,7 +174,7 @@ impl Node {
     ) -> Invocation {
         let of = items.iter().map(|keep| &keep.item);
         let script = leanest(of, &script::KEEP_RW, &script::KEEP_FAIR, &script::KEEP_KINDS);
-        let mut invocation = self.keeping(script, items, names, &lives);
+        let mut invocation = self.keeping(script, items, names, &lives, false);
         for keep in items {
             invocation
                 .arg(letter(keep.item.kind))
@@ -189,7 +192,7 @@ impl Node {
         names: &[Names<'_>],
         lives: impl Fn(&KeepItem) -> u64,
     ) -> Invocation {
-        let mut invocation = self.keeping(&script::DOWNGRADE, items, names, &lives);
+        let mut invocation = self.keeping(&script::DOWNGRADE, items, names, &lives, true);
         for keep in items {
             invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease)).arg(lives(keep));
         }

@@ -290,7 +290,7 @@ impl Node {
         let invocation = match how {
             Keeping::Downgrade => self.downgrading(items, &names, lives),
             Keeping::Renew if items.iter().all(held_mutex) => {
-                let mut invocation = self.keeping(&script::KEEP, items, &names, lives);
+                let mut invocation = self.keeping(&script::KEEP, items, &names, lives, false);
                 for keep in items {
                     invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str()).arg(lives(keep));
                 }
