@@ -38,9 +38,9 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
     }
 }
 
-/// What the scripts use of each item besides its lock: some servers execute no script that uses a key which it has not
-/// declared. All but the holds of other readers, whom nobody knows. No more than that: a user may lack the right to it.
-/// `reads`: what writers read is looked at, too.
+/// What the scripts use of each item besides its lock: some servers execute no script that uses a
+/// key which it has not declared. All but the holds of other readers, whom nobody knows. No more
+/// than that: a user may lack the right to it. `reads`: what writers read is looked at, too.
 fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>], reads: bool) -> Vec<String> {
     let of = |(item, names): (&Item, &Names<'_>)| match item.kind {
         Kind::Mutex => Vec::new(),
