@@ -67,7 +67,7 @@ impl Endpoint {
 type Answer = Result<Credentials, Box<dyn Error + Send + Sync>>;
 type Ask = dyn Fn(Endpoint) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync;
 
-/// Who is asked for credentials.
+/// The function that is asked for credentials.
 #[derive(Clone)]
 pub(crate) struct Provider(Arc<Ask>);
 

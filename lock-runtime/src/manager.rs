@@ -102,9 +102,10 @@ impl LockManager {
     /// A lock with one holder at a time that goes to those who wait in the order in which the store heard of them,
     /// across processes; on the same keys as Redisson's fair lock.
     ///
-    /// Every wait costs the store a place in a queue that is kept alive, and every hand-off a message, so it
-    /// is slower than a [`mutex`](Self::mutex) wherever many callers of one process want one key. A waiter whose process
-    /// is gone or stands still for 3 s loses its place. A try does not overtake those who wait.
+    /// Every wait costs the store a place in a queue that is kept alive, and every hand-off a
+    /// message, so it is slower than a [`mutex`](Self::mutex) wherever many callers of one process
+    /// want one key. A waiter whose process is gone or stands still for 3 s loses its place. A try
+    /// does not overtake those who wait.
     pub fn fair(&self, key: impl IntoLockKey) -> Lock {
         self.lock(Kind::Fair, key)
     }

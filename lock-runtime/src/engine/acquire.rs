@@ -291,17 +291,19 @@ fn start(
     let full = waiting_now >= engine.config.max_waiters;
     let of_fair = engine.config.max_fair_waiters_per_key;
     let per_key = match engine.config.max_waiters_per_key {
-        most if request.spec.is_fair() && of_fair < most => (of_fair, "max_fair_waiters_per_key"),
-        most => (most, "max_waiters_per_key"),
+        most if request.spec.is_fair() && of_fair < most => {
+            Cap { most: of_fair, name: "max_fair_waiters_per_key" }
+        }
+        most => Cap { most, name: "max_waiters_per_key" },
     };
     let cap = if has_its_place {
         Cap { most: usize::MAX, name: "max_waiters" }
     } else if full {
         Cap { most: 0, name: "max_waiters" }
-    } else if request.max_waiters < per_key.0 {
+    } else if request.max_waiters < per_key.most {
         Cap { most: request.max_waiters, name: "max_waiters of this lock" }
     } else {
-        Cap { most: per_key.0, name: per_key.1 }
+        per_key
     };
     let (key, _own, enqueued, now) = match enter(&request, &wish, cap) {
         Ok(place) => place,

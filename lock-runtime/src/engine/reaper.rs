@@ -36,14 +36,14 @@ impl Engine {
 async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
     // After this the store has dropped by itself whatever a copy could have taken.
     let last_copy = engine.clock.now() + request.timeout * 2;
-    let (lease_over, place_over) = (last_copy + request.lease, last_copy + request.lease.max(FAR_LIFE));
+    let place = if request.wait.is_some() { FAR_LIFE } else { Duration::ZERO };
+    let (lease_over, place_over) = (last_copy + request.lease, last_copy + request.lease.max(place));
     let mut backoff = Backoff::new();
     loop {
         let (wait, over) = match engine.bounded(|store| store.withdraw(Arc::clone(&request))).await {
             Ok(Withdrawn::Settled) => return,
             // The place, if there was one, is gone.
             Ok(Withdrawn::Pending(wait)) => (wait.max(Duration::from_millis(1)), lease_over),
-            Err(_) if request.wait.is_none() => (backoff.next(), lease_over),
             Err(_) => (backoff.next(), place_over),
         };
         if engine.clock.now() >= over || engine.runtime_is_gone() {

@@ -17,8 +17,16 @@ async fn connect(server: &RedisServer) -> LockManager {
     LockManager::connect(&server.url()).await.unwrap()
 }
 
-/// Lets `count` tasks wait, one after the other, and returns them with what they note when they are
-/// served.
+/// Waits until so many of a crowd have been served, within `limit`.
+async fn served_are(served: &Mutex<Vec<usize>>, count: usize, limit: Duration) {
+    let began = Instant::now();
+    while served.lock().unwrap().len() < count {
+        assert!(began.elapsed() < limit, "{:?}", served.lock().unwrap().len());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Lets `count` tasks wait, one after the other. Each notes its number when it is served.
 async fn crowd(locks: &LockManager, first: usize, count: usize, served: &Arc<Mutex<Vec<usize>>>) {
     for number in first..first + count {
         let (waiter, served) = (locks.fair("k").wait(LONG).acquire(), Arc::clone(served));
@@ -48,11 +56,7 @@ async fn a_crowd_keeps_its_places_and_is_served_in_order() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(status(&locks, "k").await.waiters, CROWD as u64 + 1);
     held.release().await.unwrap();
-    let began = Instant::now();
-    while served.lock().unwrap().len() <= CROWD {
-        assert!(began.elapsed() < SLACK, "{:?}", served.lock().unwrap().len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    served_are(&served, CROWD + 1, SLACK).await;
     let served = served.lock().unwrap().clone();
     assert_eq!(*served.last().unwrap(), CROWD, "the other manager's came last");
     // Two tasks whose requests leave within the same moment may change places.
@@ -82,10 +86,7 @@ async fn far_ones_are_told_when_the_store_has_lost_their_places() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     held.release().await.unwrap();
-    while served.lock().unwrap().len() < CROWD {
-        assert!(Instant::now() < deadline + SLACK, "{}", served.lock().unwrap().len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    served_are(&served, CROWD, SLACK).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,13 +120,7 @@ async fn a_lease_that_ends_without_a_word_is_noticed_by_a_crowd() {
     let began = Instant::now();
     let served = Arc::default();
     crowd(&locks, 0, 150, &served).await;
-    while served.lock().unwrap().is_empty() {
-        assert!(began.elapsed() < lease + SLACK);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    served_are(&served, 1, lease + SLACK).await;
     assert!(began.elapsed() >= lease / 2, "the lock was free before");
-    while served.lock().unwrap().len() < 150 {
-        assert!(began.elapsed() < lease + SLACK * 2, "{}", served.lock().unwrap().len());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    served_are(&served, 150, SLACK).await;
 }

@@ -128,10 +128,9 @@ impl Driver {
     /// The store has taken note that the request, sent at `since`, waits.
     fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, found: ServerTime) {
         if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
-            let request = Arc::clone(request);
             *lock(&self.key.queued) =
-                Some(Queued { request: Arc::clone(&request), since, found, asking: false });
-            keeper::join_crowd(&self.engine, &self.key, &request);
+                Some(Queued { request: Arc::clone(request), since, found, asking: false });
+            keeper::join_crowd(&self.engine, &self.key, request);
             keeper::keep_place(&self.engine, &self.key, Standing::Waiter);
         }
     }

@@ -74,10 +74,10 @@ impl Address {
                 "the server, or a proxy in front of it, does not know HELLO 3, with which RESP3 begins; use Redis or Valkey, \
                  6.2 or newer, without a proxy",
             ),
-            ErrorKind::AuthenticationFailed if self.changes => {
-                self.error(StoreErrorKind::NotReady, error.to_string())
+            ErrorKind::AuthenticationFailed => {
+                let kind = if self.changes { StoreErrorKind::NotReady } else { StoreErrorKind::Denied };
+                self.error(kind, error.to_string())
             }
-            ErrorKind::AuthenticationFailed => self.error(StoreErrorKind::Denied, error.to_string()),
             ErrorKind::InvalidClientConfig => self.error(StoreErrorKind::Unsupported, advised(error)),
             ErrorKind::Server(_) | ErrorKind::Extension => self.answer(
                 error.code().unwrap_or("ERR"),

@@ -63,9 +63,9 @@ impl Dialer {
             let what = "sentinels are not asked in the older protocol";
             return Err(self.address.error(StoreErrorKind::Unsupported, what));
         };
-        let (info, _) = self.login.prepare(info, false).await?;
+        let (info, address) = self.login.prepare(info, false).await?;
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
-        Client::open(info.set_redis_settings(redis)).map_err(|error| self.address.connect_error(&error))
+        Client::open(info.set_redis_settings(redis)).map_err(|error| address.connect_error(&error))
     }
 
     /// How many replicas the server has, those that are down included, if sentinels have said that.
@@ -87,16 +87,10 @@ impl Dialer {
             // Boxed: it is large, and rare.
             Route::Named(discovery) => return Box::pin(discovery.dial(pushes)).await,
         };
-        let dial = async {
-            let (client, address) = self.login.client(info, false).await?;
-            let connection =
-                client.get_multiplexed_async_connection_with_config(&configuration(pushes)).await;
-            let mut connection = connection.map_err(|error| address.connect_error(&error))?;
-            self.login.introduce(&mut connection).await;
-            Ok(connection)
-        };
+        let config = configuration(pushes);
+        let dial = self.login.connect(info, false, &config);
         match tokio::time::timeout(self.connect_timeout, dial).await {
-            Ok(dialed) => dialed,
+            Ok(dialed) => Ok(dialed?.0),
             Err(_) => Err(self.address.error(
                 StoreErrorKind::Unreachable,
                 format!("no connection within {:?}", self.connect_timeout),

@@ -51,6 +51,7 @@ fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>], re
     items.into_iter().zip(names).flat_map(of).collect()
 }
 
+/// The same of one fair lock.
 pub(super) fn queue(names: &Names<'_>) -> Vec<String> {
     names.of_queue().map(|name| name.to_string()).to_vec()
 }
@@ -94,11 +95,15 @@ fn leanest<'a>(
     fair: &'static Script,
     any: &'static Script,
 ) -> &'static Script {
-    let (fairs, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| item.kind == Kind::Fair);
-    match (fairs.is_empty(), others.is_empty()) {
-        (true, _) => rw,
-        (false, true) => fair,
-        (false, false) => any,
+    let (mut fairs, mut others) = (false, false);
+    for item in items {
+        fairs |= item.kind == Kind::Fair;
+        others |= item.kind != Kind::Fair;
+    }
+    match (fairs, others) {
+        (false, _) => rw,
+        (true, false) => fair,
+        (true, true) => any,
     }
 }
 
@@ -113,8 +118,8 @@ pub(super) fn withdrawal(node: &Node, items: &[Item], names: &[Names<'_>]) -> In
 }
 
 impl Node {
-    /// Keys that are declared for other servers' sake. None in a cluster: while a slot moves, a script is refused for a key
-    /// that is declared and not there, or not yet.
+    /// Returns the keys that are declared only for servers that demand it. None in a cluster: while
+    /// a slot moves, a script is refused for a key that is declared and not there, or not yet.
     pub(super) fn declared(&self, keys: impl FnOnce() -> Vec<String>) -> Vec<String> {
         if self.has_peers { Vec::new() } else { keys() }
     }

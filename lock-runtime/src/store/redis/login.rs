@@ -1,7 +1,7 @@
 //! [`Login`]: what a connection says when it is made: user, password and its own name.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Client, ConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
 
 use super::classify::Address;
 use crate::config::Config;
@@ -60,22 +60,26 @@ impl Login {
         Ok((info, address))
     }
 
-    /// The same as a client.
-    pub(super) async fn client(
+    /// A new connection, and the same address. Those to servers with locks get their name, if the
+    /// user may do that.
+    pub(super) async fn connect(
         &self,
         info: &ConnectionInfo,
         is_sentinel: bool,
-    ) -> Result<(Client, Address), StoreError> {
+        config: &AsyncConnectionConfig,
+    ) -> Result<(MultiplexedConnection, Address), StoreError> {
         let (info, address) = self.prepare(info, is_sentinel).await?;
-        let client = Client::open(info).map_err(|error| address.connect_error(&error))?;
-        Ok((client, address))
-    }
-
-    /// Gives the connection its name, if the user may do that.
-    pub(super) async fn introduce(&self, connection: &mut MultiplexedConnection) {
-        let mut name = redis::cmd("CLIENT");
-        name.arg("SETNAME").arg(&self.name);
-        // A connection that breaks here breaks for its caller, too.
-        drop(connection.send_packed_command(&name).await);
+        let connect = async {
+            let client = Client::open(info)?;
+            client.get_multiplexed_async_connection_with_config(config).await
+        };
+        let mut connection = connect.await.map_err(|error| address.connect_error(&error))?;
+        if !is_sentinel {
+            let mut name = redis::cmd("CLIENT");
+            name.arg("SETNAME").arg(&self.name);
+            // A connection that breaks here breaks for its caller, too.
+            drop(connection.send_packed_command(&name).await);
+        }
+        Ok((connection, address))
     }
 }

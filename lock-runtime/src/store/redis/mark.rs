@@ -23,12 +23,15 @@ impl Node {
         }
         let run = run.unwrap_or("-");
         let mut invocation = Invocation::new(&script::MARK, self.dialect, 1, 3);
-        invocation.arg(&name);
-        match request.mark {
-            Mark::Look => invocation.arg("look").arg(run),
-            Mark::Make => invocation.arg("make").arg(run),
-            Mark::First { latest } => invocation.arg("first").arg(run).arg(latest.as_micros()),
+        let step = match request.mark {
+            Mark::Look => "look",
+            Mark::Make => "make",
+            Mark::First { .. } => "first",
         };
+        invocation.arg(&name).arg(step).arg(run);
+        if let Mark::First { latest } = request.mark {
+            invocation.arg(latest.as_micros());
+        }
         let ready = self.connector.later(&ready);
         let value = self.connector.run(&ready, &invocation).await?;
         if reply::text(&value).is_some() {

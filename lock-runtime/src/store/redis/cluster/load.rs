@@ -10,6 +10,7 @@ use tokio::sync::watch as cell;
 use tokio::task::JoinSet;
 
 use super::super::connection::Connector;
+use super::super::dialer::Dialer;
 use super::super::fault::Fault;
 use super::super::node::At;
 use super::super::reply;
@@ -146,7 +147,7 @@ impl Cluster {
         let mut seeds = Vec::new();
         for (place, info) in &self.seeds {
             if !known.iter().any(|(other, _)| other == place) {
-                let dialer = self.dialer(info)?;
+                let dialer = Dialer::new(info, &self.options)?;
                 let (runtime, clock) = (self.options.runtime.clone(), Arc::new(ServerClock::default()));
                 seeds.push((place.clone(), Connector::new(dialer, runtime, clock)));
             }

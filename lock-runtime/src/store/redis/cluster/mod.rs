@@ -105,10 +105,6 @@ impl Cluster {
         self.address.error(kind, what)
     }
 
-    fn dialer(&self, info: &ConnectionInfo) -> Result<Dialer, StoreError> {
-        Dialer::new(info, &self.options)
-    }
-
     /// The server at `place`, with the credentials and the TLS settings of the seeds.
     fn node(&self, place: &Place) -> Result<Arc<Node>, StoreError> {
         if let Some(node) = lock(&self.nodes).get(place) {
@@ -119,7 +115,8 @@ impl Cluster {
         let info = info.ok_or_else(|| self.error(StoreErrorKind::Unsupported, "no seed"))?;
         let dialect = self.dialect.get().copied().unwrap_or_default();
         let told = Told { cluster: self.weak.clone(), place: place.clone() };
-        let node = Node::of(self.dialer(&info)?, self.options.clone(), dialect, Arc::new(told));
+        let node =
+            Node::of(Dialer::new(&info, &self.options)?, self.options.clone(), dialect, Arc::new(told));
         Ok(Arc::clone(lock(&self.nodes).entry(place.clone()).or_insert(node)))
     }
 

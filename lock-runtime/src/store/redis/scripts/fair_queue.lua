@@ -25,8 +25,8 @@
 -- wait behind the one before it. So one with less than 60 s and all these waits to go is raised to 300 s and these waits,
 -- when it joins behind them and whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
 --
--- None of these keys outlives its waiters: ours say often that they live, so 10 s are enough for them. Dead ones
--- of Redisson's are known by their deadlines only, which are of Java's clock: the last of them and 6 minutes more, for
+-- None of these keys outlives its waiters: ours say often that they live, so 10 s are enough for
+-- them. Dead ones of Redisson's are known by their deadlines only, which are of Java's clock: the last of them and 6 minutes more, for
 -- those that come meanwhile. When none of ours is left the queue has no end again, as Redisson has it: its waiters would not
 -- notice that it is gone, and nobody would wake them. An empty queue has no keys.
 

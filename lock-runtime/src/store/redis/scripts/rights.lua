@@ -1,13 +1,13 @@
--- Which of the commands and keys that locks need the user may not use. A user that may use nothing of what a kind alone needs
--- is not meant for it: that is not missing.
+-- Which of the commands and keys that locks need the user may not use. A user that may use nothing
+-- of what a kind alone needs is not meant for it: that is not missing.
 --
 -- KEYS     a lock that nobody has
--- ARGV     the channels of mutexes, and of readers and writers; the four keys of a fair queue, the counter, the intent of a
---          writer, the hold of a reader
+-- ARGV     the channels of mutexes, and of readers and writers; the four keys of a fair queue, the
+--          counter, the intent of a writer, the hold of a reader
 -- Returns  what is missing: commands in small letters, names as they are
 --
--- What Redisson sees: nothing. What is written under the name of the lock is gone before the script ends. What can't be
--- removed again is not written.
+-- What Redisson sees: nothing. What is written under the name of the lock is gone before the script
+-- ends. What can't be removed again is not written.
 local K, missing = KEYS[1], {}
 if redis.pcall('EXISTS', K) == 1 then return missing end
 

@@ -41,8 +41,8 @@ local SAMPLE = 64
 -- the hash may then outlive the last hold by so many ms.
 local SLACK = 1000
 
--- The longest time that a living hold of these has, of fields and counts as HGETALL returns them. It is Redisson's scan:
--- every field with a count, and every index.
+-- The longest time that a living hold of these has, of fields and counts as HGETALL returns them.
+-- It is Redisson's scan: every field with a count, and every index.
 local function longest(lock, fields)
   local most = 0
   for i = 1, #fields, 2 do
@@ -54,8 +54,9 @@ local function longest(lock, fields)
   return most
 end
 
--- A hold that had `own` ms left is no more, or has become shorter. Gives the hash of readers the longest time that a
--- living hold has. `false`: there is none, at most holds of the dead, whose own leases are over.
+-- A hold that had `own` ms left is no more, or has become shorter. Gives the hash of readers the
+-- longest time that a living hold has. `false`: there is none, at most holds of the dead, whose own
+-- leases are over.
 local function others_live(lock, own)
   if call('HLEN', lock) > SAMPLE then
     local left = call('PTTL', lock)

@@ -101,16 +101,11 @@ pub(super) async fn connect(
     info: &ConnectionInfo,
     pushes: impl AsyncPushSender,
 ) -> Result<(MultiplexedConnection, Address), StoreError> {
-    let (client, address) = login.client(info, true).await.map_err(refused)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_push_sender(pushes);
-    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
-    match connection {
-        Ok(connection) => Ok((connection, address)),
-        Err(error) => Err(refused(address.connect_error(&error))),
-    }
+    login.connect(info, true, &config).await.map_err(refused)
 }
 
 /// Says whose password it is.

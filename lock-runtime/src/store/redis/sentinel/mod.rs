@@ -176,13 +176,8 @@ impl Discovery {
             StoreError::new(error.kind(), what)
         };
         let connect = async {
-            let (client, address) = self.login.client(&info, false).await?;
             let config = configuration(Arc::clone(pushes));
-            let mut connection = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map_err(|error| address.connect_error(&error))?;
-            self.login.introduce(&mut connection).await;
+            let (mut connection, address) = self.login.connect(&info, false, &config).await?;
             // Says what ROLE says, and nobody is forbidden to ask.
             match connection.send_packed_command(&redis::cmd("HELLO")).await {
                 Ok(Value::ServerError(error)) => Err(address.refused(&error)),

@@ -1,13 +1,8 @@
 //! Which keys scripts use: those that they declare, outside of clusters.
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-
+use super::wire::monitored;
 use super::*;
 use crate::store::Withdrawn;
-
-/// Said when all calls are made.
-const END: &str = "#all-calls-are-made";
 
 /// The words of a line of MONITOR.
 fn words(line: &str) -> Vec<String> {
@@ -23,24 +18,6 @@ fn words(line: &str) -> Vec<String> {
         }
     }
     words
-}
-
-/// What the server executes while `calls` are made.
-async fn executed(server: &RedisServer, calls: impl Future<Output = ()>) -> Vec<String> {
-    let mut monitor = BufReader::new(TcpStream::connect(server.addr()).await.unwrap());
-    monitor.write_all(b"MONITOR\r\n").await.unwrap();
-    let mut lines = monitor.lines();
-    assert_eq!(lines.next_line().await.unwrap().unwrap(), "+OK");
-    calls.await;
-    let _: String = server.ask(&["ECHO", END]).await;
-    let mut seen = Vec::new();
-    loop {
-        let line = lines.next_line().await.unwrap().unwrap();
-        if line.contains(END) {
-            return seen;
-        }
-        seen.push(line);
-    }
 }
 
 /// The keys that scripts used and did not declare; but for the holds of readers that the call is not about: nobody knows
@@ -78,7 +55,7 @@ async fn scripts_declare_the_keys_that_they_use() {
     let kinds = [Kind::Mutex, Kind::Fair, Kind::Write, Kind::Read];
     for kind in kinds {
         let (mine, theirs, late) = ([item_of(kind, "a")], [item_of(kind, "a")], [item_of(kind, "a")]);
-        let lines = executed(&server, async {
+        let lines = monitored(&server, async {
             granted(&store, &mine).await;
             let wish = |items: &[Item]| Arc::new(AcquireRequest { wait: Some(LEASE), ..request(items) });
             let (next, last) = (wish(&theirs), wish(&late));

@@ -5,9 +5,7 @@ use crate::store::{BoxFuture, Kind, ListenerPolicy, StoreErrorKind, Takeover, Wi
 
 /// Script calls that the server has executed so far.
 async fn calls(server: &RedisServer) -> u64 {
-    let stats: String = server.ask(&["INFO", "commandstats"]).await;
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    server.calls("evalsha").await
 }
 
 /// A store whose connection is there and whose scripts are known, and how many calls that took.

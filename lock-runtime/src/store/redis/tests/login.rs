@@ -10,6 +10,11 @@ use crate::credentials::{Credentials, Endpoint, Provider};
 use crate::store::StoreErrorKind;
 use crate::store::redis::login::Login;
 
+fn options_with(provider: Provider) -> RedisOptions {
+    let config = Config { credentials: Some(provider), ..Config::default() };
+    RedisOptions { login: Login::new(&config), ..options() }
+}
+
 /// A provider whose answer can be changed, and whom it was asked for.
 #[derive(Clone, Default)]
 struct Vault {
@@ -35,8 +40,7 @@ impl Vault {
             let password = vault.password.lock().unwrap().clone();
             async move { password.map(|password| Credentials::user("ann", password)).ok_or("sealed") }
         });
-        let config = Config { credentials: Some(provider), ..Config::default() };
-        RedisOptions { login: Login::new(&config), ..options() }
+        options_with(provider)
     }
 
     fn asked(&self) -> Vec<Endpoint> {
@@ -135,19 +139,18 @@ async fn a_provider_that_fails_is_said_and_asked_again() {
 #[tokio::test]
 async fn the_sentinels_and_the_primary_that_they_name_get_credentials() {
     let set = sentinels_with(|options| options.password("hunter2").sentinel_password("swordfish"));
-    let (places, url) = (set.url(), Vault::default());
-    let bare = places.replace(":hunter2@", "");
+    let bare = set.url().replace(":hunter2@", "");
     let bare = bare.split('?').next().unwrap();
-    let asked = Arc::clone(&url.asked);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&asked);
     let provider = Provider::new(move |endpoint: Endpoint| {
         let password = if endpoint.is_sentinel() { "swordfish" } else { "hunter2" };
-        asked.lock().unwrap().push(endpoint);
+        noted.lock().unwrap().push(endpoint);
         async move { Ok::<_, std::convert::Infallible>(Credentials::password(password)) }
     });
-    let config = Config { credentials: Some(provider), ..Config::default() };
-    let store = store_at(bare, RedisOptions { login: Login::new(&config), ..options() });
+    let store = store_at(bare, options_with(provider));
     granted(&store, &[item("a")]).await;
-    let asked = url.asked();
+    let asked = asked.lock().unwrap().clone();
     assert!(asked.iter().any(Endpoint::is_sentinel) && !asked.iter().all(Endpoint::is_sentinel), "{asked:?}");
 }
 
@@ -156,9 +159,7 @@ async fn what_the_url_says_is_used_when_the_provider_leaves_it_to_that() {
     let server = RedisServer::start();
     allow(&server, "hunter2").await;
     let provider = Provider::new(|_| async { Ok::<_, std::convert::Infallible>(Credentials::of_url()) });
-    let config = Config { credentials: Some(provider), ..Config::default() };
-    let options = RedisOptions { login: Login::new(&config), ..options() };
-    let store = RedisStore::new(&server.client_as("ann", "hunter2"), options).unwrap();
+    let store = RedisStore::new(&server.client_as("ann", "hunter2"), options_with(provider)).unwrap();
     granted(&store, &[item("a")]).await;
 }
 

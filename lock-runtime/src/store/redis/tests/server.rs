@@ -29,6 +29,14 @@ pub(super) trait ServerExt {
         self.try_ask(words).await.unwrap()
     }
 
+    /// How often this command, in small letters, was executed.
+    async fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.ask(&["INFO", "commandstats"]).await;
+        let head = format!("cmdstat_{command}:calls=");
+        let calls = stats.lines().find_map(|line| line.strip_prefix(&head)?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    }
+
     /// Returns all keys, sorted.
     async fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.ask(&["KEYS", "*"]).await;
