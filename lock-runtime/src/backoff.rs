@@ -5,6 +5,7 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST_OF_PATIENT: Duration = Duration::from_secs(5);
 
 /// Uniform in 0..1.
 #[cfg(not(feature = "testing"))]
@@ -39,16 +40,24 @@ pub(crate) fn random_bytes() -> [u8; 16] {
 /// Doubles from 20 ms to a second. Each pause is shorter by up to a half, so that those who began
 /// together do not go on together.
 #[derive(Debug)]
-pub(crate) struct Backoff(Duration);
+pub(crate) struct Backoff {
+    pause: Duration,
+    longest: Duration,
+}
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self(FIRST)
+        Self { pause: FIRST, longest: LONGEST }
+    }
+
+    /// Grows to five seconds: for what may go on for long.
+    pub(crate) fn patient() -> Self {
+        Self { pause: FIRST, longest: LONGEST_OF_PATIENT }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = self.0.mul_f64(0.5 + jitter() / 2.0);
-        self.0 = (self.0 * 2).min(LONGEST);
+        let pause = self.pause.mul_f64(0.5 + jitter() / 2.0);
+        self.pause = (self.pause * 2).min(self.longest);
         pause
     }
 }

@@ -1,12 +1,13 @@
-//! The reaper: what a call took whose outcome nobody knows is given back.
+//! The reaper: what the store may still have of ours, although nobody wants it, is given back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
+use super::hold::Hold;
 use super::pending::Pending;
+use super::{Engine, release};
 use crate::backoff::Backoff;
-use crate::store::{AcquireRequest, FAR_LIFE, Withdrawn};
+use crate::store::{AcquireRequest, StoreError, StoreErrorKind, Withdrawn};
 
 impl Engine {
     /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the store answers that no
@@ -21,9 +22,7 @@ impl Engine {
             }
         }
     }
-}
 
-impl Engine {
     /// The same, begun by one call that is awaited.
     pub(super) async fn undo(self: &Arc<Self>, request: Arc<AcquireRequest>) {
         let withdrawn = self.bounded(|store| store.withdraw(Arc::clone(&request))).await;
@@ -31,24 +30,74 @@ impl Engine {
             self.reap(request);
         }
     }
+
+    /// The release of `hold` has failed. It is sent again after `pause`, see [`Engine::insist`].
+    pub(super) fn release_later(self: &Arc<Self>, hold: Arc<Hold>, pause: Duration) {
+        let Some(pending) = self.pending_withdrawals.reserve() else {
+            return self.left_to_lease(&hold.item.key);
+        };
+        self.insist(pending, pause, move |engine| {
+            let hold = Arc::clone(&hold);
+            async move { release::once(&engine, &hold).await }
+        });
+    }
+
+    /// Repeats `call` after `pause` until the store answers it, for as long as the manager lives. A lease that is over
+    /// here need not be over there: the clock of the server, or of a replica that took its place, may be behind.
+    fn insist<F>(
+        self: &Arc<Self>,
+        pending: Pending,
+        mut pause: Duration,
+        call: impl Fn(Arc<Self>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<(), StoreError>> + Send,
+    {
+        let engine = Arc::downgrade(self);
+        let mut backoff = Backoff::patient();
+        let task = async move {
+            let _pending = pending;
+            loop {
+                tokio::time::sleep(pause).await;
+                let Some(engine) = engine.upgrade().filter(|engine| !engine.runtime_is_gone()) else {
+                    return;
+                };
+                match call(engine).await {
+                    Err(error) if may_pass(&error) => pause = backoff.next(),
+                    _ => return,
+                }
+            }
+        };
+        // A shutdown does not await it.
+        drop(self.runtime.spawn(self.part(task)));
+    }
 }
 
-async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
-    // After this the store has dropped by itself whatever a copy could have taken.
-    let last_copy = engine.clock.now() + request.timeout * 2;
-    let place = if request.wait.is_some() { FAR_LIFE } else { Duration::ZERO };
-    let (lease_over, place_over) = (last_copy + request.lease, last_copy + request.lease.max(place));
+/// Whether the same call may succeed later. A primary that is none any more is replaced.
+pub(super) fn may_pass(error: &StoreError) -> bool {
+    error.is_transient() || error.kind() == StoreErrorKind::ReadOnly
+}
+
+async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, pending: Pending) {
+    // After this the store has dropped by itself whatever a copy could have taken, if its clock goes as ours.
+    let over = engine.clock.now() + request.timeout * 2 + request.lease;
     let mut backoff = Backoff::new();
     loop {
-        let (wait, over) = match engine.bounded(|store| store.withdraw(Arc::clone(&request))).await {
+        let answer = engine.bounded(|store| store.withdraw(Arc::clone(&request))).await;
+        let is_over = engine.clock.now() >= over;
+        let pause = match answer {
             Ok(Withdrawn::Settled) => return,
-            // The place, if there was one, is gone.
-            Ok(Withdrawn::Pending(wait)) => (wait.max(Duration::from_millis(1)), lease_over),
-            Err(_) => (backoff.next(), place_over),
+            Ok(Withdrawn::Pending(wait)) => wait.max(Duration::from_millis(1)),
+            Err(error) if is_over && may_pass(&error) => {
+                return engine.insist(pending, request.timeout, move |engine| {
+                    let request = Arc::clone(&request);
+                    async move { engine.bounded(|store| store.withdraw(request)).await.map(drop) }
+                });
+            }
+            Err(_) => backoff.next(),
         };
-        if engine.clock.now() >= over || engine.runtime_is_gone() {
+        if is_over || engine.runtime_is_gone() {
             return;
         }
-        tokio::time::sleep(wait.min(request.timeout)).await;
+        tokio::time::sleep(pause.min(request.timeout)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Releases: sent by engine tasks only, re-sent until they are answered or the lease is over.
+//! Releases: sent by engine tasks only, re-sent until they are answered. When the lease is over, nobody awaits that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use super::Engine;
 use super::hold::{Hold, drift_margin};
 use super::machine::Report;
 use super::pending::Pending;
+use super::reaper::may_pass;
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::error::{Loss, ReleaseError};
@@ -53,7 +54,8 @@ pub(super) fn answered(
     }
 }
 
-/// Releases `hold`, re-sending on failure until the store must have dropped it by itself.
+/// Releases `hold`, re-sending on failure until the store should have dropped it by itself. After that it is the
+/// reaper's.
 ///
 /// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although
 /// the release goes on being re-sent. `first` is the outcome of a call that was answered in place.
@@ -110,6 +112,9 @@ pub(crate) async fn send(
         if now >= over || is_final(&error) || engine.runtime_is_gone() {
             unconfirmed.disarm();
             engine.release_failed(key, &error);
+            if may_pass(&error) && !engine.runtime_is_gone() {
+                engine.release_later(Arc::clone(hold), backoff.next());
+            }
             return Sent::GivenUp;
         }
         tokio::time::sleep(backoff.next().min(over.since(now))).await;
@@ -156,23 +161,31 @@ pub(crate) fn abandon(
         unconfirmed.disarm();
         if rest.is_zero() {
             send(&engine, &hold, None, 0, None, None, |_| ()).await;
-        } else {
-            linger(&engine, &hold, rest).await;
+        } else if !linger(&engine, &hold, rest).await {
+            engine.release_later(Arc::clone(&hold), rest);
         }
         drop(pending);
     }
 }
 
-/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.
-pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) {
+/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself: soon, if
+/// this says `true`.
+pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) -> bool {
     // An inner call may have asked for a longer `min_hold` than the hold's lease.
     if hold.deadline() < engine.clock.now() + rest {
         let lease = rest + LINGER_SLACK;
         let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
     let request = Arc::new(request(engine, hold, rest + LINGER_SLACK, None, 0));
-    if let Err(error) = engine.bounded(|store| store.release(request)).await {
-        // The hold ends with its lease, which is at least `min_hold` long.
-        tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened");
-    }
+    let told = engine.bounded(|store| store.release(request)).await;
+    // Without it, the hold ends with its lease, which is at least `min_hold` long.
+    told.inspect_err(|error| tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened")).is_ok()
+}
+
+/// One attempt to release `hold`, which nobody awaits.
+pub(super) async fn once(engine: &Arc<Engine>, hold: &Hold) -> Result<(), StoreError> {
+    let request = Arc::new(request(engine, hold, Duration::ZERO, None, 0));
+    let released = engine.bounded(|store| store.release(request)).await?;
+    answered(engine, hold, &released, false, None);
+    Ok(())
 }

@@ -41,6 +41,7 @@ struct FaultyStore {
     release: Mutex<VecDeque<Fault>>,
     keep: Mutex<VecDeque<Fault>>,
     watch: Mutex<VecDeque<Fault>>,
+    withdraw: Mutex<VecDeque<Fault>>,
     acquires: AtomicUsize,
     releases: AtomicUsize,
     withdrawals: AtomicUsize,
@@ -58,6 +59,7 @@ impl FaultyStore {
             release: Mutex::default(),
             keep: Mutex::default(),
             watch: Mutex::default(),
+            withdraw: Mutex::default(),
             acquires: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             withdrawals: AtomicUsize::new(0),
@@ -115,7 +117,7 @@ impl LockStore for FaultyStore {
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         self.withdrawals.fetch_add(1, Ordering::SeqCst);
-        let withdrawn = self.inner.withdraw(request);
+        let withdrawn = with_fault(&self.withdraw, self.inner.withdraw(request));
         if !self.doubtful.load(Ordering::SeqCst) {
             return withdrawn;
         }
@@ -428,6 +430,74 @@ async fn a_failed_release_is_sent_again_until_it_is_answered() {
     drop(locks.mutex("k").acquire().await.unwrap());
     assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
     nothing_is_left(&locks, &store).await;
+}
+
+/// The server's clock, or that of a replica that takes over, may be behind: then the hold is still there.
+#[tokio::test(start_paused = true)]
+async fn a_release_goes_on_after_the_lease_until_it_is_answered() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    let down = || repeat_n(Fault::Error(StoreErrorKind::Unreachable), 10_000);
+    let sent = || store.releases.load(Ordering::SeqCst);
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    store.release.lock().unwrap().extend(down());
+    drop(guard);
+    sleep(30 * SECOND).await;
+    assert_eq!(leftovers(&locks).tasks, 0, "a shutdown would not wait for it");
+    let before = sent();
+    sleep(600 * SECOND).await;
+    let more = sent() - before;
+    assert!((120..=240).contains(&more), "once in up to five seconds: {more}");
+    store.release.lock().unwrap().clear();
+    sleep(5 * SECOND).await;
+    let answered = sent();
+    assert_eq!(answered, before + more + 1, "until the store answers");
+    sleep(60 * SECOND).await;
+    assert_eq!(sent(), answered);
+    // Nor does it keep a manager that nobody has.
+    let guard = locks.mutex("k").acquire().await.unwrap();
+    store.release.lock().unwrap().extend(down());
+    drop((guard, locks));
+    sleep(30 * SECOND).await;
+    let last = sent();
+    sleep(60 * SECOND).await;
+    assert_eq!(sent(), last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_goes_on_after_the_lease_until_it_is_answered() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    let sent = || store.withdrawals.load(Ordering::SeqCst);
+    store.acquire.lock().unwrap().push_back(Fault::LoseReply);
+    store.withdraw.lock().unwrap().extend(repeat_n(Fault::Error(StoreErrorKind::Unreachable), 10_000));
+    assert!(locks.mutex("k").try_acquire().await.is_err());
+    sleep(60 * SECOND).await;
+    assert_eq!(leftovers(&locks).tasks, 0, "a shutdown would not wait for it");
+    let before = sent();
+    store.withdraw.lock().unwrap().clear();
+    sleep(5 * SECOND).await;
+    assert_eq!(sent(), before + 1);
+    sleep(60 * SECOND).await;
+    assert_eq!(sent(), before + 1, "until the store answers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_hold_is_released_after_its_min_hold_if_the_store_was_not_told() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    let guard = locks.mutex("k").min_hold(5 * SECOND).acquire().await.unwrap();
+    store.release.lock().unwrap().push_back(Fault::Error(StoreErrorKind::Unreachable));
+    let sent = || store.releases.load(Ordering::SeqCst);
+    assert!(locks.force_release("k").await.unwrap());
+    assert!(guard.is_lost());
+    sleep(4 * SECOND).await;
+    assert_eq!(sent(), 1, "it says until when the key is to stay taken");
+    sleep(2 * SECOND).await;
+    assert_eq!(sent(), 2);
+    drop(guard);
+    nothing_is_left(&locks, &store).await;
+    assert_eq!(sent(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,14 +5,21 @@ use std::time::Duration;
 use redis::Value;
 
 use super::connection::{CallError, Connector, Ready};
+use super::dialer::Dialer;
 use super::fault::Fault;
+use super::join::join;
 use super::node::At;
 use super::reply::{self, field};
+use super::sentinel::Place;
 use crate::clock::Tick;
+use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The oldest version that works: HRANDFIELD came with it.
 const OLDEST: (u64, u64) = (6, 2);
+
+/// Clocks of servers that differ by more are worth a warning.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// What the server is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +104,63 @@ pub(super) async fn check(
     }
 
     // The scripts need it.
-    call(connector, &ready, &["TIME"]).await.map(drop)
+    let sent = connector.dialer().clock.now();
+    let time = call(connector, &ready, &["TIME"]).await?;
+    if let Some(time) = reply::time(&time) {
+        let clock = ServerClock::default();
+        clock.observe(time, sent);
+        for what in clocks_apart(connector.dialer(), &clock, &info, timeout / 10).await {
+            tracing::warn!(store = ?address, "{what}");
+        }
+    }
+    Ok(())
+}
+
+/// Which replicas, of those in `info`, have a clock that differs from the `primary`'s. Those that don't answer within
+/// `timeout` are left out: they may be where we can't go.
+///
+/// Redis keeps the time at which a key expires, not for how long it lives: who takes over applies it by its own clock.
+pub(super) async fn clocks_apart(
+    dialer: &Dialer,
+    primary: &ServerClock,
+    info: &str,
+    timeout: Duration,
+) -> Vec<String> {
+    let look = async |place: Place| {
+        let mut connection = dialer.beside(&place).await?;
+        let answer = connection.send_packed_command(&redis::cmd("TIME")).await.ok();
+        let here = primary.estimate(dialer.clock.now())?.as_micros();
+        let there = answer.as_ref().and_then(reply::time)?.as_micros();
+        let apart = Duration::from_micros(here.abs_diff(there));
+        let (how, harm) = if there < here {
+            ("behind", "locks whose holder has died stay taken for so much longer")
+        } else {
+            ("ahead of", "leases end so much earlier, also those of live holders")
+        };
+        (apart > CLOCKS_APART).then(|| {
+            format!(
+                "the clock of the replica at {place:?} is {apart:.1?} {how} the primary's: after a failover to it, {harm}. \
+                 Keep the servers' clocks together, with NTP for example"
+            )
+        })
+    };
+    let looks = replicas(info).map(|place| tokio::time::timeout(timeout, look(place)));
+    join(looks).await.into_iter().filter_map(|look| look.ok().flatten()).collect()
+}
+
+/// The replicas that INFO of their primary names: lines as `slave0:ip=127.0.0.1,port=6380,state=online,...`.
+fn replicas(info: &str) -> impl Iterator<Item = Place> {
+    info.lines().filter_map(|line| {
+        let (name, fields) = line.trim().split_once(':')?;
+        name.strip_prefix("slave")?.parse::<u32>().ok()?;
+        let value = |name| {
+            fields
+                .split(',')
+                .find_map(|field| field.split_once('=').filter(|field| field.0 == name))
+                .map(|field| field.1)
+        };
+        Some(Place { host: value("ip")?.to_owned(), port: value("port")?.parse().ok()? })
+    })
 }
 
 async fn call(connector: &Connector, ready: &Ready, words: &[&str]) -> Result<Value, StoreError> {

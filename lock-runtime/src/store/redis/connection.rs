@@ -344,10 +344,12 @@ pub(super) enum CallError {
 /// The next command after ASKING is served for a slot that is only on its way to the server.
 async fn ask(connection: &mut MultiplexedConnection, command: &Cmd) -> redis::RedisResult<Value> {
     let mut pipeline = redis::pipe();
-    pipeline.cmd("ASKING").ignore();
+    pipeline.cmd("ASKING");
     pipeline.add_command(command.clone());
-    let mut answers = connection.send_packed_commands(&pipeline, 1, 1).await?;
-    Ok(answers.pop().unwrap_or(Value::Nil))
+    let answers = connection.send_packed_commands(&pipeline, 0, 2).await?;
+    // Without ASKING, the second answer would send us back.
+    let refused = answers.iter().find(|answer| matches!(answer, Value::ServerError(_)));
+    Ok(refused.or(answers.last()).cloned().unwrap_or(Value::Nil))
 }
 
 impl From<CallError> for Fault {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::{AsyncPushSender, MultiplexedConnection};
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, PushInfo};
 
 use super::RedisOptions;
 use super::classify::Address;
 use super::login::Login;
-use super::sentinel::Discovery;
+use super::sentinel::{Discovery, Place};
 use super::url::Sentinels;
 use crate::clock::Clock;
 use crate::store::{StoreError, StoreErrorKind};
@@ -74,6 +74,20 @@ impl Dialer {
             Route::Fixed(_) => None,
             Route::Named(discovery) => discovery.replicas(),
         }
+    }
+
+    /// A connection to the server at `place`, a replica of this one; nothing if there is none.
+    pub(super) async fn beside(&self, place: &Place) -> Option<MultiplexedConnection> {
+        let template = match &self.route {
+            Route::Fixed(info) => info,
+            Route::Named(discovery) => discovery.template(),
+        };
+        let config = configuration(|_: PushInfo| Ok::<(), SendError>(()));
+        let dialed = self.login.connect(&place.reached_like(template), false, &config).await;
+        dialed
+            .inspect_err(|error| tracing::debug!(%error, "a replica can't be asked"))
+            .ok()
+            .map(|dialed| dialed.0)
     }
 
     /// A new connection; nothing is executed on it but the handshake. `pushes` also gets a `Disconnection` when another

@@ -25,8 +25,8 @@ use crate::sync::lock;
 const MOST: usize = 8;
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
-/// After this the replicas of a cluster's server are counted again.
-const COUNT_AGAIN: Duration = Duration::from_secs(5);
+/// After this the replicas of a cluster's server are counted again, and a user who might not wait for them tries again.
+const RECENT: Duration = Duration::from_secs(5);
 /// Longest time by which the server ends its WAIT before we give up.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -38,6 +38,8 @@ pub(super) struct Pool {
     idle: Mutex<Idle>,
     /// How many replicas the server had when they were counted last.
     counted: Mutex<Option<(u32, Tick)>>,
+    /// Why the user could not wait for replicas, and when that was.
+    denied: Mutex<Option<(StoreError, Tick)>>,
     weak: Weak<Self>,
 }
 
@@ -65,6 +67,7 @@ impl Pool {
             permits: Arc::new(Semaphore::new(MOST)),
             idle: Mutex::default(),
             counted: Mutex::default(),
+            denied: Mutex::default(),
             weak: weak.clone(),
         })
     }
@@ -153,6 +156,11 @@ impl Node {
             let ready = self.connector.ready(at).await?;
             return step(Arc::clone(&self.connector), ready).await;
         }
+        let denied = lock(&self.synced.denied).clone();
+        if let Some((error, _)) = denied.filter(|(_, since)| self.is_recent(*since)) {
+            // Nothing has to be withdrawn.
+            return Err(error.into());
+        }
         Box::pin(async {
             let deadline = self.deadline(at.timeout);
             let link = self.synced.take(at.timeout).await?;
@@ -195,15 +203,19 @@ impl Node {
             .ok_or_else(|| self.address.error(StoreErrorKind::Unsupported, OF_HOW_MANY))
     }
 
+    /// Whether what was learned at `since` still counts.
+    fn is_recent(&self, since: Tick) -> bool {
+        self.options.clock.now().since(since) < RECENT
+    }
+
     /// How many replicas the server has in its cluster, those that are down included.
     async fn replicas_in_cluster(
         &self,
         connector: &Connector,
         ready: &Ready,
     ) -> Result<Option<u32>, StoreError> {
-        let now = self.options.clock.now();
         let counted = *lock(&self.synced.counted);
-        if let Some((count, _)) = counted.filter(|(_, since)| now.since(*since) < COUNT_AGAIN) {
+        if let Some((count, _)) = counted.filter(|(_, since)| self.is_recent(*since)) {
             return Ok(Some(count));
         }
         // CLUSTER SLOTS leaves out those that are down.
@@ -220,7 +232,7 @@ impl Node {
         };
         let count = text.and_then(replicas_of_myself);
         if let Some(count) = count {
-            *lock(&self.synced.counted) = Some((count, now));
+            *lock(&self.synced.counted) = Some((count, self.options.clock.now()));
         }
         Ok(count)
     }
@@ -250,6 +262,9 @@ impl Node {
             // It is done, and a grant has to be withdrawn: whatever else may be wrong.
             Err(error) => {
                 let why = Fault::from(error).error;
+                if why.kind() == StoreErrorKind::Denied {
+                    *lock(&self.synced.denied) = Some((why.clone(), self.options.clock.now()));
+                }
                 let what = format!("the replicas could not be waited for: {why}");
                 return Err(StoreError::new(StoreErrorKind::NotReplicated, what));
             }

@@ -14,9 +14,9 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// Where a server listens, as the sentinels name it.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(in super::super) struct Place {
+    pub(in super::super) host: String,
+    pub(in super::super) port: u16,
 }
 
 impl fmt::Debug for Place {
@@ -37,7 +37,7 @@ impl Place {
     }
 
     /// How to connect there, with everything else as in `template`.
-    pub(super) fn reached_like(&self, template: &ConnectionInfo) -> ConnectionInfo {
+    pub(in super::super) fn reached_like(&self, template: &ConnectionInfo) -> ConnectionInfo {
         let Self { host, port } = self.clone();
         let addr = match template.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {

@@ -31,7 +31,8 @@ use crate::sync::lock;
 mod ask;
 mod watcher;
 
-use ask::{Answer, Place, View, ask};
+pub(super) use ask::Place;
+use ask::{Answer, View, ask};
 
 /// After the first sentinel has answered, the others have so long.
 const GRACE: Duration = Duration::from_millis(100);
@@ -119,6 +120,11 @@ impl Discovery {
 
     pub(super) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// How to connect to the primary, but for its address.
+    pub(super) fn template(&self) -> &ConnectionInfo {
+        &self.sentinels.template
     }
 
     /// How many replicas the sentinels know, those that are down included.

@@ -2,9 +2,12 @@
 
 use super::rw::fields;
 use super::server::Fake;
+use super::synced::{SECOND, replicated};
 use super::*;
 use crate::store::StoreErrorKind;
+use crate::store::redis::check::clocks_apart;
 use crate::store::redis::node::At;
+use crate::store::server_clock::ServerClock;
 
 fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
@@ -102,6 +105,40 @@ async fn a_replica_or_a_loading_server_is_refused() {
         let checked = RedisStore::new(&fake.client(), options()).unwrap().check().await;
         assert_eq!(checked.as_ref().err().map(StoreError::kind), kind, "{info:?} {checked:?}");
     }
+}
+
+#[tokio::test]
+async fn replicas_whose_clocks_differ_are_named() {
+    let (primary, replicas) = replicated(1).await;
+    let store = store(&primary);
+    store.check().await.unwrap();
+    let dialer = store.nodes()[0].connector.dialer().clone();
+    let clock = ServerClock::default();
+    let sent = dialer.clock.now();
+    clock.observe(granted(&store, &[item("a")]).await.server_time, sent);
+    let apart = async |info: &str| clocks_apart(&dialer, &clock, info, SECOND).await;
+
+    let info: String = primary.ask(&["INFO"]).await;
+    assert!(info.contains(&format!("port={}", replicas[0].port())), "{info}");
+    assert_eq!(apart(&info).await, [""; 0], "one machine has one clock");
+
+    let past = fake("", "7.0.15", "slave").await;
+    let future = Fake::start(|_| "*2\r\n$10\r\n9700000000\r\n$1\r\n0\r\n".to_owned()).await;
+    let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let line =
+        |number, port| format!("slave{number}:ip=127.0.0.1,port={port},state=online,offset=1,lag=0\r\n");
+    let info = [
+        "connected_slaves:4\r\nslave_repl_offset:5\r\n",
+        &line(0, past.port),
+        &line(1, replicas[0].port()),
+        &line(2, silent.local_addr().unwrap().port()),
+        &line(3, future.port),
+    ]
+    .concat();
+    let said = apart(&info).await;
+    let [behind, ahead] = &said[..] else { panic!("{said:?}") };
+    assert!(behind.contains(&past.port.to_string()) && behind.contains(" behind "), "{behind}");
+    assert!(ahead.contains(&future.port.to_string()) && ahead.contains(" ahead of "), "{ahead}");
 }
 
 #[tokio::test]

@@ -51,6 +51,23 @@ async fn a_slot_that_has_moved_is_found() {
 }
 
 #[tokio::test]
+async fn a_user_who_may_not_follow_to_a_slot_on_its_way_is_told() {
+    let cluster = Cluster::start();
+    for server in cluster.nodes() {
+        let _: () =
+            server.ask(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all", "-asking"]).await;
+    }
+    let url = cluster.seed().replace("://", "://ann:hunter2@");
+    let store = store_at(&url, options());
+    store.check().await.unwrap();
+    let moving = begin_move(&cluster);
+    let error = store.acquire(Arc::new(request(&[item("a")]))).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("asking"), "{error}");
+    cluster.end_move(moving);
+}
+
+#[tokio::test]
 async fn a_hold_survives_the_move_of_its_slot() {
     let cluster = Cluster::start();
     let store = cluster.store();

@@ -19,12 +19,12 @@ use crate::store::{
 };
 use crate::{AcquireError, LockManager};
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A primary with so many replicas that are in sync.
-async fn replicated(replicas: usize) -> (RedisServer, Vec<RedisServer>) {
+pub(super) async fn replicated(replicas: usize) -> (RedisServer, Vec<RedisServer>) {
     let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let port = primary.port().to_string();
     let replicas: Vec<_> =
@@ -300,6 +300,15 @@ async fn a_user_who_may_not_wait_is_told() {
     let error = refusal(&store, synced(&[item("a")], Replication::at_least(1, LONG))).await;
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "it has to be withdrawn: {error}");
     assert!(error.to_string().contains("NOPERM"), "{error}");
+    let error = refusal(&store, synced(&[item("b")], Replication::at_least(1, LONG))).await;
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    assert!(!primary.keys().await.contains(&"lock:b".to_owned()), "it is not tried again at once");
+
+    let url = format!("redis://ann:hunter2@127.0.0.1:{}", primary.port());
+    let locks = LockManager::connect(&url).await.unwrap();
+    let policy = Replication::at_least(1, LONG);
+    let error = locks.mutex("c").replication(policy).wait(LONG).acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Misconfigured { .. }), "long before its wait is over: {error}");
 }
 
 #[tokio::test]
