@@ -49,6 +49,7 @@ use load::Loading;
 use route::{Moving, Route, Turn};
 use several::Refusals;
 use slots::{Place, SlotMap};
+use watch::Watches;
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
@@ -64,6 +65,7 @@ pub(super) struct Cluster {
     healthy: AtomicBool,
     map: cell::Sender<Option<Arc<SlotMap>>>,
     moving: Mutex<Moving>,
+    watches: Mutex<Watches>,
     refusals: Refusals,
     weak: Weak<Self>,
 }
@@ -92,6 +94,7 @@ impl Cluster {
             healthy: AtomicBool::new(true),
             map: cell::Sender::new(None),
             moving: Mutex::default(),
+            watches: Mutex::default(),
             refusals: Refusals::default(),
             weak: weak.clone(),
         }))

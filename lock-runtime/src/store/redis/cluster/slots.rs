@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crc::Crc;
 use redis::Value;
 
 use super::super::reply;
@@ -18,16 +19,9 @@ pub(in super::super) fn slot(name: &str) -> u16 {
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes()) % SLOTS as u16
 }
 
-/// CRC16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(
-            crc ^ u16::from(*byte) << 8,
-            |crc, _| {
-                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-            },
-        )
-    })
+    static CRC: Crc<u16> = Crc::<u16>::new(&crc::CRC_16_XMODEM);
+    CRC.checksum(bytes)
 }
 
 /// Where a server is, as the cluster announces it.

@@ -1,11 +1,10 @@
 //! Watches whose channels are at several servers, and follow their slots.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch as cell};
-use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::super::registry::Readiness;
 use super::super::subscriber::{NOTICES, Registration, confirmed};
@@ -17,11 +16,14 @@ use crate::sync::lock;
 /// While a slot moves, messages may be published where nobody listens: so often watchers are told to look.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Between two moves of a watch.
+/// Between two moves of watches.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// So many watches are moved before others come in between.
+const AT_ONCE: usize = 128;
+
 /// What a watch listens to.
-struct Places {
+pub(super) struct Places {
     sender: mpsc::Sender<Notice>,
     /// `None` when the watch has gone.
     channels: Mutex<Option<Vec<Channel>>>,
@@ -33,15 +35,26 @@ struct Channel {
     at: Option<(Place, Registration)>,
 }
 
+/// All watches of a cluster. They are followed by one task, from the first of them on.
+#[derive(Default)]
+pub(super) struct Watches {
+    all: HashMap<u64, Weak<Places>>,
+    next: u64,
+    followed: bool,
+}
+
 /// Ends with the watch.
 struct Following {
+    cluster: Weak<Cluster>,
+    id: u64,
     places: Arc<Places>,
-    task: AbortHandle,
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(cluster) = self.cluster.upgrade() {
+            lock(&cluster.watches).all.remove(&self.id);
+        }
         let channels = lock(&self.places.channels).take();
         drop(channels);
     }
@@ -67,11 +80,25 @@ impl Cluster {
         let mut changes = self.map.subscribe();
         let map = changes.borrow_and_update().clone();
         let pending = map.map_or_else(Vec::new, |map| self.place(&places, &map));
-        let task = follow(self.weak.clone(), Arc::downgrade(&places), changes);
-        let task = self.options.runtime.spawn(task).abort_handle();
-        let following = Following { places, task };
+        let following = self.follow(places);
+        if changes.has_changed().unwrap_or(false) {
+            // Whoever follows the map may have come before us.
+            self.map.send_modify(|_| {});
+        }
         let confirmed = confirmed(pending, self.options.clock, deadline).await;
         Ok(Watch::new(notices, confirmed, Box::new(following)))
+    }
+
+    fn follow(&self, places: Arc<Places>) -> Following {
+        let mut watches = lock(&self.watches);
+        let id = watches.next;
+        watches.next += 1;
+        watches.all.insert(id, Arc::downgrade(&places));
+        if !std::mem::replace(&mut watches.followed, true) {
+            let task = follow(self.weak.clone(), self.map.subscribe());
+            drop(self.options.runtime.spawn(task));
+        }
+        Following { cluster: self.weak.clone(), id, places }
     }
 
     /// Listens to each channel where its slot is now. Called for one watch by one task at a time.
@@ -104,47 +131,55 @@ impl Cluster {
         pending
     }
 
-    /// Whether messages for this watch may be published where nobody listens.
-    fn is_deaf(&self, places: &Places) -> bool {
-        let moving = lock(&self.moving);
-        lock(&places.channels).iter().flatten().any(|channel| moving.is_moving(channel.slot, self.now()))
+    /// The watches whose messages may be published where nobody listens.
+    fn deaf(&self, watches: &[Arc<Places>]) -> Vec<Weak<Places>> {
+        let (moving, now) = (lock(&self.moving), self.now());
+        let is_deaf = |places: &&Arc<Places>| {
+            lock(&places.channels).iter().flatten().any(|channel| moving.is_moving(channel.slot, now))
+        };
+        watches.iter().filter(is_deaf).map(Arc::downgrade).collect()
     }
 }
 
-/// Follows the channels of a watch for as long as it is there.
-async fn follow(
-    cluster: Weak<Cluster>,
-    places: Weak<Places>,
-    mut changes: cell::Receiver<Option<Arc<SlotMap>>>,
-) {
-    let mut deaf = false;
-    let mut placed: Option<Instant> = None;
+/// Follows the channels of all watches for as long as the cluster is there.
+async fn follow(cluster: Weak<Cluster>, mut changes: cell::Receiver<Option<Arc<SlotMap>>>) {
+    let mut deaf: Vec<Weak<Places>> = Vec::new();
     loop {
-        let changed = if deaf {
-            tokio::time::timeout(LOOK, changes.changed()).await
-        } else {
+        let changed = if deaf.is_empty() {
             Ok(changes.changed().await)
+        } else {
+            tokio::time::timeout(LOOK, changes.changed()).await
         };
-        if let (Ok(Ok(())), Some(since)) = (&changed, placed) {
-            // Servers may name each other for the slot: not back and forth without a pause.
-            tokio::time::sleep_until(since + PAUSE).await;
-        }
-        let (Some(cluster), Some(places)) = (cluster.upgrade(), places.upgrade()) else { return };
-        match changed {
+        let Some(cluster) = cluster.upgrade() else { return };
+        let watches: Vec<_> = lock(&cluster.watches).all.values().filter_map(Weak::upgrade).collect();
+        match &changed {
             Ok(Err(_)) => return,
             Ok(Ok(())) => {
-                placed = Some(Instant::now());
                 let map = changes.borrow_and_update().clone();
-                for readiness in map.map_or_else(Vec::new, |map| cluster.place(&places, &map)) {
-                    // Confirmed later, it is told by the subscriber.
-                    if let Readiness::Known(known) = readiness {
-                        let notice = if known { Notice::Resubscribed } else { Notice::Retry };
-                        let _ = places.sender.try_send(notice);
+                for (number, places) in watches.iter().enumerate() {
+                    for readiness in map.iter().flat_map(|map| cluster.place(places, map)) {
+                        // Confirmed later, it is told by the subscriber.
+                        if let Readiness::Known(known) = readiness {
+                            let notice = if known { Notice::Resubscribed } else { Notice::Retry };
+                            let _ = places.sender.try_send(notice);
+                        }
+                    }
+                    if number % AT_ONCE == AT_ONCE - 1 {
+                        tokio::task::yield_now().await;
                     }
                 }
             }
-            Err(_) => drop(places.sender.try_send(Notice::Retry)),
+            Err(_) => {
+                for places in deaf.iter().filter_map(Weak::upgrade) {
+                    let _ = places.sender.try_send(Notice::Retry);
+                }
+            }
         }
-        deaf = cluster.is_deaf(&places);
+        deaf = cluster.deaf(&watches);
+        drop((cluster, watches));
+        if changed.is_ok() {
+            // Servers may name each other for a slot: not back and forth without a pause.
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }

@@ -89,6 +89,19 @@ async fn a_watch_of_keys_of_several_servers_hears_of_each() {
 }
 
 #[tokio::test]
+async fn one_task_follows_all_watches() {
+    let cluster = Cluster::start();
+    let store = cluster.store();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let mut watches = vec![watch(&store, &[item("first")]).await];
+    for number in 0..100 {
+        watches.push(watch(&store, &[item(&format!("k{number}"))]).await);
+    }
+    // Besides, there are two for the connections of each server.
+    assert!(tasks() < 50, "{}", tasks());
+}
+
+#[tokio::test]
 async fn messages_stay_with_the_server_that_has_the_slot() {
     let cluster = Cluster::start();
     let (holder, waiter) = (cluster.store(), cluster.store());
