@@ -84,6 +84,7 @@ impl LockStore for PermitsAsLocks {
                     item: 0,
                     remaining: busy.remaining.unwrap_or(LONG),
                     server_time: busy.server_time,
+                    listeners: 0,
                 }),
             })
         })

@@ -22,6 +22,11 @@ const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
 const UNANSWERED_STEP_BACKS: u32 = 3;
 const PHANTOM_TIME: Duration = Duration::from_secs(1);
 
+/// When a message arrives, those who listen ask one after the other, as long as there are not very many: so much later for
+/// each of them. Timers go by milliseconds, so some of many ask at once.
+const TURN: Duration = Duration::from_micros(100);
+const TURNS_LONGEST: Duration = Duration::from_millis(50);
+
 /// What a contender knows about its rivals, and the earliest time of its next attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
@@ -34,6 +39,8 @@ pub(crate) struct Pace {
     last_error: Option<Arc<StoreError>>,
     setback: Setback,
     listening: bool,
+    /// How long after a message it is our turn.
+    turn: Duration,
 }
 
 /// What holds back those who want a grant that replicas confirm, and nobody else.
@@ -150,6 +157,13 @@ impl Pace {
         self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
     }
 
+    /// So many listen for the same release. Whoever asks while one of them has the key asks in vain, so not all of them
+    /// should ask at the same time.
+    pub(crate) fn rivals(&mut self, listeners: u32, random: f64) {
+        let all = TURN.saturating_mul(listeners).min(TURNS_LONGEST).mul_f64(random);
+        self.turn = Duration::from_millis(u64::try_from(all.as_millis()).unwrap_or(0));
+    }
+
     /// A message arrived: the key may be free. `true` when it is worth an attempt.
     pub(crate) fn message(&mut self, now: Tick) -> bool {
         if let Some(step_back) = &mut self.step_back {
@@ -160,16 +174,17 @@ impl Pace {
             step_back.answered = true;
         }
         self.interval = Duration::ZERO;
-        self.not_before = now;
+        // A message before our turn does not make it later.
+        self.no_later(now + self.turn);
         true
     }
 
-    /// Messages arrive from now on: what happened before is looked for at once. A step back stands.
+    /// Messages arrive from now on: what happened before is looked for when it is our turn. A step back stands.
     pub(crate) fn listening(&mut self, now: Tick) {
         self.listening = true;
         self.interval = Duration::ZERO;
         if self.step_back.is_none() {
-            self.not_before = now;
+            self.no_later(now + self.turn);
         }
     }
 
@@ -310,7 +325,7 @@ mod tests {
         assert!(!pace.seen(at(2000), at(9000), false), "it is due");
         pace.message(at(2001));
         assert!(!pace.seen(at(2001), at(9000), true));
-        assert_eq!(pace.not_before(), at(2001));
+        assert_eq!(pace.not_before(), at(2000));
     }
 
     #[test]
@@ -323,6 +338,30 @@ mod tests {
         assert_eq!(pace.not_before(), at(5000));
         assert!(pace.seen(at(2), at(5000), false), "it has come near");
         assert_eq!(pace.not_before(), at(2) + POLL_LONGEST);
+    }
+
+    #[test]
+    fn many_who_listen_take_turns_after_a_message() {
+        let turn = |listeners, random| {
+            let mut pace = Pace::default();
+            pace.busy(at(0), LONG, true, LONG, 1.0);
+            pace.rivals(listeners, random);
+            pace.message(at(7));
+            pace.not_before().since(at(7)).as_millis()
+        };
+        assert_eq!(turn(9, 0.999), 0, "few ask at once");
+        assert_eq!([0.0, 0.05, 0.1, 0.5, 0.999].map(|random| turn(150, random)), [0, 0, 1, 7, 14]);
+        assert_eq!([0.0, 0.5, 0.999].map(|random| turn(100_000, random)), [0, 25, 49]);
+
+        let mut pace = Pace::default();
+        pace.busy(at(0), LONG, true, LONG, 1.0);
+        pace.rivals(150, 0.5);
+        pace.message(at(7));
+        pace.message(at(10));
+        assert_eq!(pace.not_before(), at(14), "no message makes it later");
+        pace.busy(at(14), LONG, true, LONG, 1.0);
+        pace.listening(at(20));
+        assert_eq!(pace.not_before(), at(27), "as after a connection that broke for all");
     }
 
     #[test]

@@ -332,6 +332,8 @@ pub struct Busy {
     pub remaining: Duration,
     /// When the store looked.
     pub server_time: ServerTime,
+    /// How many processes listen for the release, as far as the store knows. If many do, they don't all ask at once then.
+    pub listeners: u32,
 }
 
 /// Gives holds back.

@@ -188,7 +188,7 @@ impl Driver {
                 let longest = self.subscription.longest(engine.config.fallback_poll);
                 let random = jitter();
                 self.act_at(now, |machine, now, effects| {
-                    machine.on_busy(now, busy.remaining, listening, longest, random, effects);
+                    machine.on_busy(now, &busy, listening, longest, random, effects);
                 });
                 self.keep_place(request, sent, busy.server_time);
             }

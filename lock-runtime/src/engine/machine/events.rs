@@ -13,7 +13,7 @@ use crate::engine::LONGEST;
 use crate::engine::hold::Hold;
 use crate::error::{AcquireError, Loss};
 use crate::replication::Replication;
-use crate::store::{ServerTime, StoreError, TokenRange};
+use crate::store::{Busy, ServerTime, StoreError, TokenRange};
 
 impl Machine {
     /// The hold's deadline is over, the store says that it is gone, or somebody freed it by force.
@@ -209,18 +209,20 @@ impl Machine {
     pub(crate) fn on_busy(
         &mut self,
         now: Tick,
-        remaining: Duration,
+        busy: &Busy,
         listening: bool,
         longest: Duration,
         random: f64,
         effects: &mut Effects,
     ) {
+        let remaining = busy.remaining;
         self.answered();
         self.phase = Phase::Free;
         self.windows_without_release = 0;
         // Who does not know says something very long.
         self.busy_until = (remaining <= LONGEST).then(|| now + remaining);
         self.pace.busy(now, remaining, listening, longest, random);
+        self.pace.rivals(busy.listeners, random);
         let calls = self.calls;
         if self.tries > 0 {
             // A try that came while the call was under way gets an attempt of its own.

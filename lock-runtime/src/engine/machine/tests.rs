@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::pending::PendingReleases;
 use crate::error::Loss;
-use crate::store::{Item, Kind, ServerTime, StoreError, StoreErrorKind};
+use crate::store::{Busy, Item, Kind, ServerTime, StoreError, StoreErrorKind};
 use crate::token::OwnerId;
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -355,8 +355,14 @@ impl World {
                         Owner::Us(_, until) => until.since(now),
                         _ => LEASE,
                     };
+                    let busy = Busy {
+                        item: 0,
+                        remaining: left,
+                        server_time: ServerTime::from_micros(1),
+                        listeners: 0,
+                    };
                     self.act(|machine, now, effects| {
-                        machine.on_busy(now, left, true, Duration::from_secs(1), 0.5, effects);
+                        machine.on_busy(now, &busy, true, Duration::from_secs(1), 0.5, effects);
                     });
                 }
             }

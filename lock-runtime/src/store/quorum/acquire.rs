@@ -104,7 +104,7 @@ impl Ballot {
             // Its tokens could not be written down, or others have got them: it is tried again soon.
             let server_time = self.tally.grants().first().map(|(_, granted)| granted.server_time);
             let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
-            Ok(Busy { item: 0, remaining: again, server_time })
+            Ok(Busy { item: 0, remaining: again, server_time, listeners: 0 })
         } else {
             self.tally.refusal()
         };

@@ -198,7 +198,7 @@ mod tests {
 
     fn no(remaining: u32) -> Vote {
         let server_time = ServerTime::from_micros(1);
-        Vote::No(Busy { item: 0, remaining: MS * remaining, server_time })
+        Vote::No(Busy { item: 0, remaining: MS * remaining, server_time, listeners: 0 })
     }
 
     fn error(kind: StoreErrorKind) -> StoreError {

@@ -141,12 +141,18 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
                 server_time: micros(now)?,
             })))
         }
-        (0, [now, item, left]) => Some(Grant::Done(Acquired::Busy(Busy {
-            item: index(item)?,
-            // In its last millisecond a hold has none left.
-            remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1)),
-            server_time: micros(now)?,
-        }))),
+        (0, [now, item, left, listeners @ ..]) if listeners.len() <= 1 => {
+            Some(Grant::Done(Acquired::Busy(Busy {
+                item: index(item)?,
+                // In its last millisecond a hold has none left.
+                remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1)),
+                server_time: micros(now)?,
+                listeners: match listeners.first() {
+                    Some(listeners) => u32::try_from(int(listeners)?).ok()?,
+                    None => 0,
+                },
+            })))
+        }
         (2, [now]) => Some(Grant::TooLate(micros(now)?)),
         (3, [_, item, reason]) => Some(Grant::Foreign(index(item)?, Reason::parse(text(reason)?)?)),
         (4, [_, item]) => Some(Grant::BadCounter(index(item)?)),

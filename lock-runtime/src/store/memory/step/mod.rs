@@ -65,7 +65,7 @@ impl Step<'_> {
                 if let Some(until) = entry.refuses(item, now) {
                     self.note(request);
                     let remaining = until.since(now);
-                    return Ok(Acquired::Busy(Busy { item: index, remaining, server_time }));
+                    return Ok(Acquired::Busy(Busy { item: index, remaining, server_time, listeners: 0 }));
                 }
             }
             tokens.push(self.moment.tokens(&item.key, top, request.tokens, request.token_floor)?);

@@ -2,12 +2,13 @@
 -- are in. Stands behind tokens.lua; shared by the scripts that acquire; not a script by itself.
 --
 -- now    server time (us)
--- items  {{lock, counter, owner}, ...}
+-- items  {{lock, counter, owner}, ...}; the channel has the counter's name with another beginning
 -- lease  ms; want, life and floor: see tokens.lua. All as text, as they came.
 -- Returns
 --   top                              granted; every counter is at `top` and the server time is top - tokens wanted
 --   {1, now, 'top 1', 'top 2', ...}  granted, each item with its own highest token, as text (may exceed 2^53)
---   {0, now, item, ttl in ms}        busy: `item` is held by another owner
+--   {0, now, item, ttl in ms, n}     busy: `item` is held by another owner, and n listen for its release; 0 as well when the
+--                                    user may not ask that
 --   {3, now, item, reason}           `item` is somebody's data and not a lock; reasons are listed in reply.rs
 --   {4, now, item}                   the counter of `item` is not an integer
 -- All times in us but the ttl. Nothing was changed in the cases 0, 3 and 4.
@@ -30,7 +31,8 @@ local function take(now, items, lease, want, life, floor)
           return {3, now, i, 'field'}
         end
       end
-      return {0, now, i, left}
+      local told = redis.pcall('PUBSUB', 'NUMSUB', 'redisson_lock__channel:' .. string.sub(item[2], 21))
+      return {0, now, i, left, told[2] or 0}
     end
     lefts[i] = left
   end

@@ -187,6 +187,24 @@ async fn after_a_clock_jump_the_second_try_succeeds() {
 }
 
 #[tokio::test]
+async fn who_is_refused_hears_how_many_listen() {
+    let server = RedisServer::start();
+    for name in ["a", "{tag}a"] {
+        let (mine, others) = (store(&server), [store(&server), store(&server)]);
+        granted(&mine, &[item(name)]).await;
+        assert_eq!(busy(&mine, &[item(name)]).await.listeners, 0);
+        let mut watches = Vec::new();
+        for other in &others {
+            watches.push(other.watch(Arc::new(request(&[item(name)]))).await.unwrap());
+        }
+        assert_eq!(busy(&mine, &[item(name)]).await.listeners, 2);
+    }
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "on", ">x", "~*", "&*", "+@all", "-pubsub"]).await;
+    let store = RedisStore::new(&server.client_as("ann", "x"), options()).unwrap();
+    assert_eq!(busy(&store, &[item("a")]).await.listeners, 0, "whoever may not ask does without");
+}
+
+#[tokio::test]
 async fn status_tells_who_holds_a_lock() {
     let server = RedisServer::start();
     let store = store(&server);
