@@ -149,7 +149,7 @@ pub enum ReleaseError {
         /// The key.
         key: LockKey,
     },
-    /// The store did not confirm the release. It is re-sent in the background until the lease is over.
+    /// The store did not confirm the release. It is sent again in the background until the store answers.
     #[error("lock {key}: the release is not confirmed: {cause}")]
     Unavailable {
         /// The key.

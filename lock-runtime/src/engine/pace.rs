@@ -22,8 +22,8 @@ const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
 const UNANSWERED_STEP_BACKS: u32 = 3;
 const PHANTOM_TIME: Duration = Duration::from_secs(1);
 
-/// When a message arrives, those who listen ask one after the other, as long as there are not very many: so much later for
-/// each of them. Timers go by milliseconds, so some of many ask at once.
+/// After a message, each listener waits for a random part of this for each of them, at most [`TURNS_LONGEST`]. Timers go by
+/// milliseconds, so some of many ask at once.
 const TURN: Duration = Duration::from_micros(100);
 const TURNS_LONGEST: Duration = Duration::from_millis(50);
 
@@ -157,8 +157,7 @@ impl Pace {
         self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
     }
 
-    /// So many listen for the same release. Whoever asks while one of them has the key asks in vain, so not all of them
-    /// should ask at the same time.
+    /// So many listen for the same release. Only one of them gets the key, so they don't all ask at the same time.
     pub(crate) fn rivals(&mut self, listeners: u32, random: f64) {
         let all = TURN.saturating_mul(listeners).min(TURNS_LONGEST).mul_f64(random);
         self.turn = Duration::from_millis(u64::try_from(all.as_millis()).unwrap_or(0));
@@ -174,12 +173,13 @@ impl Pace {
             step_back.answered = true;
         }
         self.interval = Duration::ZERO;
-        // A message before our turn does not make it later.
+        // A second message does not make it later.
         self.no_later(now + self.turn);
         true
     }
 
-    /// Messages arrive from now on: what happened before is looked for when it is our turn. A step back stands.
+    /// Messages arrive from now on. One may have been missed before, so an attempt follows when it is our turn. A step back
+    /// stands.
     pub(crate) fn listening(&mut self, now: Tick) {
         self.listening = true;
         self.interval = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! The reaper: what the store may still have of ours, although nobody wants it, is given back.
+//! The reaper: gives back holds that the store may still have and that no caller wants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,7 @@ impl Engine {
 
     /// The release of `hold` has failed. It is sent again after `pause`, see [`Engine::insist`].
     pub(super) fn release_later(self: &Arc<Self>, hold: Arc<Hold>, pause: Duration) {
-        let Some(pending) = self.pending_withdrawals.reserve() else {
-            return self.left_to_lease(&hold.item.key);
-        };
+        let Some(pending) = self.pending_withdrawals.reserve() else { return };
         self.insist(pending, pause, move |engine| {
             let hold = Arc::clone(&hold);
             async move { release::once(&engine, &hold).await }
@@ -72,7 +70,7 @@ impl Engine {
     }
 }
 
-/// Whether the same call may succeed later. A primary that is none any more is replaced.
+/// Whether the same call may succeed later. A primary that was demoted will be replaced.
 pub(super) fn may_pass(error: &StoreError) -> bool {
     error.is_transient() || error.kind() == StoreErrorKind::ReadOnly
 }

@@ -1,4 +1,4 @@
-//! Releases: sent by engine tasks only, re-sent until they are answered. When the lease is over, nobody awaits that.
+//! Releases: sent by engine tasks only, re-sent until they are answered; after the lease by the reaper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LINGER_SLACK: Duration = Duration::from_millis(500);
 pub(crate) enum Sent {
     /// The store answered the call that was sent at `sent`.
     Answered { sent: Tick, released: Released },
-    /// No answer while the hold could still be there.
+    /// No answer while the lease lasted.
     GivenUp,
 }
 
@@ -168,8 +168,8 @@ pub(crate) fn abandon(
     }
 }
 
-/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself: soon, if
-/// this says `true`.
+/// Keeps the key taken for `rest` more. Returns whether the store was told: then the hold ends soon after that, also
+/// without this process, and else with its lease.
 pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) -> bool {
     // An inner call may have asked for a longer `min_hold` than the hold's lease.
     if hold.deadline() < engine.clock.now() + rest {
@@ -187,5 +187,6 @@ pub(super) async fn once(engine: &Arc<Engine>, hold: &Hold) -> Result<(), StoreE
     let request = Arc::new(request(engine, hold, Duration::ZERO, None, 0));
     let released = engine.bounded(|store| store.release(request)).await?;
     answered(engine, hold, &released, false, None);
+    tracing::debug!(key = %hold.item.key, "release confirmed after the lease");
     Ok(())
 }

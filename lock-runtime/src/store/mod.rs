@@ -332,7 +332,7 @@ pub struct Busy {
     pub remaining: Duration,
     /// When the store looked.
     pub server_time: ServerTime,
-    /// How many processes listen for the release, as far as the store knows. If many do, they don't all ask at once then.
+    /// How many processes listen for the release, 0 if that is not known. Where many do, each asks after a random delay.
     pub listeners: u32,
 }
 

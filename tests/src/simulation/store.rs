@@ -318,7 +318,12 @@ impl LockStore for SimStore {
                 other.wait = request.wait;
                 handle.acquire(&other, latest)
             } else if starved {
-                Ok(Acquired::Busy(Busy { item: 0, remaining: request.lease, server_time: handle.time() }))
+                Ok(Acquired::Busy(Busy {
+                    item: 0,
+                    remaining: request.lease,
+                    server_time: handle.time(),
+                    listeners: 0,
+                }))
             } else {
                 handle.acquire(&request, latest)
             };

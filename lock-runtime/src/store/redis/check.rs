@@ -119,7 +119,7 @@ pub(super) async fn check(
 /// Which replicas, of those in `info`, have a clock that differs from the `primary`'s. Those that don't answer within
 /// `timeout` are left out: they may be where we can't go.
 ///
-/// Redis keeps the time at which a key expires, not for how long it lives: who takes over applies it by its own clock.
+/// Redis stores the time at which a key expires. A replica that takes over applies its own clock to it.
 pub(super) async fn clocks_apart(
     dialer: &Dialer,
     primary: &ServerClock,
@@ -133,9 +133,9 @@ pub(super) async fn clocks_apart(
         let there = answer.as_ref().and_then(reply::time)?.as_micros();
         let apart = Duration::from_micros(here.abs_diff(there));
         let (how, harm) = if there < here {
-            ("behind", "locks whose holder has died stay taken for so much longer")
+            ("behind", "locks of dead holders stay taken that much longer")
         } else {
-            ("ahead of", "leases end so much earlier, also those of live holders")
+            ("ahead of", "leases end that much earlier, also those of live holders")
         };
         (apart > CLOCKS_APART).then(|| {
             format!(

@@ -25,7 +25,7 @@ use crate::sync::lock;
 const MOST: usize = 8;
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
-/// After this the replicas of a cluster's server are counted again, and a user who might not wait for them tries again.
+/// For so long it is remembered how many replicas a cluster's server has, and that the user has no right to `WAIT`.
 const RECENT: Duration = Duration::from_secs(5);
 /// Longest time by which the server ends its WAIT before we give up.
 const MARGIN: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ pub(super) struct Pool {
     idle: Mutex<Idle>,
     /// How many replicas the server had when they were counted last.
     counted: Mutex<Option<(u32, Tick)>>,
-    /// Why the user could not wait for replicas, and when that was.
+    /// The error of a `WAIT` that the user has no right to, and when that was.
     denied: Mutex<Option<(StoreError, Tick)>>,
     weak: Weak<Self>,
 }

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Between two moves of watches.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// So many watches are moved before others come in between.
+/// So many watches are moved between two yields to other tasks.
 const AT_ONCE: usize = 128;
 
 /// What a watch listens to.
@@ -131,7 +131,7 @@ impl Cluster {
         pending
     }
 
-    /// The watches whose messages may be published where nobody listens.
+    /// The watches that may miss messages, because their slots are moving.
     fn deaf(&self, watches: &[Arc<Places>]) -> Vec<Weak<Places>> {
         let (moving, now) = (lock(&self.moving), self.now());
         let is_deaf = |places: &&Arc<Places>| {
