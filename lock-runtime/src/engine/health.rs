@@ -22,7 +22,7 @@ impl Health {
     pub(crate) fn failed(&self, now: Tick, error: &dyn std::fmt::Display) {
         if self.is_news(now) {
             shielded(|| {
-                tracing::warn!(%error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is");
+                tracing::warn!(%error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is, releases until it answers");
             });
         }
     }

@@ -96,6 +96,8 @@ pub(crate) struct Engine {
     pub(crate) waiting: Apart<AtomicUsize>,
     pending_releases: PendingReleases,
     pending_withdrawals: PendingReleases,
+    /// Of releases and withdrawals whose lease is over.
+    pending_repeats: PendingReleases,
     release_warned: AtomicBool,
     pub(crate) shut_down: AtomicBool,
     /// Of its ticks, as a part of one: managers that were started together do not call together.
@@ -121,7 +123,7 @@ impl Engine {
     ) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
         let pending = || PendingReleases::new(config.max_pending_releases);
-        let (pending_releases, pending_withdrawals) = (pending(), pending());
+        let (pending_releases, pending_withdrawals, pending_repeats) = (pending(), pending(), pending());
         let ended = CancellationToken::new();
         let engine = Arc::new(Self {
             id: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
@@ -138,6 +140,7 @@ impl Engine {
             waiting: Apart::default(),
             pending_releases,
             pending_withdrawals,
+            pending_repeats,
             release_warned: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             phase: jitter(),

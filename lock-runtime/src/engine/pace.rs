@@ -22,8 +22,8 @@ const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
 const UNANSWERED_STEP_BACKS: u32 = 3;
 const PHANTOM_TIME: Duration = Duration::from_secs(1);
 
-/// After a message, each listener waits for a random part of this for each of them, at most [`TURNS_LONGEST`]. Timers go by
-/// milliseconds, so some of many ask at once.
+/// Whoever has lost a race after a message waits after the next one: for a random time of up to 2 ms, which doubles with each
+/// race that is lost, up to this for each listener, or up to [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at once.
 const TURN: Duration = Duration::from_micros(100);
 const TURNS_LONGEST: Duration = Duration::from_millis(50);
 
@@ -39,7 +39,11 @@ pub(crate) struct Pace {
     last_error: Option<Arc<StoreError>>,
     setback: Setback,
     listening: bool,
-    /// How long after a message it is our turn.
+    /// Whether the next attempt comes after a message.
+    races: bool,
+    /// How many such attempts in a row found that another was first.
+    lost_races: u32,
+    /// How long after a message the next one is.
     turn: Duration,
 }
 
@@ -157,10 +161,18 @@ impl Pace {
         self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
     }
 
-    /// So many listen for the same release. Only one of them gets the key, so they don't all ask at the same time.
+    /// So many listen for the same release, although some may only have listened a moment ago. Only one of them gets the key,
+    /// so those who have lost a race don't all ask at the same time.
     pub(crate) fn rivals(&mut self, listeners: u32, random: f64) {
-        let all = TURN.saturating_mul(listeners).min(TURNS_LONGEST).mul_f64(random);
-        self.turn = Duration::from_millis(u64::try_from(all.as_millis()).unwrap_or(0));
+        if std::mem::take(&mut self.races) {
+            self.lost_races = self.lost_races.saturating_add(1);
+        }
+        let longest = TURN.saturating_mul(listeners).min(TURNS_LONGEST);
+        let longest = match self.lost_races {
+            0 => Duration::ZERO,
+            lost => longest.min(Duration::from_millis(1 << lost.min(6))),
+        };
+        self.turn = Duration::from_millis(u64::try_from(longest.mul_f64(random).as_millis()).unwrap_or(0));
     }
 
     /// A message arrived: the key may be free. `true` when it is worth an attempt.
@@ -173,6 +185,7 @@ impl Pace {
             step_back.answered = true;
         }
         self.interval = Duration::ZERO;
+        self.races = true;
         // A second message does not make it later.
         self.no_later(now + self.turn);
         true
@@ -219,6 +232,7 @@ impl Pace {
 
     /// The key was granted to us.
     pub(crate) fn granted(&mut self, now: Tick) {
+        (self.races, self.lost_races, self.turn) = (false, 0, Duration::ZERO);
         self.errors = 0;
         self.last_error = None;
         self.interval = Duration::ZERO;
@@ -342,18 +356,23 @@ mod tests {
 
     #[test]
     fn many_who_listen_take_turns_after_a_message() {
-        let turn = |listeners, random| {
+        let after = |races: u64, listeners, random| {
             let mut pace = Pace::default();
-            pace.busy(at(0), LONG, true, LONG, 1.0);
-            pace.rivals(listeners, random);
-            pace.message(at(7));
-            pace.not_before().since(at(7)).as_millis()
+            for race in 0..=races {
+                pace.busy(at(100 * race), LONG, true, LONG, 1.0);
+                pace.rivals(listeners, random);
+                pace.message(at(100 * race + 50));
+            }
+            pace.not_before().since(at(100 * races + 50)).as_millis()
         };
-        assert_eq!(turn(9, 0.999), 0, "few ask at once");
-        assert_eq!([0.0, 0.05, 0.1, 0.5, 0.999].map(|random| turn(150, random)), [0, 0, 1, 7, 14]);
-        assert_eq!([0.0, 0.5, 0.999].map(|random| turn(100_000, random)), [0, 25, 49]);
+        assert_eq!(after(0, 1000, 0.999), 0, "others listened, and need not want it");
+        assert_eq!([1, 2, 3, 4, 9].map(|races| after(races, 150, 0.999)), [1, 3, 7, 14, 14]);
+        assert_eq!([0.0, 0.05, 0.1, 0.5].map(|random| after(9, 150, random)), [0, 0, 1, 7]);
+        assert_eq!([0.0, 0.5, 0.999].map(|random| after(9, 100_000, random)), [0, 25, 49]);
+        assert_eq!(after(9, 9, 0.999), 0, "few ask at once");
 
         let mut pace = Pace::default();
+        pace.lost_races = 9;
         pace.busy(at(0), LONG, true, LONG, 1.0);
         pace.rivals(150, 0.5);
         pace.message(at(7));
@@ -362,6 +381,9 @@ mod tests {
         pace.busy(at(14), LONG, true, LONG, 1.0);
         pace.listening(at(20));
         assert_eq!(pace.not_before(), at(27), "as after a connection that broke for all");
+        pace.granted(at(27));
+        pace.message(at(30));
+        assert_eq!(pace.not_before(), at(27), "who wins begins again");
     }
 
     #[test]

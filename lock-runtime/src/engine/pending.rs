@@ -32,6 +32,10 @@ impl PendingReleases {
         self.count.fetch_add(1, Ordering::Relaxed);
         Pending(Arc::clone(&self.count))
     }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Pending {
@@ -55,6 +59,6 @@ mod tests {
         drop((awaited, over));
         assert!(releases.reserve().is_some());
         drop(reserved);
-        assert_eq!(releases.count.load(Ordering::Relaxed), 0);
+        assert_eq!(releases.len(), 0);
     }
 }

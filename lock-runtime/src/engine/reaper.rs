@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use super::hold::Hold;
 use super::pending::Pending;
-use super::{Engine, release};
+use super::{Engine, LONGEST_SLEEP, release};
 use crate::backoff::Backoff;
+use crate::clock::Tick;
 use crate::store::{AcquireRequest, StoreError, StoreErrorKind, Withdrawn};
+
+/// So many repeated calls are made every few seconds; more of them have longer pauses.
+const REPEATS: usize = 1000;
 
 impl Engine {
     /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the store answers that no
@@ -31,36 +35,39 @@ impl Engine {
         }
     }
 
-    /// The release of `hold` has failed. It is sent again after `pause`, see [`Engine::insist`].
-    pub(super) fn release_later(self: &Arc<Self>, hold: Arc<Hold>, pause: Duration) {
-        let Some(pending) = self.pending_withdrawals.reserve() else { return };
-        self.insist(pending, pause, move |engine| {
+    /// The release of `hold` has failed. It is sent again at `due`, see [`Engine::insist`].
+    pub(super) fn release_later(self: &Arc<Self>, hold: Arc<Hold>, due: Tick) {
+        self.insist(due, move |engine| {
             let hold = Arc::clone(&hold);
             async move { release::once(&engine, &hold).await }
         });
     }
 
-    /// Repeats `call` after `pause` until the store answers it, for as long as the manager lives. A lease that is over
+    /// Repeats `call` from `due` on until the store answers it, for as long as the manager lives. A lease that is over
     /// here need not be over there: the clock of the server, or of a replica that took its place, may be behind.
-    fn insist<F>(
-        self: &Arc<Self>,
-        pending: Pending,
-        mut pause: Duration,
-        call: impl Fn(Arc<Self>) -> F + Send + 'static,
-    ) where
+    fn insist<F>(self: &Arc<Self>, mut due: Tick, call: impl Fn(Arc<Self>) -> F + Send + 'static)
+    where
         F: Future<Output = Result<(), StoreError>> + Send,
     {
-        let engine = Arc::downgrade(self);
+        let Some(pending) = self.pending_repeats.reserve() else { return };
+        let (engine, clock) = (Arc::downgrade(self), self.clock);
         let mut backoff = Backoff::patient();
         let task = async move {
             let _pending = pending;
             loop {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(due.since(clock.now()).min(LONGEST_SLEEP)).await;
                 let Some(engine) = engine.upgrade().filter(|engine| !engine.runtime_is_gone()) else {
                     return;
                 };
+                if clock.now() < due {
+                    continue;
+                }
+                // Many of them ask the store no more often than a few.
+                let crowd = u32::try_from(engine.pending_repeats.len() / REPEATS).unwrap_or(u32::MAX);
                 match call(engine).await {
-                    Err(error) if may_pass(&error) => pause = backoff.next(),
+                    Err(error) if may_pass(&error) => {
+                        due = clock.now() + backoff.next().saturating_mul(1 + crowd);
+                    }
                     _ => return,
                 }
             }
@@ -75,7 +82,7 @@ pub(super) fn may_pass(error: &StoreError) -> bool {
     error.is_transient() || error.kind() == StoreErrorKind::ReadOnly
 }
 
-async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, pending: Pending) {
+async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
     // After this the store has dropped by itself whatever a copy could have taken, if its clock goes as ours.
     let over = engine.clock.now() + request.timeout * 2 + request.lease;
     let mut backoff = Backoff::new();
@@ -86,7 +93,8 @@ async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, pending: Pe
             Ok(Withdrawn::Settled) => return,
             Ok(Withdrawn::Pending(wait)) => wait.max(Duration::from_millis(1)),
             Err(error) if is_over && may_pass(&error) => {
-                return engine.insist(pending, request.timeout, move |engine| {
+                let due = engine.clock.now() + request.timeout;
+                return engine.insist(due, move |engine| {
                     let request = Arc::clone(&request);
                     async move { engine.bounded(|store| store.withdraw(request)).await.map(drop) }
                 });

@@ -113,7 +113,7 @@ pub(crate) async fn send(
             unconfirmed.disarm();
             engine.release_failed(key, &error);
             if may_pass(&error) && !engine.runtime_is_gone() {
-                engine.release_later(Arc::clone(hold), backoff.next());
+                engine.release_later(Arc::clone(hold), now + backoff.next());
             }
             return Sent::GivenUp;
         }
@@ -161,25 +161,27 @@ pub(crate) fn abandon(
         unconfirmed.disarm();
         if rest.is_zero() {
             send(&engine, &hold, None, 0, None, None, |_| ()).await;
-        } else if !linger(&engine, &hold, rest).await {
-            engine.release_later(Arc::clone(&hold), rest);
+        } else {
+            linger(&engine, &hold, rest).await;
         }
         drop(pending);
     }
 }
 
-/// Keeps the key taken for `rest` more. Returns whether the store was told: then the hold ends soon after that, also
-/// without this process, and else with its lease.
-pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) -> bool {
+/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.
+pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) {
+    let end = engine.clock.now() + rest;
     // An inner call may have asked for a longer `min_hold` than the hold's lease.
     if hold.deadline() < engine.clock.now() + rest {
         let lease = rest + LINGER_SLACK;
         let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
     let request = Arc::new(request(engine, hold, rest + LINGER_SLACK, None, 0));
-    let told = engine.bounded(|store| store.release(request)).await;
-    // Without it, the hold ends with its lease, which is at least `min_hold` long.
-    told.inspect_err(|error| tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened")).is_ok()
+    if let Err(error) = engine.bounded(|store| store.release(request)).await {
+        // The hold ends with its lease at the latest, which is at least `min_hold` long.
+        tracing::debug!(key = %hold.item.key, %error, "min_hold not shortened");
+        engine.release_later(Arc::clone(hold), end);
+    }
 }
 
 /// One attempt to release `hold`, which nobody awaits.

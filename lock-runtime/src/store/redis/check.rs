@@ -106,32 +106,39 @@ pub(super) async fn check(
     // The scripts need it.
     let sent = connector.dialer().clock.now();
     let time = call(connector, &ready, &["TIME"]).await?;
-    if let Some(time) = reply::time(&time) {
+    // Where replicas are is known from those who say where the primary is. Behind a fixed address they may be elsewhere.
+    if let Some(time) = reply::time(&time).filter(|_| mode == Mode::Cluster || connector.dialer().is_named())
+    {
         let clock = ServerClock::default();
         clock.observe(time, sent);
-        for what in clocks_apart(connector.dialer(), &clock, &info, timeout / 10).await {
+        let took = connector.dialer().clock.now().since(sent);
+        for what in clocks_apart(connector.dialer(), &clock, took, &info, timeout / 10).await {
             tracing::warn!(store = ?address, "{what}");
         }
     }
     Ok(())
 }
 
-/// Which replicas, of those in `info`, have a clock that differs from the `primary`'s. Those that don't answer within
+/// Which replicas, of those in `info`, have a clock that differs from the `primary`'s, which was asked in a call that `took`
+/// so long. Those that don't answer within
 /// `timeout` are left out: they may be where we can't go.
 ///
 /// Redis stores the time at which a key expires. A replica that takes over applies its own clock to it.
 pub(super) async fn clocks_apart(
     dialer: &Dialer,
     primary: &ServerClock,
+    took: Duration,
     info: &str,
     timeout: Duration,
 ) -> Vec<String> {
     let look = async |place: Place| {
         let mut connection = dialer.beside(&place).await?;
+        let asked = dialer.clock.now();
         let answer = connection.send_packed_command(&redis::cmd("TIME")).await.ok();
-        let here = primary.estimate(dialer.clock.now())?.as_micros();
+        let now = dialer.clock.now();
+        let here = primary.estimate(now)?.as_micros();
         let there = answer.as_ref().and_then(reply::time)?.as_micros();
-        let apart = Duration::from_micros(here.abs_diff(there));
+        let apart = Duration::from_micros(here.abs_diff(there)).saturating_sub(took + now.since(asked));
         let (how, harm) = if there < here {
             ("behind", "locks of dead holders stay taken that much longer")
         } else {

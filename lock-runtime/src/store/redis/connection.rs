@@ -347,9 +347,10 @@ async fn ask(connection: &mut MultiplexedConnection, command: &Cmd) -> redis::Re
     pipeline.cmd("ASKING");
     pipeline.add_command(command.clone());
     let answers = connection.send_packed_commands(&pipeline, 0, 2).await?;
-    // Without ASKING, the second answer would send us back.
-    let refused = answers.iter().find(|answer| matches!(answer, Value::ServerError(_)));
-    Ok(refused.or(answers.last()).cloned().unwrap_or(Value::Nil))
+    // Without ASKING the command is sent back, unless the slot has come meanwhile.
+    let all_refused = answers.iter().all(|answer| matches!(answer, Value::ServerError(_)));
+    let answer = if all_refused { answers.first() } else { answers.last() };
+    Ok(answer.cloned().unwrap_or(Value::Nil))
 }
 
 impl From<CallError> for Fault {

@@ -76,6 +76,11 @@ impl Dialer {
         }
     }
 
+    /// Whether sentinels say where the server is.
+    pub(super) fn is_named(&self) -> bool {
+        matches!(self.route, Route::Named(_))
+    }
+
     /// A connection to the server at `place`, a replica of this one; nothing if there is none.
     pub(super) async fn beside(&self, place: &Place) -> Option<MultiplexedConnection> {
         let template = match &self.route {

@@ -138,6 +138,13 @@ impl Node {
     where
         F: Future<Output = Result<Acquired, Fault>>,
     {
+        if !replication.is_none() {
+            let denied = lock(&self.synced.denied).clone();
+            if let Some((error, _)) = denied.filter(|(_, since)| self.is_recent(*since)) {
+                // Nothing has to be withdrawn.
+                return Err(error.into());
+            }
+        }
         self.confirmed(replication, at, step, |acquired| matches!(acquired, Acquired::Granted(_))).await
     }
 
@@ -155,11 +162,6 @@ impl Node {
         if replication.is_none() {
             let ready = self.connector.ready(at).await?;
             return step(Arc::clone(&self.connector), ready).await;
-        }
-        let denied = lock(&self.synced.denied).clone();
-        if let Some((error, _)) = denied.filter(|(_, since)| self.is_recent(*since)) {
-            // Nothing has to be withdrawn.
-            return Err(error.into());
         }
         Box::pin(async {
             let deadline = self.deadline(at.timeout);

@@ -80,9 +80,9 @@ impl Cluster {
         let mut changes = self.map.subscribe();
         let map = changes.borrow_and_update().clone();
         let pending = map.map_or_else(Vec::new, |map| self.place(&places, &map));
-        let following = self.follow(places);
-        if changes.has_changed().unwrap_or(false) {
-            // Whoever follows the map may have come before us.
+        let following = self.follow(Arc::clone(&places));
+        if changes.has_changed().unwrap_or(false) || !self.deaf(&[places]).is_empty() {
+            // Whoever follows the watches may have looked before this one was there.
             self.map.send_modify(|_| {});
         }
         let confirmed = confirmed(pending, self.options.clock, deadline).await;

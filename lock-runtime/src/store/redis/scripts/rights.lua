@@ -39,6 +39,7 @@ if may(redis.pcall('HEXISTS', K, 'f')) or may(redis.pcall('HRANDFIELD', K, '1'))
     redis.pcall('HDEL', K, 'f')
   end
   note('publish to ' .. ARGV[1], redis.pcall('PUBLISH', ARGV[1], ''))
+  note('pubsub numsub', redis.pcall('PUBSUB', 'NUMSUB', ARGV[1]))
 end
 if may(redis.pcall('HMGET', K, 'f')) or may(redis.pcall('HLEN', K)) then
   note('hmget', redis.pcall('HMGET', K, 'f'))

@@ -93,12 +93,20 @@ async fn one_task_follows_all_watches() {
     let cluster = Cluster::start();
     let store = cluster.store();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let mut watches = vec![watch(&store, &[item("first")]).await];
-    for number in 0..100 {
-        watches.push(watch(&store, &[item(&format!("k{number}"))]).await);
+    let mut watches = Vec::new();
+    for number in 0..200 {
+        watches.push(watch(&store, &[item(&format!("{{one}}{number}"))]).await);
     }
-    // Besides, there are two for the connections of each server.
+    // There are two for the connections of each server.
     assert!(tasks() < 50, "{}", tasks());
+
+    let slot = slot_of("{one}");
+    let moving = cluster.begin_move(slot, (home("{one}") + 1) % 3);
+    cluster.end_move(moving);
+    granted(&store, &[item("{one}")]).await;
+    for watch in &mut watches {
+        while notice(watch).await != Notice::Resubscribed {}
+    }
 }
 
 #[tokio::test]

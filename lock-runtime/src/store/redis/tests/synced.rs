@@ -19,9 +19,9 @@ use crate::store::{
 };
 use crate::{AcquireError, LockManager};
 
-pub(super) const SECOND: Duration = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(1);
 /// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
 /// A primary with so many replicas that are in sync.
 pub(super) async fn replicated(replicas: usize) -> (RedisServer, Vec<RedisServer>) {
