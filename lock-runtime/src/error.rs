@@ -149,7 +149,8 @@ pub enum ReleaseError {
         /// The key.
         key: LockKey,
     },
-    /// The store did not confirm the release. It is sent again in the background until the store answers.
+    /// The store did not confirm the release. It is sent again in the background until the store
+    /// answers.
     #[error("lock {key}: the release is not confirmed: {cause}")]
     Unavailable {
         /// The key.

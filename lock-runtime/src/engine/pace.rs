@@ -22,8 +22,9 @@ const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
 const UNANSWERED_STEP_BACKS: u32 = 3;
 const PHANTOM_TIME: Duration = Duration::from_secs(1);
 
-/// Whoever has lost a race after a message waits after the next one: for a random time of up to 2 ms, which doubles with each
-/// race that is lost, up to this for each listener, or up to [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at once.
+/// Whoever has lost a race after a message waits after the next one: for a random time of up to 2
+/// ms, which doubles with each race that is lost, up to this for each listener, or up to
+/// [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at once.
 const TURN: Duration = Duration::from_micros(100);
 const TURNS_LONGEST: Duration = Duration::from_millis(50);
 
@@ -161,8 +162,8 @@ impl Pace {
         self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
     }
 
-    /// So many listen for the same release, although some may only have listened a moment ago. Only one of them gets the key,
-    /// so those who have lost a race don't all ask at the same time.
+    /// So many listen for the same release, although some may only have listened a moment ago. Only
+    /// one of them gets the key, so those who have lost a race don't all ask at the same time.
     pub(crate) fn rivals(&mut self, listeners: u32, random: f64) {
         if std::mem::take(&mut self.races) {
             self.lost_races = self.lost_races.saturating_add(1);
@@ -191,8 +192,8 @@ impl Pace {
         true
     }
 
-    /// Messages arrive from now on. One may have been missed before, so an attempt follows when it is our turn. A step back
-    /// stands.
+    /// Messages arrive from now on. One may have been missed before, so an attempt follows when it
+    /// is our turn. A step back stands.
     pub(crate) fn listening(&mut self, now: Tick) {
         self.listening = true;
         self.interval = Duration::ZERO;

@@ -43,8 +43,9 @@ impl Engine {
         });
     }
 
-    /// Repeats `call` from `due` on until the store answers it, for as long as the manager lives. A lease that is over
-    /// here need not be over there: the clock of the server, or of a replica that took its place, may be behind.
+    /// Repeats `call` from `due` on until the store answers it, for as long as the manager lives. A
+    /// lease that is over here need not be over there: the clock of the server, or of a replica
+    /// that took its place, may be behind.
     fn insist<F>(self: &Arc<Self>, mut due: Tick, call: impl Fn(Arc<Self>) -> F + Send + 'static)
     where
         F: Future<Output = Result<(), StoreError>> + Send,
@@ -83,7 +84,8 @@ pub(super) fn may_pass(error: &StoreError) -> bool {
 }
 
 async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
-    // After this the store has dropped by itself whatever a copy could have taken, if its clock goes as ours.
+    // After this the store has dropped by itself whatever a copy could have taken, if its clock
+    // goes as ours.
     let over = engine.clock.now() + request.timeout * 2 + request.lease;
     let mut backoff = Backoff::new();
     loop {

@@ -1,4 +1,5 @@
-//! Releases: sent by engine tasks only, re-sent until they are answered; after the lease by the reaper.
+//! Releases: sent by engine tasks only, re-sent until they are answered; after the lease by the
+//! reaper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,8 +55,8 @@ pub(super) fn answered(
     }
 }
 
-/// Releases `hold`, re-sending on failure until the store should have dropped it by itself. After that it is the
-/// reaper's.
+/// Releases `hold`, re-sending on failure until the store should have dropped it by itself. After
+/// that it is the reaper's.
 ///
 /// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although
 /// the release goes on being re-sent. `first` is the outcome of a call that was answered in place.

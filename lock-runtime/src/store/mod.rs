@@ -332,7 +332,8 @@ pub struct Busy {
     pub remaining: Duration,
     /// When the store looked.
     pub server_time: ServerTime,
-    /// How many processes listen for the release, 0 if that is not known. Where many do, those who have lost a race ask after a random delay.
+    /// How many processes listen for the release, 0 if that is not known. Where many do, those who
+    /// have lost a race ask after a random delay.
     pub listeners: u32,
 }
 

@@ -432,7 +432,8 @@ async fn a_failed_release_is_sent_again_until_it_is_answered() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// The server's clock, or that of a replica that takes over, may be behind: then the hold is still there.
+/// The server's clock, or that of a replica that takes over, may be behind: then the hold is still
+/// there.
 #[tokio::test(start_paused = true)]
 async fn a_release_goes_on_after_the_lease_until_it_is_answered() {
     let store = FaultyStore::new();

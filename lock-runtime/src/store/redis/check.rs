@@ -106,7 +106,8 @@ pub(super) async fn check(
     // The scripts need it.
     let sent = connector.dialer().clock.now();
     let time = call(connector, &ready, &["TIME"]).await?;
-    // Where replicas are is known from those who say where the primary is. Behind a fixed address they may be elsewhere.
+    // Where replicas are is known from those who say where the primary is. Behind a fixed address
+    // they may be elsewhere.
     if let Some(time) = reply::time(&time).filter(|_| mode == Mode::Cluster || connector.dialer().is_named())
     {
         let clock = ServerClock::default();
@@ -119,11 +120,12 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// Which replicas, of those in `info`, have a clock that differs from the `primary`'s, which was asked in a call that `took`
-/// so long. Those that don't answer within
-/// `timeout` are left out: they may be where we can't go.
+/// Which replicas, of those in `info`, have a clock that differs from the `primary`'s, which was
+/// asked in a call that `took` so long. Those that don't answer within `timeout` are left out: they
+/// may be where we can't go.
 ///
-/// Redis stores the time at which a key expires. A replica that takes over applies its own clock to it.
+/// Redis stores the time at which a key expires. A replica that takes over applies its own clock to
+/// it.
 pub(super) async fn clocks_apart(
     dialer: &Dialer,
     primary: &ServerClock,
@@ -155,7 +157,8 @@ pub(super) async fn clocks_apart(
     join(looks).await.into_iter().filter_map(|look| look.ok().flatten()).collect()
 }
 
-/// The replicas that INFO of their primary names: lines as `slave0:ip=127.0.0.1,port=6380,state=online,...`.
+/// The replicas that INFO of their primary names: lines as
+/// `slave0:ip=127.0.0.1,port=6380,state=online,...`.
 fn replicas(info: &str) -> impl Iterator<Item = Place> {
     info.lines().filter_map(|line| {
         let (name, fields) = line.trim().split_once(':')?;

@@ -25,7 +25,8 @@ use crate::sync::lock;
 const MOST: usize = 8;
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
-/// For so long it is remembered how many replicas a cluster's server has, and that the user has no right to `WAIT`.
+/// For so long it is remembered how many replicas a cluster's server has, and that the user has no
+/// right to `WAIT`.
 const RECENT: Duration = Duration::from_secs(5);
 /// Longest time by which the server ends its WAIT before we give up.
 const MARGIN: Duration = Duration::from_millis(100);

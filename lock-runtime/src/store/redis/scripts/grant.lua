@@ -7,8 +7,8 @@
 -- Returns
 --   top                              granted; every counter is at `top` and the server time is top - tokens wanted
 --   {1, now, 'top 1', 'top 2', ...}  granted, each item with its own highest token, as text (may exceed 2^53)
---   {0, now, item, ttl in ms, n}     busy: `item` is held by another owner; n subscribers wait for its release, 0 if the user
---                                    has no right to ask
+--   {0, now, item, ttl in ms, n}     busy: `item` is held by another owner; n subscribers wait
+--                                    for its release, 0 if the user has no right to ask
 --   {3, now, item, reason}           `item` is somebody's data and not a lock; reasons are listed in reply.rs
 --   {4, now, item}                   the counter of `item` is not an integer
 -- All times in us but the ttl. Nothing was changed in the cases 0, 3 and 4.
