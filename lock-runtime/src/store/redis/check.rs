@@ -113,9 +113,13 @@ pub(super) async fn check(
         let clock = ServerClock::default();
         clock.observe(time, sent);
         let took = connector.dialer().clock.now().since(sent);
-        for what in clocks_apart(connector.dialer(), &clock, took, &info, timeout / 10).await {
-            tracing::warn!(store = ?address, "{what}");
-        }
+        let dialer = connector.dialer().clone();
+        // Nobody waits for replicas that don't answer.
+        drop(connector.runtime().spawn(async move {
+            for what in clocks_apart(&dialer, &clock, took, &info, timeout).await {
+                tracing::warn!(store = ?dialer.address, "{what}");
+            }
+        }));
     }
     Ok(())
 }

@@ -311,6 +311,11 @@ impl Connector {
         Ok(ready.link.run_id.get_or_try_init(ask).await?.as_deref())
     }
 
+    /// Where its tasks run.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     /// The same connection, later.
     pub(super) fn later(&self, ready: &Ready) -> Ready {
         Ready { now: self.dialer.clock.now(), ..ready.clone() }
