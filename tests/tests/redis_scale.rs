@@ -57,7 +57,8 @@ async fn assert_nothing_is_left(locks: &LockManager, server: &RedisServer) {
         SLACK,
     )
     .await;
-    assert_eq!(locks_on(server), 0);
+    // Another manager may have released some just now.
+    eventually(async || locks_on(server) == 0, SLACK).await;
 }
 
 /// Bytes for each of `count` things that came since there were `before`.

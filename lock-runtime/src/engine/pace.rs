@@ -376,8 +376,7 @@ mod tests {
         assert_eq!([0.0, 0.5, 0.999].map(|random| after(7, 100_000, random)), [0, 25, 49]);
         assert_eq!(after(7, 9, 0.999), 0, "few ask at once");
 
-        let mut pace = Pace::default();
-        pace.lost_races = 7;
+        let mut pace = Pace { lost_races: 7, ..Pace::default() };
         pace.busy(at(0), LONG, true, LONG, 1.0);
         pace.rivals(150, 0.5);
         pace.message(at(7));
