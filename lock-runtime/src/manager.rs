@@ -262,10 +262,11 @@ impl LockManager {
         self.engine.force_release(&key).await
     }
 
-    /// Ends the manager. Waiters fail with [`AcquireError::ShutDown`] at once and nothing new is granted. Bodies that
-    /// hold a lock have until `grace` is over to finish; then their locks are lost, which cancels them, and released.
-    /// Finally the releases that are under way are awaited, for at most two call time-outs. Those that the store has not
-    /// answered until the end of the lease are not among them: they are sent again for as long as the manager is there.
+    /// Ends the manager. Waiters fail with [`AcquireError::ShutDown`] at once and nothing new is
+    /// granted. Bodies that hold a lock have until `grace` is over to finish; then their locks are
+    /// lost, which cancels them, and released. Finally the releases that are under way are awaited,
+    /// for at most two call time-outs. Those that the store has not answered until the end of the
+    /// lease are not among them: they are sent again for as long as the manager is there.
     ///
     /// # Errors
     ///

@@ -27,8 +27,8 @@ const PHANTOM_TIME: Duration = Duration::from_secs(1);
 /// [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at once.
 const TURN: Duration = Duration::from_micros(100);
 const TURNS_LONGEST: Duration = Duration::from_millis(50);
-/// Whoever has lost so many races asks at once after the next message. Else two who are quick, because
-/// they have just won, could keep the key to themselves.
+/// Whoever has lost so many races asks at once after the next message. Else two who are quick,
+/// because they have just won, could keep the key to themselves.
 const RACES: u32 = 8;
 
 /// What a contender knows about its rivals, and the earliest time of its next attempt.
