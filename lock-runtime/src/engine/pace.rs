@@ -22,13 +22,14 @@ const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
 const UNANSWERED_STEP_BACKS: u32 = 3;
 const PHANTOM_TIME: Duration = Duration::from_secs(1);
 
-/// Whoever has lost a race after a message waits after the next one: for a random time of up to 2
-/// ms, which doubles with each race that is lost, up to this for each listener, or up to
-/// [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at once.
+/// A driver that asked after a message and found that another was first has lost a race. It pauses
+/// after the next message, for a random time of up to 2 ms. Each race that is lost doubles that, up
+/// to this for each listener and to [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at
+/// once.
 const TURN: Duration = Duration::from_micros(100);
 const TURNS_LONGEST: Duration = Duration::from_millis(50);
-/// Whoever has lost so many races asks at once after the next message. Else two who are quick,
-/// because they have just won, could keep the key to themselves.
+/// A driver that has lost so many races asks at once after the next message. Else two drivers that
+/// have just won, and so don't pause, could keep the key to themselves.
 const RACES: u32 = 8;
 
 /// What a contender knows about its rivals, and the earliest time of its next attempt.

@@ -10,7 +10,6 @@ use super::fault::Fault;
 use super::join::join;
 use super::node::At;
 use super::reply::{self, field};
-use super::sentinel::Place;
 use crate::clock::Tick;
 use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
@@ -137,8 +136,8 @@ pub(super) async fn clocks_apart(
     info: &str,
     timeout: Duration,
 ) -> Vec<String> {
-    let look = async |place: Place| {
-        let mut connection = dialer.beside(&place).await?;
+    let look = async |(host, port): (&str, u16)| {
+        let mut connection = dialer.beside(host, port).await?;
         let asked = dialer.clock.now();
         let answer = connection.send_packed_command(&redis::cmd("TIME")).await.ok();
         let now = dialer.clock.now();
@@ -152,18 +151,18 @@ pub(super) async fn clocks_apart(
         };
         (apart > CLOCKS_APART).then(|| {
             format!(
-                "the clock of the replica at {place:?} is {apart:.1?} {how} the primary's: after a failover to it, {harm}. \
+                "the clock of the replica at {host}:{port} is {apart:.1?} {how} the primary's: after a failover to it, {harm}. \
                  Keep the servers' clocks together, with NTP for example"
             )
         })
     };
-    let looks = replicas(info).map(|place| tokio::time::timeout(timeout, look(place)));
+    let looks = replicas(info).map(|replica| tokio::time::timeout(timeout, look(replica)));
     join(looks).await.into_iter().filter_map(|look| look.ok().flatten()).collect()
 }
 
 /// The replicas that INFO of their primary names: lines as
 /// `slave0:ip=127.0.0.1,port=6380,state=online,...`.
-fn replicas(info: &str) -> impl Iterator<Item = Place> {
+fn replicas(info: &str) -> impl Iterator<Item = (&str, u16)> {
     info.lines().filter_map(|line| {
         let (name, fields) = line.trim().split_once(':')?;
         name.strip_prefix("slave")?.parse::<u32>().ok()?;
@@ -173,7 +172,7 @@ fn replicas(info: &str) -> impl Iterator<Item = Place> {
                 .find_map(|field| field.split_once('=').filter(|field| field.0 == name))
                 .map(|field| field.1)
         };
-        Some(Place { host: value("ip")?.to_owned(), port: value("port")?.parse().ok()? })
+        Some((value("ip")?, value("port")?.parse().ok()?))
     })
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, PushInfo};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo};
 
 use super::RedisOptions;
 use super::classify::Address;
 use super::login::Login;
-use super::sentinel::{Discovery, Place};
+use super::sentinel::Discovery;
 use super::url::Sentinels;
 use crate::clock::Clock;
 use crate::store::{StoreError, StoreErrorKind};
@@ -81,14 +81,14 @@ impl Dialer {
         matches!(self.route, Route::Named(_))
     }
 
-    /// A connection to the server at `place`, a replica of this one; nothing if there is none.
-    pub(super) async fn beside(&self, place: &Place) -> Option<MultiplexedConnection> {
+    /// Connects to a replica of this server. `None` if that fails.
+    pub(super) async fn beside(&self, host: &str, port: u16) -> Option<MultiplexedConnection> {
         let template = match &self.route {
             Route::Fixed(info) => info,
             Route::Named(discovery) => discovery.template(),
         };
         let config = configuration(|_: PushInfo| Ok::<(), SendError>(()));
-        let dialed = self.login.connect(&place.reached_like(template), false, &config).await;
+        let dialed = self.login.connect(&elsewhere(template, host, port), false, &config).await;
         dialed
             .inspect_err(|error| tracing::debug!(%error, "a replica can't be asked"))
             .ok()
@@ -116,6 +116,18 @@ impl Dialer {
             )),
         }
     }
+}
+
+/// How to connect to another server, with everything else as in `template`.
+pub(super) fn elsewhere(template: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let addr = match template.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    template.clone().set_addr(addr)
 }
 
 /// `info` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions) and with keep-alive

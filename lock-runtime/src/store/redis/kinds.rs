@@ -38,9 +38,10 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
     }
 }
 
-/// What the scripts use of each item besides its lock: some servers execute no script that uses a
-/// key which it has not declared. All but the holds of other readers, whom nobody knows. No more
-/// than that: a user may lack the right to it. `reads`: what writers read is looked at, too.
+/// Returns the keys that scripts use of each item besides its lock: some servers execute no script
+/// that uses a key which it has not declared. The holds of other readers are not among them, since
+/// their names are not known here. `reads`: with those that a script of a writer only reads. A key
+/// that is declared needless may be one that the user has no right to.
 fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>], reads: bool) -> Vec<String> {
     let of = |(item, names): (&Item, &Names<'_>)| match item.kind {
         Kind::Mutex => Vec::new(),

@@ -24,7 +24,7 @@ use tokio::sync::watch as cell;
 
 use super::RedisOptions;
 use super::classify::Address;
-use super::dialer::Dialer;
+use super::dialer::{Dialer, elsewhere};
 use super::fault::Fault;
 use super::names::Names;
 use super::node::{At, Channels, Node};
@@ -114,7 +114,7 @@ impl Cluster {
             return Ok(Arc::clone(node));
         }
         let seed = self.seeds.iter().find(|(seed, _)| seed.host == place.host).or_else(|| self.seeds.first());
-        let info = seed.map(|(_, info)| info.clone().set_addr(at_place(info.addr(), place)));
+        let info = seed.map(|(_, info)| elsewhere(info, &place.host, place.port));
         let info = info.ok_or_else(|| self.error(StoreErrorKind::Unsupported, "no seed"))?;
         let dialect = self.dialect.get().copied().unwrap_or_default();
         let told = Told { cluster: self.weak.clone(), place: place.clone() };
@@ -266,17 +266,4 @@ fn place_of(address: &ConnectionAddr) -> Option<Place> {
         }
         _ => None,
     }
-}
-
-/// The same way to a server, to another one.
-fn at_place(address: &ConnectionAddr, place: &Place) -> ConnectionAddr {
-    let mut address = address.clone();
-    match &mut address {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            place.host.as_ref().clone_into(host);
-            *port = place.port;
-        }
-        _ => {}
-    }
-    address
 }

@@ -26,9 +26,10 @@
 -- when it joins behind them and whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
 --
 -- None of these keys outlives its waiters: ours say often that they live, so 10 s are enough for
--- them. Dead ones of Redisson's are known by their deadlines only, which are of Java's clock: the last of them and 6 minutes more, for
--- those that come meanwhile. When none of ours is left the queue has no end again, as Redisson has it: its waiters would not
--- notice that it is gone, and nobody would wake them. An empty queue has no keys.
+-- them. Dead ones of Redisson's are known by their deadlines only, which are of Java's clock: the
+-- last of them and 6 minutes more, for those that come meanwhile. When none of ours is left the
+-- queue has no end again, as Redisson has it: its waiters would not notice that it is gone, and
+-- nobody would wake them. An empty queue has no keys.
 
 local LONGEST_WAIT, WAITER_LIFE, FAR_LIFE = 300000, 3000, 60000
 -- What a deadline has to be ahead by: while its waiter is kept, and until it is kept again.

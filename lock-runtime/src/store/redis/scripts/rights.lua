@@ -6,8 +6,8 @@
 --          counter, the intent of a writer, the hold of a reader
 -- Returns  what is missing: commands in small letters, names as they are
 --
--- What Redisson sees: nothing. What is written under the name of the lock is gone before the script
--- ends. What can't be removed again is not written.
+-- What Redisson sees: nothing. The script removes all that it writes under the name of the lock,
+-- and writes nothing that the user may not remove.
 local K, missing = KEYS[1], {}
 if redis.pcall('EXISTS', K) == 1 then return missing end
 

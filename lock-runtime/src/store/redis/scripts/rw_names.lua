@@ -54,9 +54,9 @@ local function longest(lock, fields)
   return most
 end
 
--- A hold that had `own` ms left is no more, or has become shorter. Gives the hash of readers the
--- longest time that a living hold has. `false`: there is none, at most holds of the dead, whose own
--- leases are over.
+-- A hold that had `own` ms left has gone, or has become shorter. Gives the hash of readers the time
+-- of the living hold that lasts longest. Returns `false` if no hold lives: the hash may still have
+-- holds of dead readers, whose leases are over.
 local function others_live(lock, own)
   if call('HLEN', lock) > SAMPLE then
     local left = call('PTTL', lock)

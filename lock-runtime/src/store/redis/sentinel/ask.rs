@@ -8,15 +8,16 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, PushInfo, Ser
 
 use super::super::check::entry;
 use super::super::classify::Address;
+use super::super::dialer::elsewhere;
 use super::super::login::Login;
 use super::super::reply;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Where a server listens, as the sentinels name it.
 #[derive(Clone, PartialEq, Eq)]
-pub(in super::super) struct Place {
-    pub(in super::super) host: String,
-    pub(in super::super) port: u16,
+pub(super) struct Place {
+    pub(super) host: String,
+    pub(super) port: u16,
 }
 
 impl fmt::Debug for Place {
@@ -37,15 +38,8 @@ impl Place {
     }
 
     /// How to connect there, with everything else as in `template`.
-    pub(in super::super) fn reached_like(&self, template: &ConnectionInfo) -> ConnectionInfo {
-        let Self { host, port } = self.clone();
-        let addr = match template.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        template.clone().set_addr(addr)
+    pub(super) fn reached_like(&self, template: &ConnectionInfo) -> ConnectionInfo {
+        elsewhere(template, &self.host, self.port)
     }
 
     fn parse(host: &Value, port: &Value) -> Option<Self> {

@@ -31,8 +31,7 @@ use crate::sync::lock;
 mod ask;
 mod watcher;
 
-pub(super) use ask::Place;
-use ask::{Answer, View, ask};
+use ask::{Answer, Place, View, ask};
 
 /// After the first sentinel has answered, the others have so long.
 const GRACE: Duration = Duration::from_millis(100);
