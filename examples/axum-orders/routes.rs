@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 use lock_runtime::layer::LockLayer;
-use lock_runtime::layer::axum::path_param;
+use lock_runtime::layer::path_param;
 use lock_runtime::{HeldLock, LockManager, distributed_lock};
 use serde::{Deserialize, Serialize};
 

@@ -14,7 +14,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use lock_runtime::LockManager;
 use lock_runtime::layer::LockLayer;
-use lock_runtime::layer::axum::path_param;
+use lock_runtime::layer::path_param;
 use lock_runtime::segmented::{OperationId, StockError, Taken};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;

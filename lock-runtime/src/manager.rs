@@ -153,8 +153,7 @@ impl LockManager {
     /// The locks of a hot item in `segments` parts, see [`SegmentedLock`].
     pub fn segmented(&self, name: impl IntoLockKey, segments: u32) -> SegmentedLock {
         let name = name.into_lock_key().map_err(AcquireError::from);
-        let template = Lock::new(Ok(Arc::clone(&self.engine)), Err(AcquireError::misconfigured("a segment")));
-        SegmentedLock::new(template, name, segments)
+        SegmentedLock::new(self.template(), name, segments)
     }
 
     /// The stock of this name, in segments, at the manager's store; see [`SegmentedStock`].
@@ -166,6 +165,16 @@ impl LockManager {
             })
         };
         SegmentedStock::at(name.and_then(|name| Ok((store()?, name))))
+    }
+
+    #[cfg(feature = "layer")]
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.engine.runtime
+    }
+
+    /// A lock without a key, for [`Lock::of`].
+    pub(crate) fn template(&self) -> Lock {
+        Lock::new(Ok(Arc::clone(&self.engine)), Err(AcquireError::misconfigured("a lock without a key")))
     }
 
     pub(crate) fn lock(&self, kind: Kind, key: impl IntoLockKey) -> Lock {

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::{OnLost, Run};
-use crate::config::TokenRetention;
+use crate::config::{Config, TokenRetention};
 use crate::engine::Engine;
 use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
+#[cfg(feature = "layer")]
+use crate::engine::out_of_range;
 use crate::engine::registry::Spec;
 use crate::error::{AcquireError, LockError};
 use crate::guard::{HeldLock, LockGuard};
@@ -174,6 +176,41 @@ impl Lock {
         Acquire::new(self.request(wait))
     }
 
+    /// This lock for other keys.
+    #[cfg(feature = "layer")]
+    pub(crate) fn of(mut self, keys: Result<(LockKey, Spec), AcquireError>) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    #[cfg(feature = "layer")]
+    pub(crate) fn wait_as(mut self, wait: Wait) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Waits for no longer than this, however long it would wait else.
+    #[cfg(feature = "layer")]
+    pub(crate) fn wait_within(self, limit: Duration) -> Self {
+        let wait = match (self.wait, &self.engine) {
+            (Some(wait), _) => wait,
+            (None, Ok(engine)) => Wait::at_most(engine.config.default_wait),
+            (None, Err(_)) => Wait::Forever,
+        };
+        self.wait_as(match wait {
+            Wait::No => Wait::No,
+            Wait::For(longer) => Wait::at_most(longer.min(limit)),
+            Wait::Forever => Wait::at_most(limit),
+        })
+    }
+
+    /// Why no lock can have these settings, whatever its key and store.
+    #[cfg(feature = "layer")]
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let engine = self.engine.as_ref().ok()?;
+        self.checked_lease(&engine.config).err().or_else(|| self.lease.and_then(out_of_range))
+    }
+
     /// The same lock of another key.
     pub(crate) fn at(mut self, key: LockKey) -> Self {
         self.keys = Ok((key, Spec::one(Kind::Mutex)));
@@ -241,54 +278,51 @@ impl Lock {
     }
 
     fn request(self, wait: Option<Wait>) -> Result<Request, AcquireError> {
-        let engine = self.engine?;
-        let (key, spec) = self.keys?;
-        let config = &engine.config;
-        let retention = self.token_retention.unwrap_or(config.token_retention);
-        if let Some(reason) = retention.refusal() {
-            return Err(AcquireError::misconfigured(format!("lock {key}: {reason}")));
-        }
-        let lease = match self.lease {
-            Some(lease) => Lease::fixed(lease),
-            None => Lease::renewed(config.lease.max(self.min_hold)),
+        let lease = match &self.engine {
+            Ok(engine) => self.checked_lease(&engine.config),
+            Err(error) => return Err(error.clone()),
         };
-        let lease = Lease { retention, ..lease };
-        if let Some(reason) = refuse(&key, lease, self.max_hold, self.min_hold) {
-            return Err(AcquireError::misconfigured(reason));
-        }
-        if self.max_waiters == Some(0) {
-            let reason = "max_waiters of zero lets nobody in; use 1 or more, or `no_wait`";
-            return Err(AcquireError::misconfigured(format!("lock {key}: {reason}")));
-        }
+        let (engine, (key, spec)) = (self.engine?, self.keys?);
+        let lease = lease.map_err(|reason| AcquireError::misconfigured(format!("lock {key}: {reason}")))?;
         Ok(Request {
-            wait: wait.unwrap_or_else(|| Wait::at_most(config.default_wait)),
+            wait: wait.unwrap_or_else(|| Wait::at_most(engine.config.default_wait)),
             key,
             spec,
             lease,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
-            replication: self.replication.unwrap_or(config.replication),
+            replication: self.replication.unwrap_or(engine.config.replication),
             label: self.label,
             max_waiters: self.max_waiters.unwrap_or(usize::MAX),
             asked: None,
             engine,
         })
     }
-}
 
-fn refuse(key: &LockKey, lease: Lease, max_hold: Option<Duration>, min_hold: Duration) -> Option<String> {
-    if lease.duration < min_hold {
-        return Some(format!("lock {key}: the lease is shorter than min_hold; make it longer"));
+    /// The lease, if these settings go together. What the store's round trips allow is the engine's matter.
+    fn checked_lease(&self, config: &Config) -> Result<Lease, String> {
+        let retention = self.token_retention.unwrap_or(config.token_retention);
+        if let Some(reason) = retention.refusal() {
+            return Err(reason);
+        }
+        let lease = match self.lease {
+            Some(lease) => Lease::fixed(lease),
+            None => Lease::renewed(config.lease.max(self.min_hold)),
+        };
+        if lease.duration < self.min_hold {
+            return Err("the lease is shorter than min_hold; make it longer".into());
+        }
+        if let Some(short) = self.max_hold.filter(|&max_hold| max_hold < SHORTEST_HOLD) {
+            return Err(format!("a max_hold of {short:?} would lose the lock at once; leave it out"));
+        }
+        if self.max_hold.is_some_and(|max_hold| max_hold < self.min_hold) {
+            return Err("max_hold is shorter than min_hold; make it longer".into());
+        }
+        if self.max_waiters == Some(0) {
+            return Err("max_waiters of zero lets nobody in; use 1 or more, or `no_wait`".into());
+        }
+        Ok(Lease { retention, ..lease })
     }
-    if let Some(short) = max_hold.filter(|&max_hold| max_hold < SHORTEST_HOLD) {
-        return Some(format!(
-            "lock {key}: a max_hold of {short:?} would lose the lock at once; leave it out"
-        ));
-    }
-    if max_hold.is_some_and(|max_hold| max_hold < min_hold) {
-        return Some(format!("lock {key}: max_hold is shorter than min_hold; make it longer"));
-    }
-    None
 }
 
 impl fmt::Debug for Lock {

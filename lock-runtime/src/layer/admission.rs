@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::Method;
+use std::time::Duration;
+
+use http::{HeaderMap, Method, Request};
 
 use super::key::{Keys, Rejection, RequestKeys};
-use super::layer::{MissingKey, Settings, Wait};
+use super::layer::{Methods, MissingKey, Settings, Shared};
+use super::marks::LockWait;
+use super::refusal::Protocol;
 use crate::engine::acquire::Acquire;
-use crate::kinds::{Lock, MultiKey};
-use crate::manager::LockManager;
+use crate::engine::registry::Spec;
+use crate::kinds::{MultiKey, sorted};
+use crate::store::Kind;
 
 /// What the layer does with a request, once its keys are known.
 pub(super) enum Admitted {
@@ -32,62 +37,78 @@ pub(super) enum Refused {
 pub(super) struct Entry {
     pub(super) acquire: Acquire,
     /// Given back when the request has its lock, or goes.
-    pub(super) seat: Option<Seat>,
+    pub(super) seat: Seat,
 }
 
 impl Settings {
-    pub(super) fn skips(&self, method: &Method) -> bool {
-        self.skipped.contains(method)
+    /// The kind of the lock of a request with this method; `None`: it is not locked.
+    pub(super) fn kind_of(&self, method: &Method) -> Option<Kind> {
+        if let Some((_, kind)) = self.kinds.iter().find(|(other, _)| other == method) {
+            return Some(*kind);
+        }
+        let locked = match &self.methods {
+            Methods::AllBut(skipped) => !skipped.contains(method),
+            Methods::Only(only) => only.contains(method),
+        };
+        locked.then_some(self.kind)
     }
+}
 
+impl<K, R> Shared<K, R> {
     /// Decides on a request by what was extracted from it.
-    pub(super) fn admit(
+    pub(super) fn admit<B>(
         &self,
-        locks: &LockManager,
+        request: &Request<B>,
+        kind: Kind,
+        protocol: Protocol,
         extracted: Result<Option<RequestKeys>, Rejection>,
     ) -> Result<Admitted, Refused> {
         let keys = match extracted {
             Ok(keys) => keys.map(RequestKeys::into_inner),
             Err(rejection) => return Err(Refused::BadKey(rejection)),
         };
-        let keys = match (keys, &self.missing_key) {
+        let keys = match (keys, &self.settings.on_missing_key) {
             (Some(keys), _) => keys,
             (None, MissingKey::Fixed(key)) => Keys::One(key.clone()),
             (None, MissingKey::Skip) => return Ok(Admitted::Pass),
             (None, MissingKey::Reject) => return Err(Refused::NoKey),
         };
-        let seat = Seat::take(&self.waiting, self.max_waiters)?;
-        Ok(Admitted::Lock(Entry { acquire: self.lock(locks, keys).acquire(), seat }))
+        let seat = Seat::take(&self.state.waiting, self.settings.max_waiters)?;
+        let mut lock = self.template.clone().of(match keys {
+            Keys::One(key) => Ok((key, Spec::one(kind))),
+            Keys::Several(keys) => sorted(keys.into_iter().map(|key| MultiKey::new(key, kind))),
+        });
+        if let Some(LockWait(limit)) = request.extensions().get() {
+            lock = lock.wait(*limit);
+        }
+        if protocol == Protocol::Grpc
+            && let Some(limit) = grpc_timeout(request.headers())
+        {
+            lock = lock.wait_within(limit);
+        }
+        Ok(Admitted::Lock(Entry { acquire: lock.acquire(), seat }))
     }
+}
 
-    fn lock(&self, locks: &LockManager, keys: Keys) -> Lock {
-        let mut lock = match keys {
-            Keys::One(key) => locks.lock(self.kind, key),
-            Keys::Several(keys) => locks.multi(keys.into_iter().map(|key| MultiKey::new(key, self.kind))),
-        };
-        lock = match self.wait {
-            Wait::Default => lock,
-            Wait::No => lock.no_wait(),
-            Wait::AtMost(limit) => lock.wait(limit),
-            Wait::Forever => lock.wait_forever(),
-        };
-        if let Some(lease) = self.lease {
-            lock = lock.lease(lease);
-        }
-        if let Some(limit) = self.max_hold() {
-            lock = lock.max_hold(limit);
-        }
-        if let Some(cap) = self.max_waiters_per_key {
-            lock = lock.max_waiters(cap);
-        }
-        if let Some(retention) = self.token_retention {
-            lock = lock.token_retention(retention);
-        }
-        if let Some(replication) = self.replication {
-            lock = lock.replication(replication);
-        }
-        lock.min_hold(self.min_hold).name(self.label.clone())
+/// The client's time-out: up to eight digits and a unit, as
+/// [gRPC over HTTP/2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md) has it. A text
+/// that is none is left to the server.
+fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
     }
+    let number = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
 }
 
 /// One of the places for requests that wait.
@@ -95,13 +116,9 @@ impl Settings {
 pub(super) struct Seat(Arc<AtomicUsize>);
 
 impl Seat {
-    /// No seat is needed when there is no cap.
-    fn take(waiting: &Arc<AtomicUsize>, cap: usize) -> Result<Option<Self>, Refused> {
-        if cap == usize::MAX {
-            return Ok(None);
-        }
+    fn take(waiting: &Arc<AtomicUsize>, cap: usize) -> Result<Self, Refused> {
         let seat = Self(Arc::clone(waiting));
-        if waiting.fetch_add(1, Ordering::Relaxed) < cap { Ok(Some(seat)) } else { Err(Refused::Full) }
+        if waiting.fetch_add(1, Ordering::Relaxed) < cap { Ok(seat) } else { Err(Refused::Full) }
     }
 }
 
@@ -123,5 +140,28 @@ mod tests {
         drop(first);
         assert!(Seat::take(&waiting, 1).is_ok());
         assert_eq!(waiting.load(Ordering::Relaxed), 0);
+    }
+
+    /// The units of gRPC's specification, and nothing else.
+    #[test]
+    fn the_clients_time_is_read() {
+        let read = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            grpc_timeout(&headers)
+        };
+        let seconds = Duration::from_secs;
+        for (text, time) in
+            [("1H", seconds(3600)), ("2M", seconds(120)), ("3S", seconds(3)), ("0S", seconds(0))]
+        {
+            assert_eq!(read(text), Some(time), "{text}");
+        }
+        assert_eq!(read("99999999m"), Some(Duration::from_millis(99_999_999)));
+        assert_eq!(read("5u"), Some(Duration::from_micros(5)));
+        assert_eq!(read("5n"), Some(Duration::from_nanos(5)));
+        for none in ["", "S", "5", "5s", "-5S", "+5S", "100000000S", "5 S", "5.0S"] {
+            assert_eq!(read(none), None, "{none}");
+        }
+        assert_eq!(grpc_timeout(&HeaderMap::new()), None);
     }
 }

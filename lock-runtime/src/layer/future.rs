@@ -5,11 +5,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project::pin_project;
+use tokio::time::Instant;
 use tower_service::Service;
+use tracing::Span;
 
 use super::admission::{Admitted, Entry, Refused, Seat};
 use super::body::LockBody;
@@ -17,11 +20,14 @@ use super::key::AsyncKeyExtractor;
 use super::layer::{Shared, StoreDown};
 use super::marks::Unlocked;
 use super::mode::{Handler, Handling, Mode};
-use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after};
+use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after, spread};
+use super::service::without_lock;
 use crate::engine::acquire::Acquire;
 use crate::error::{AcquireError, LockError};
+use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics;
+use crate::store::Kind;
 
 /// The future of a [`LockService`](super::LockService).
 ///
@@ -33,7 +39,7 @@ use crate::metrics;
 pub struct ResponseFuture<S, K, R, M, B>
 where
     S: Service<Request<B>, Future: Handler>,
-    K: AsyncKeyExtractor<Request<B>>,
+    K: AsyncKeyExtractor<B>,
     M: Mode<S::Future>,
 {
     #[pin]
@@ -48,7 +54,7 @@ where
 enum State<S, K, R, M, B>
 where
     S: Service<Request<B>, Future: Handler>,
-    K: AsyncKeyExtractor<Request<B>>,
+    K: AsyncKeyExtractor<B>,
     M: Mode<S::Future>,
 {
     Extracting {
@@ -57,10 +63,12 @@ where
         service: S,
         shared: Arc<Shared<K, R>>,
         protocol: Protocol,
+        kind: Kind,
     },
     Locking {
         acquire: Acquire,
-        seat: Option<Seat>,
+        seat: Seat,
+        asked: Option<Instant>,
         request: Request<B>,
         service: S,
         shared: Arc<Shared<K, R>>,
@@ -78,10 +86,30 @@ where
     Done,
 }
 
+impl<S, K, R, M, B> State<S, K, R, M, B>
+where
+    S: Service<Request<B>, Future: Handler>,
+    K: AsyncKeyExtractor<B>,
+    M: Mode<S::Future>,
+{
+    fn locking(
+        shared: Arc<Shared<K, R>>,
+        protocol: Protocol,
+        entry: Entry,
+        request: Request<B>,
+        service: S,
+    ) -> Self {
+        let Entry { acquire, seat } = entry;
+        // Nobody wants to know without a span.
+        let asked = (!Span::current().is_disabled()).then(Instant::now);
+        Self::Locking { acquire, seat, asked, request, service, shared, protocol }
+    }
+}
+
 impl<S, K, R, M, B> ResponseFuture<S, K, R, M, B>
 where
     S: Service<Request<B>, Future: Handler>,
-    K: AsyncKeyExtractor<Request<B>>,
+    K: AsyncKeyExtractor<B>,
     M: Mode<S::Future>,
 {
     pub(super) fn bare(handler: S::Future) -> Self {
@@ -91,10 +119,11 @@ where
     pub(super) fn extracting(
         shared: Arc<Shared<K, R>>,
         protocol: Protocol,
+        kind: Kind,
         keys: K::Future,
         service: S,
     ) -> Self {
-        Self { state: State::Extracting { keys, service, shared, protocol } }
+        Self { state: State::Extracting { keys, service, shared, protocol, kind } }
     }
 
     pub(super) fn locking(
@@ -104,15 +133,14 @@ where
         request: Request<B>,
         service: S,
     ) -> Self {
-        let Entry { acquire, seat } = entry;
-        Self { state: State::Locking { acquire, seat, request, service, shared, protocol } }
+        Self { state: State::locking(shared, protocol, entry, request, service) }
     }
 }
 
 impl<S, K, R, M, B> ResponseFuture<S, K, R, M, B>
 where
     S: Service<Request<B>, Future: Handler>,
-    K: AsyncKeyExtractor<Request<B>>,
+    K: AsyncKeyExtractor<B>,
     R: Refuse,
     M: Mode<S::Future>,
 {
@@ -121,13 +149,21 @@ where
     }
 }
 
+/// Fills those of these fields that the request's span has declared.
+fn record(guard: &LockGuard, waited: Duration) {
+    let span = Span::current();
+    span.record("lock.key", guard.key().as_str());
+    span.record("lock.token", guard.fencing_token().get());
+    span.record("lock.wait_ms", u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+}
+
 impl<K, R: Refuse> Shared<K, R> {
     fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes> {
         let reason = refusal.reason();
         metrics::layer_refused(&self.settings.label, reason.as_str());
         let error = refusal.error().map(tracing::field::display);
         let mistake = refusal.mistake();
-        if reason == Reason::Misconfigured && self.settings.mistake_told.is_due() {
+        if reason == Reason::Misconfigured && self.state.mistake_told.is_due() {
             tracing::error!(mistake, error, "requests are refused because something is set up wrongly");
         } else {
             tracing::debug!(%reason, mistake, error, "a request was refused");
@@ -138,12 +174,12 @@ impl<K, R: Refuse> Shared<K, R> {
     /// Of a request that does not even ask for a lock.
     fn refusal_of<B>(&self, protocol: Protocol, refused: &Refused) -> Response<Bytes>
     where
-        K: AsyncKeyExtractor<Request<B>>,
+        K: AsyncKeyExtractor<B>,
     {
         match refused {
             Refused::BadKey(rejection) => self.refuse(&Refusal::of_rejection(rejection, protocol)),
             Refused::Full => {
-                let after = RETRY_SOON.min(self.settings.longest_retry_after);
+                let after = spread(RETRY_SOON.min(self.settings.longest_retry_after));
                 self.refuse(&Refusal::new(Reason::TooManyWaiters, protocol).with_retry_after(after))
             }
             Refused::NoKey => {
@@ -167,7 +203,7 @@ impl<K, R: Refuse> Shared<K, R> {
             return None;
         }
         metrics::layer_unlocked(&self.settings.label);
-        if self.settings.told.is_due() {
+        if self.state.unlocked_told.is_due() {
             tracing::warn!(%error, "requests go on without their locks (said once a minute, see the metric)");
         } else {
             tracing::debug!(%error, "a request goes on without its lock");
@@ -180,7 +216,7 @@ impl<S, K, R, M, B, T> Future for ResponseFuture<S, K, R, M, B>
 where
     S: Service<Request<B>, Response = Response<T>>,
     S::Future: Handler<Body = T, Error = S::Error>,
-    K: AsyncKeyExtractor<Request<B>>,
+    K: AsyncKeyExtractor<B>,
     R: Refuse,
     M: Mode<S::Future>,
 {
@@ -192,36 +228,47 @@ where
             let next = match state.as_mut().project() {
                 StateProjection::Extracting { keys, .. } => {
                     let (request, extracted) = ready!(keys.poll(cx));
-                    let StateReplaced::Extracting { mut service, shared, protocol, .. } =
+                    let StateReplaced::Extracting { mut service, shared, protocol, kind, .. } =
                         state.as_mut().project_replace(State::Done)
                     else {
-                        return Poll::Pending;
+                        crate::polled_again()
                     };
-                    match shared.settings.admit(&shared.locks, extracted) {
-                        Ok(Admitted::Pass) => State::Bare(service.call(request)),
-                        Ok(Admitted::Lock(Entry { acquire, seat })) => {
-                            State::Locking { acquire, seat, request, service, shared, protocol }
+                    match shared.admit(&request, kind, protocol, extracted) {
+                        Ok(Admitted::Pass) => State::Bare(service.call(without_lock(request))),
+                        Ok(Admitted::Lock(entry)) => {
+                            State::locking(shared, protocol, entry, request, service)
                         }
                         Err(refused) => State::Refused(Box::new(shared.refusal_of::<B>(protocol, &refused))),
                     }
                 }
                 StateProjection::Locking { acquire, .. } => {
                     let acquired = ready!(Pin::new(acquire).poll(cx));
-                    let StateReplaced::Locking { mut request, mut service, shared, protocol, seat, .. } =
-                        state.as_mut().project_replace(State::Done)
+                    let StateReplaced::Locking {
+                        mut request,
+                        mut service,
+                        shared,
+                        protocol,
+                        seat,
+                        asked,
+                        ..
+                    } = state.as_mut().project_replace(State::Done)
                     else {
-                        return Poll::Pending;
+                        crate::polled_again()
                     };
                     drop(seat);
                     let settings = &shared.settings;
                     let handling = match acquired {
                         Ok(guard) => {
+                            if let Some(asked) = asked {
+                                record(&guard, asked.elapsed());
+                            }
                             request.extensions_mut().insert(guard.view());
                             let protocol = protocol.over(request.version());
                             Ok(Handling::locked(settings, protocol, guard, || service.call(request)))
                         }
                         Err(error) => match shared.lets_pass(&error) {
                             Some(key) => {
+                                let mut request = without_lock(request);
                                 request.extensions_mut().insert(Unlocked(()));
                                 Ok(Handling::unlocked(settings, protocol, key, service.call(request)))
                             }
@@ -229,7 +276,10 @@ where
                         },
                     };
                     match handling {
-                        Ok(handling) => State::Handling { handler: M::run(handling), shared, protocol },
+                        Ok(handling) => {
+                            let handler = M::run(handling, shared.locks.runtime());
+                            State::Handling { handler, shared, protocol }
+                        }
                         Err(error) => {
                             State::Refused(Box::new(shared.refusal_by(protocol, &LockError::from(error))))
                         }
@@ -264,7 +314,7 @@ where
 impl<S, K, R, M, B> fmt::Debug for ResponseFuture<S, K, R, M, B>
 where
     S: Service<Request<B>, Future: Handler>,
-    K: AsyncKeyExtractor<Request<B>>,
+    K: AsyncKeyExtractor<B>,
     M: Mode<S::Future>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

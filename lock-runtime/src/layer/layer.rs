@@ -9,30 +9,38 @@ use std::time::{Duration, Instant};
 use http::Method;
 use tower_layer::Layer;
 
+use super::key::KeyExtractor;
 use super::mode::{Detached, Inline};
 use super::refusal::{LONGEST_RETRY_AFTER, ProblemDetails};
 use super::service::LockService;
 use crate::config::TokenRetention;
+use crate::engine::acquire::Wait;
 use crate::guarded::OnLost;
 use crate::key::LockKey;
+use crate::kinds::Lock;
 use crate::manager::LockManager;
 use crate::metrics::Label;
 use crate::replication::Replication;
 use crate::store::Kind;
 use crate::sync::{Mutex, lock};
 
-/// For how long a body may hold its lock unless told otherwise: a client that reads slowly, or not at all, would have it
-/// for as long as it pleases.
-const LONGEST_BODY: Duration = Duration::from_secs(60);
+/// For how long a request may hold its lock unless told otherwise: a client that sends or reads a body
+/// slowly, or not at all, could hold it indefinitely.
+const MAX_HOLD: Duration = Duration::from_secs(60);
+
+/// Maximum numbers of requests that wait, unless told otherwise: a tenth of the manager's, so that the
+/// rest of the program is not refused its locks because of a crowd of requests.
+const MAX_WAITERS: usize = 10_000;
+const MAX_WAITERS_PER_KEY: usize = 1000;
 
 /// Until when a request holds its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hold {
-    /// Until the handler has returned its response. What the response's body does while it is sent is not locked.
+    /// Until the handler has returned its response. What the response's body does while it is sent is
+    /// not locked.
     UntilResponse,
-    /// Until the response's body has come to its end, has failed, or was dropped; it counts as lost after
-    /// [`max_hold`](LockLayer::max_hold), by default 60 s.
+    /// Until the response's body has come to its end, has failed, or was dropped.
     ///
     /// The body of a client that does not read is not polled, and so does not notice: its key is free when what was left
     /// of the lease then is over too. Give such locks a short [`lease`](LockLayer::lease).
@@ -45,7 +53,8 @@ pub enum Hold {
 pub enum MissingKey {
     /// It is refused, by default with 400.
     Reject,
-    /// It goes on without a lock, and so without a [`HeldLock`](crate::HeldLock) in its extensions.
+    /// It goes on without a lock, and without a [`HeldLock`](crate::HeldLock) in its extensions, not even
+    /// that of a layer outside.
     Skip,
     /// It is locked with this key.
     Fixed(LockKey),
@@ -57,19 +66,13 @@ pub enum MissingKey {
 pub enum StoreDown {
     /// It is refused, by default with 503.
     Reject,
-    /// It goes on without a lock: several requests for one key may be in the handler at the same time. It does so when its
-    /// wait is over, and those above a cap of waiters are refused nevertheless: keep the wait short. The extensions of
-    /// request and response have [`Unlocked`](super::Unlocked) and no [`HeldLock`](crate::HeldLock), which in axum makes
-    /// `Option<HeldLock>` the extractor to use; `lock_layer_unlocked_total` counts it, and the log is warned once a minute.
+    /// It goes on without a lock: several requests for one key may be in the handler at the same time.
+    /// It does so when its wait is over, and those above a cap of waiters are refused nevertheless: keep
+    /// the wait short. The extensions of request and response have [`Unlocked`](super::Unlocked) and no
+    /// [`HeldLock`](crate::HeldLock), not even that of a layer outside; in axum `Option<HeldLock>` is the
+    /// extractor to use. `lock_layer_unlocked_total` counts such requests, and the log warns of them once
+    /// a minute.
     PassThrough,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Wait {
-    Default,
-    No,
-    AtMost(Duration),
-    Forever,
 }
 
 /// When the log was told something, so that it is not told with every request.
@@ -88,67 +91,107 @@ impl Told {
     }
 }
 
-/// Everything but the parts that are of types of the user's.
+/// All settings except the user-supplied generic parts.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
+    pub(super) enabled: bool,
     pub(super) kind: Kind,
-    pub(super) wait: Wait,
+    /// Kinds of their own, by method.
+    pub(super) kinds: Vec<(Method, Kind)>,
+    pub(super) wait: Option<Wait>,
     pub(super) lease: Option<Duration>,
-    pub(super) max_hold: Option<Duration>,
+    pub(super) max_hold: MaxHold,
     pub(super) min_hold: Duration,
     pub(super) token_retention: Option<TokenRetention>,
     pub(super) replication: Option<Replication>,
     pub(super) hold: Hold,
-    pub(super) missing_key: MissingKey,
-    pub(super) skipped: Vec<Method>,
+    pub(super) on_missing_key: MissingKey,
+    pub(super) methods: Methods,
     pub(super) max_waiters: usize,
-    pub(super) max_waiters_per_key: Option<usize>,
+    pub(super) max_waiters_per_key: usize,
     pub(super) on_store_down: StoreDown,
     pub(super) on_lost: OnLost,
     pub(super) longest_retry_after: Duration,
     pub(super) label: Label,
-    /// Requests that wait, in all services of the layer.
-    pub(super) waiting: Arc<AtomicUsize>,
-    /// When the log was told that requests go on without their locks.
-    pub(super) told: Arc<Told>,
-    /// When the log was told what is set up wrongly.
-    pub(super) mistake_told: Arc<Told>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MaxHold {
+    Default,
+    Explicit(Option<Duration>),
+}
+
+/// Which methods are locked.
+#[derive(Clone, Debug)]
+pub(super) enum Methods {
+    AllBut(Vec<Method>),
+    Only(Vec<Method>),
 }
 
 impl Settings {
-    /// The longest time for which a request holds its lock.
-    pub(super) fn max_hold(&self) -> Option<Duration> {
-        match self.hold {
-            Hold::UntilResponse => self.max_hold,
-            Hold::UntilBodyEnd => Some(self.max_hold.unwrap_or(LONGEST_BODY)),
+    /// Returns a lock with all settings that are the same for every request, and without a key.
+    fn template(&self, locks: &LockManager) -> Lock {
+        let mut lock = locks.template().min_hold(self.min_hold).name(self.label.clone());
+        lock = lock.max_waiters(self.max_waiters_per_key);
+        let max_hold = match self.max_hold {
+            MaxHold::Explicit(limit) => limit,
+            // A fixed lease is a limit itself.
+            MaxHold::Default => self.lease.is_none().then(|| MAX_HOLD.max(self.min_hold)),
+        };
+        if let Some(limit) = max_hold {
+            lock = lock.max_hold(limit);
         }
+        if let Some(wait) = self.wait {
+            lock = lock.wait_as(wait);
+        }
+        if let Some(lease) = self.lease {
+            lock = lock.lease(lease);
+        }
+        if let Some(retention) = self.token_retention {
+            lock = lock.token_retention(retention);
+        }
+        if let Some(replication) = self.replication {
+            lock = lock.replication(replication);
+        }
+        lock
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
+        let skipped = [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::CONNECT];
         Self {
+            enabled: true,
             kind: Kind::Mutex,
-            wait: Wait::Default,
+            kinds: Vec::new(),
+            wait: None,
             lease: None,
-            max_hold: None,
+            max_hold: MaxHold::Default,
             min_hold: Duration::ZERO,
             token_retention: None,
             replication: None,
             hold: Hold::UntilResponse,
-            missing_key: MissingKey::Reject,
-            skipped: vec![Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE],
-            max_waiters: usize::MAX,
-            max_waiters_per_key: None,
+            on_missing_key: MissingKey::Reject,
+            methods: Methods::AllBut(skipped.to_vec()),
+            max_waiters: MAX_WAITERS,
+            max_waiters_per_key: MAX_WAITERS_PER_KEY,
             on_store_down: StoreDown::Reject,
             on_lost: OnLost::Cancel,
             longest_retry_after: LONGEST_RETRY_AFTER,
             label: Label::Borrowed("layer"),
-            waiting: Arc::default(),
-            told: Arc::default(),
-            mistake_told: Arc::default(),
         }
     }
+}
+
+/// What the services of a layer know together, and no other layer.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Requests that wait.
+    pub(super) waiting: Arc<AtomicUsize>,
+    /// When the log was told that requests go on without their locks.
+    pub(super) unlocked_told: Told,
+    /// When the log was told about a mistake in the program.
+    pub(super) mistake_told: Told,
 }
 
 /// What all services of a layer share.
@@ -157,6 +200,8 @@ pub(super) struct Shared<K, R> {
     pub(super) keys: Arc<K>,
     pub(super) refuse: Arc<R>,
     pub(super) settings: Settings,
+    pub(super) template: Lock,
+    pub(super) state: State,
 }
 
 /// Locks each request with a key of its own; see the [module](super) for what that means in detail.
@@ -173,52 +218,77 @@ pub struct LockLayer<K, R = ProblemDetails, M = Inline> {
 pub type DetachedLockLayer<K, R = ProblemDetails> = LockLayer<K, R, Detached>;
 
 impl<K> LockLayer<K> {
-    /// Locks each request with the key that `keys` finds in it, at the store of `locks`.
+    /// Locks each request with the key that `keys` finds in its head, at the store of `locks`.
     ///
-    /// Without further settings: a [mutex](LockManager::mutex); the manager's default wait (10 s) and lease (30 s,
-    /// renewed); held until the handler returns; GET, HEAD, OPTIONS and TRACE are not locked; a request without a key
-    /// is refused, and so is every one that gets no lock; a handler whose lock is lost is dropped.
-    pub fn new(locks: LockManager, keys: K) -> Self {
-        let shared = Shared {
-            locks,
-            keys: Arc::new(keys),
-            refuse: Arc::new(ProblemDetails),
-            settings: Settings::default(),
-        };
-        Self { shared: Arc::new(shared), mode: PhantomData }
+    /// | setting | default |
+    /// |---|---|
+    /// | [`kind`](Self::kind), [`kind_for`](Self::kind_for) | a [mutex](LockManager::mutex) |
+    /// | [`wait`](Self::wait) | the manager's `default_wait`, 10 s |
+    /// | [`lease`](Self::lease) | the manager's, 30 s, renewed |
+    /// | [`max_hold`](Self::max_hold) | 60 s; none with a fixed lease |
+    /// | [`min_hold`](Self::min_hold) | none |
+    /// | [`token_retention`](Self::token_retention), [`replication`](Self::replication) | the manager's |
+    /// | [`hold`](Self::hold) | until the handler returns |
+    /// | [`skip_methods`](Self::skip_methods), [`only_methods`](Self::only_methods) | GET, HEAD, OPTIONS, TRACE and CONNECT are not locked |
+    /// | [`on_missing_key`](Self::on_missing_key) | refused with 400 |
+    /// | [`on_store_down`](Self::on_store_down) | refused with 503 |
+    /// | [`on_lost`](Self::on_lost) | the handler is dropped; 500 |
+    /// | [`max_waiters`](Self::max_waiters) | 10 000 |
+    /// | [`max_waiters_per_key`](Self::max_waiters_per_key) | 1000 |
+    /// | [`longest_retry_after`](Self::longest_retry_after) | 5 s |
+    /// | [`refuse_with`](Self::refuse_with) | [`ProblemDetails`] |
+    /// | [`name`](Self::name) | `layer` |
+    /// | [`enabled`](Self::enabled) | yes |
+    pub fn new(locks: LockManager, keys: K) -> Self
+    where
+        K: KeyExtractor,
+    {
+        Self::new_async(locks, keys)
+    }
+
+    /// As [`new`](Self::new), for a key that has to be waited for or is in the body, such as
+    /// [`body`](super::body()) and `extractor`: any [`AsyncKeyExtractor`](super::AsyncKeyExtractor).
+    pub fn new_async(locks: LockManager, keys: K) -> Self {
+        Self::made(locks, Arc::new(keys), Arc::new(ProblemDetails), Settings::default())
     }
 }
 
 impl<K, R, M> LockLayer<K, R, M> {
-    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
-        let shared = &self.shared;
-        // A layer of its own, which counts for itself.
-        let mut settings = Settings {
-            waiting: Arc::default(),
-            told: Arc::default(),
-            mistake_told: Arc::default(),
-            ..shared.settings.clone()
-        };
-        set(&mut settings);
-        self.shared = Arc::new(Shared {
-            locks: shared.locks.clone(),
-            keys: Arc::clone(&shared.keys),
-            refuse: Arc::clone(&shared.refuse),
-            settings,
-        });
-        self
+    fn made(locks: LockManager, keys: Arc<K>, refuse: Arc<R>, settings: Settings) -> Self {
+        let template = settings.template(&locks);
+        let state = State::default();
+        let shared = Shared { locks, keys, refuse, settings, template, state };
+        Self { shared: Arc::new(shared), mode: PhantomData }
     }
 
-    /// A request waits at most this long for its lock; then it is refused, by default with 429. Zero is the same as
-    /// [`no_wait`](Self::no_wait). Without it, the manager's `default_wait` (10 s) holds.
+    /// With other settings: a layer of its own, which counts for itself.
+    #[track_caller]
+    #[expect(clippy::panic, reason = "a mistake in the program, known when it starts")]
+    fn set(self, set: impl FnOnce(&mut Settings)) -> Self {
+        let shared = &self.shared;
+        let mut settings = shared.settings.clone();
+        set(&mut settings);
+        let (keys, refuse) = (Arc::clone(&shared.keys), Arc::clone(&shared.refuse));
+        let made = Self::made(shared.locks.clone(), keys, refuse, settings);
+        if let Some(reason) = made.shared.template.refusal() {
+            panic!("a layer can't lock with these settings: {reason}");
+        }
+        made
+    }
+
+    /// A request waits at most this long for its lock; then it is refused, by default with 429. Zero is
+    /// the same as [`no_wait`](Self::no_wait). Without it, the manager's `default_wait` (10 s) holds.
+    ///
+    /// A request with a [`LockWait`](super::LockWait) in its extensions waits for as long as that says
+    /// instead. A gRPC request does not wait for longer than its `grpc-timeout`.
     pub fn wait(self, limit: Duration) -> Self {
-        self.set(|settings| settings.wait = if limit.is_zero() { Wait::No } else { Wait::AtMost(limit) })
+        self.set(|settings| settings.wait = Some(Wait::at_most(limit)))
     }
 
     /// A request waits for as long as it takes, also while the store is down, until its client is seen to have left: see
     /// [the module](super) about when that is.
     pub fn wait_forever(self) -> Self {
-        self.set(|settings| settings.wait = Wait::Forever)
+        self.set(|settings| settings.wait = Some(Wait::Forever))
     }
 
     /// A request does not wait: if somebody else has the lock it is refused, by default with 409.
@@ -228,32 +298,59 @@ impl<K, R, M> LockLayer<K, R, M> {
     /// be with [`Kind::Fair`] and for a request with several keys, which don't queue behind their own release: give
     /// those a short [`wait`](Self::wait).
     pub fn no_wait(self) -> Self {
-        self.set(|settings| settings.wait = Wait::No)
+        self.set(|settings| settings.wait = Some(Wait::No))
     }
 
     /// A fixed lease, after which the lock is lost: at least 100 ms and four round trips, see
-    /// [`Lock::lease`](crate::Lock::lease). Without it, locks are renewed. With one that is refused, so is every request,
-    /// with 500, and the log says why.
+    /// [`Lock::lease`](crate::Lock::lease). Without it, locks are renewed. One that is too short for the
+    /// store's round trips is refused with each request, with 500, and the log says why.
+    ///
+    /// # Panics
+    ///
+    /// If no lock can have this lease: below 100 ms, or shorter than [`min_hold`](Self::min_hold).
+    #[track_caller]
     pub fn lease(self, lease: Duration) -> Self {
         self.set(|settings| settings.lease = Some(lease))
     }
 
-    /// The longest time for which a request may hold its lock, from the grant on; then the lock counts as lost, and
-    /// [`on_lost`](Self::on_lost) says what becomes of the handler. The key is free when the handler is gone, or when
-    /// what is left of the lease is over. At least 1 ms. By default there is none with [`Hold::UntilResponse`], and 60 s
-    /// with [`Hold::UntilBodyEnd`]. A request that enters a lock which an outer layer holds has the limit of that one.
-    pub fn max_hold(self, limit: Duration) -> Self {
-        self.set(|settings| settings.max_hold = Some(limit))
+    /// The longest time for which a request may hold its lock, from the grant on; then the lock counts as
+    /// lost, and [`on_lost`](Self::on_lost) says what becomes of the handler. The key is free when the
+    /// handler is gone, or when what is left of the lease is over. At least 1 ms. A request that enters a
+    /// lock which an outer layer holds has the limit of that one.
+    ///
+    /// By default 60 s, or `min_hold` if that is longer; with a fixed [`lease`](Self::lease) none but that.
+    /// A client that sends the request's body slowly, or reads the response slowly, has the lock meanwhile.
+    /// `max_hold(None)` lets it: for handlers that take longer by themselves, with a time-out of another
+    /// layer or of the server for the clients.
+    ///
+    /// # Panics
+    ///
+    /// If it is below 1 ms, or shorter than [`min_hold`](Self::min_hold).
+    #[track_caller]
+    pub fn max_hold(self, limit: impl Into<Option<Duration>>) -> Self {
+        let limit = limit.into();
+        self.set(|settings| settings.max_hold = MaxHold::Explicit(limit))
     }
 
     /// The key stays taken for at least this long after the grant, see
     /// [`Lock::min_hold`](crate::Lock::min_hold).
+    ///
+    /// # Panics
+    ///
+    /// If it is longer than a [`max_hold`](Self::max_hold) or a [`lease`](Self::lease) that is set.
+    #[track_caller]
     pub fn min_hold(self, time: Duration) -> Self {
         self.set(|settings| settings.min_hold = time)
     }
 
     /// How long fencing counters outlive their holds, see
-    /// [`Lock::token_retention`](crate::Lock::token_retention).
+    /// [`Lock::token_retention`](crate::Lock::token_retention). Clients may bring many keys, and each
+    /// leaves its counter at the store for so long: see [what a key costs](super#what-a-key-costs).
+    ///
+    /// # Panics
+    ///
+    /// If it is below one second.
+    #[track_caller]
     pub fn token_retention(self, retention: TokenRetention) -> Self {
         self.set(|settings| settings.token_retention = Some(retention))
     }
@@ -263,12 +360,37 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.replication = Some(replication))
     }
 
-    /// The kind of the lock; a mutex by default. With [`Kind::Read`], handlers of one key run side by side, and
-    /// exclude those that have it as [`Kind::Write`]; with a `max_hold`, so also until the end of a body, each reader asks
-    /// the store for itself. What a handler takes of the same key has to be of the same kind, or a read inside a write:
-    /// anything else is [`KindConflict`](crate::AcquireError::KindConflict).
+    /// The kind of the lock; a mutex by default. With [`Kind::Read`], handlers of one key run side by
+    /// side, and exclude those that have it as [`Kind::Write`]. With a `max_hold`, also the default one,
+    /// each reader asks the store for itself. What a handler takes of the same key has to be of the same
+    /// kind, or a read inside a write: anything else is [`KindConflict`](crate::LockError::KindConflict).
     pub fn kind(self, kind: Kind) -> Self {
         self.set(|settings| settings.kind = kind)
+    }
+
+    /// The kind of the lock for requests of these methods, which are locked although
+    /// [`skip_methods`](Self::skip_methods) may name them. What is said last of a method holds.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use lock_runtime::Kind;
+    /// use lock_runtime::layer::{LockLayer, path_segment};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+    /// // Requests that read an order run side by side, and none of them beside one that changes it.
+    /// let layer = LockLayer::new(locks, path_segment(1).prefix("order:"))
+    ///     .kind(Kind::Write)
+    ///     .kind_for([Method::GET, Method::HEAD], Kind::Read);
+    /// # Ok(()) }
+    /// ```
+    pub fn kind_for(self, methods: impl IntoIterator<Item = Method>, kind: Kind) -> Self {
+        self.set(|settings| {
+            for method in methods {
+                settings.kinds.retain(|(other, _)| *other != method);
+                settings.kinds.push((method, kind));
+            }
+        })
     }
 
     /// Until when the lock is held.
@@ -277,42 +399,57 @@ impl<K, R, M> LockLayer<K, R, M> {
     }
 
     /// What becomes of a request for which there is no key; [`MissingKey::Reject`] by default.
-    pub fn missing_key(self, policy: MissingKey) -> Self {
-        self.set(|settings| settings.missing_key = policy)
+    pub fn on_missing_key(self, policy: MissingKey) -> Self {
+        self.set(|settings| settings.on_missing_key = policy)
     }
 
-    /// Requests of these methods are not locked: the inner service is called as if there were no layer. GET, HEAD,
-    /// OPTIONS and TRACE by default; with an empty list all requests are locked.
+    /// Requests of these methods are not locked, and have no [`HeldLock`](crate::HeldLock). GET, HEAD,
+    /// OPTIONS, TRACE and CONNECT by default; with an empty list all requests are locked. CONNECT is how
+    /// a WebSocket begins over HTTP/2, as GET is over HTTP/1.
     pub fn skip_methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.set(|settings| settings.skipped = methods.into_iter().collect())
+        self.set(|settings| settings.methods = Methods::AllBut(methods.into_iter().collect()))
     }
 
-    /// At most this many requests of this layer may wait for their locks at a time, of all keys together; one more is
-    /// refused at once, by default with 429. At least 1; no cap by default, apart from the manager's.
+    /// Only requests of these methods are locked, and those of [`kind_for`](Self::kind_for). Of this and
+    /// [`skip_methods`](Self::skip_methods), the last one holds.
+    pub fn only_methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.set(|settings| settings.methods = Methods::Only(methods.into_iter().collect()))
+    }
+
+    /// Whether there is a layer at all: with `false` all requests go on as if there were none. For a
+    /// switch in the configuration.
+    pub fn enabled(self, enabled: bool) -> Self {
+        self.set(|settings| settings.enabled = enabled)
+    }
+
+    /// At most this many requests of this layer may wait for their locks at a time, of all keys together;
+    /// one more is refused at once, by default with 429. At least 1; 10 000 by default, a tenth of the
+    /// manager's own cap, which holds too.
     ///
-    /// Every request counts from when it asks until it has its lock or is refused, also for a key that nobody has: leave room
-    /// for those that come together. Those that have their locks do not count.
+    /// Every request counts from when it asks until it has its lock or is refused, also for a key that
+    /// nobody has: leave room for those that come together. Those that have their locks do not count.
     pub fn max_waiters(self, cap: usize) -> Self {
         self.set(|settings| settings.max_waiters = cap.max(1))
     }
 
-    /// At most this many callers of this process may wait for one key when a request comes; one more is refused at
-    /// once, by default with 429. At least 1; the manager's `max_waiters_per_key` (10 000) holds too. Of several keys, the
-    /// first one counts.
+    /// At most this many callers of this process may wait for one key when a request comes; one more is
+    /// refused at once, by default with 429. At least 1; 1000 by default, a tenth of the manager's own cap,
+    /// which holds too. Of several keys, the first one counts.
     pub fn max_waiters_per_key(self, cap: usize) -> Self {
-        self.set(|settings| settings.max_waiters_per_key = Some(cap.max(1)))
+        self.set(|settings| settings.max_waiters_per_key = cap.max(1))
     }
 
     /// What becomes of a request whose lock can't be taken because the store does not answer, or too few of its replicas.
-    /// [`StoreDown::Reject`] by default. It is asked again until the [`wait`](Self::wait) is over, so that a short
-    /// interruption, such as a failover, is bridged: who lets requests pass gives them a short wait.
+    /// [`StoreDown::Reject`] by default. It is asked again until the [`wait`](Self::wait) is over, so that
+    /// a short interruption, such as a failover, is bridged. If you let requests pass, set a short wait.
     pub fn on_store_down(self, policy: StoreDown) -> Self {
         self.set(|settings| settings.on_store_down = policy)
     }
 
-    /// What becomes of a handler whose lock is lost. By default it is dropped where it is suspended, and the request is
-    /// refused with 503; a body that is being sent ends with an error. With [`OnLost::Finish`] it goes on, and so does a body
-    /// that is sent already; then only the log and `lock_lost_total` know.
+    /// What becomes of a handler whose lock is lost. By default it is dropped where it is suspended, and
+    /// the request is answered with 500; a body that is being sent ends with an error. With
+    /// [`OnLost::Finish`] it goes on, and so does a body that is sent already; then only the log and
+    /// `lock_lost_total` know.
     ///
     /// A handler that does not wait is not interrupted. The response of one that has returned is sent, with
     /// [`LostLock`](super::LostLock) in its extensions.
@@ -320,8 +457,10 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.on_lost = policy)
     }
 
-    /// The longest time that a refused client is told to stay away. 5 s by default: what is left of a renewed lock's
-    /// lease says little about when it is released. HTTP has whole seconds, at least one.
+    /// The longest time that a refused client is told to stay away. 5 s by default: what is left of a
+    /// renewed lock's lease says little about when it is released. HTTP has whole seconds, at least one.
+    /// Each client is told a random time between the half and the whole, so that those who were refused
+    /// together don't come back together.
     pub fn longest_retry_after(self, limit: Duration) -> Self {
         self.set(|settings| settings.longest_retry_after = limit)
     }
@@ -331,15 +470,10 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.label = name.into())
     }
 
-    /// Makes the responses of refused requests with `refuse`.
+    /// Builds the responses to refused requests with `refuse`.
     pub fn refuse_with<R2>(self, refuse: R2) -> LockLayer<K, R2, M> {
-        let shared = Shared {
-            locks: self.shared.locks.clone(),
-            keys: Arc::clone(&self.shared.keys),
-            refuse: Arc::new(refuse),
-            settings: self.shared.settings.clone(),
-        };
-        LockLayer { shared: Arc::new(shared), mode: PhantomData }
+        let Shared { locks, keys, settings, .. } = &*self.shared;
+        LockLayer::made(locks.clone(), Arc::clone(keys), Arc::new(refuse), settings.clone())
     }
 
     /// Runs each handler in a task of its own: once it is called, it runs to its end although the client has left, unless
@@ -347,10 +481,14 @@ impl<K, R, M> LockLayer<K, R, M> {
     /// leaves is given up; one that needs no lock runs as without the layer.
     ///
     /// A server that has shut down does not know of these tasks: call
-    /// [`LockManager::shutdown`](crate::LockManager::shutdown) after it, which gives those that hold locks the time to
-    /// finish.
+    /// [`LockManager::shutdown`](crate::LockManager::shutdown) after it, which gives those that hold locks
+    /// the time to finish. A task has the span of its request; task-locals, and so
+    /// [`with_default`](crate::with_default), stay behind. Of layers that are one inside the other, detach
+    /// all or none: else the lock of the outer one is released when the client leaves, and the handler
+    /// goes on without it.
     pub fn detached(self) -> DetachedLockLayer<K, R> {
-        LockLayer { shared: self.shared, mode: PhantomData }
+        let Shared { locks, keys, refuse, settings, .. } = &*self.shared;
+        LockLayer::made(locks.clone(), Arc::clone(keys), Arc::clone(refuse), settings.clone())
     }
 }
 

@@ -60,8 +60,8 @@ pub trait Run<F: Handler> {
     /// Ends when the handler does.
     type Future: Future<Output = Handled<F>>;
 
-    /// Runs a handler.
-    fn run(handling: Handling<F>) -> Self::Future;
+    /// Runs a handler. `runtime`: the manager's, for a task where there is no other.
+    fn run(handling: Handling<F>, runtime: &Handle) -> Self::Future;
 }
 
 /// A handler with its lock, and what becomes of its response.
@@ -103,8 +103,8 @@ impl Ending {
         mut response: Response<T>,
     ) -> Result<Response<LockBody<T>>, LockError> {
         let extensions = response.extensions_mut();
-        // That of a layer inside is the one that the handler saw.
-        if extensions.get::<HeldLock>().is_none() {
+        // That of a layer inside is the one that the handler saw, or it saw that there is none.
+        if extensions.get::<HeldLock>().is_none() && extensions.get::<Unlocked>().is_none() {
             extensions.insert(guard.view());
         }
         let lost = guard.is_lost().then(|| guard.loss());
@@ -193,7 +193,7 @@ where
 {
     type Future = Handling<F>;
 
-    fn run(handling: Handling<F>) -> Self::Future {
+    fn run(handling: Handling<F>, _: &Handle) -> Self::Future {
         handling
     }
 }
@@ -206,39 +206,25 @@ where
 {
     type Future = Task<F>;
 
-    fn run(handling: Handling<F>) -> Self::Future {
+    fn run(handling: Handling<F>, runtime: &Handle) -> Self::Future {
         let key = handling.key.clone();
-        let guard = handling.guard();
-        let runtime = Handle::try_current().ok().or_else(|| guard.map(|guard| guard.call_limit().1));
-        let handling = handling.in_current_span();
-        match runtime {
-            Some(runtime) => Task { task: Kept::Task(runtime.spawn(handling)), key },
-            // There is none: it runs where it is polled.
-            None => Task { task: Kept::Here(Box::pin(handling)), key },
-        }
+        let here = Handle::try_current();
+        let task = here.as_ref().unwrap_or(runtime).spawn(handling.in_current_span());
+        Task { task, key }
     }
 }
 
 /// A handler in a task of its own. Dropping this leaves the task to itself.
 pub struct Task<F: Handler> {
-    task: Kept<F>,
+    task: JoinHandle<Handled<F>>,
     key: LockKey,
-}
-
-enum Kept<F: Handler> {
-    Task(JoinHandle<Handled<F>>),
-    Here(Pin<Box<dyn Future<Output = Handled<F>> + Send>>),
 }
 
 impl<F: Handler> Future for Task<F> {
     type Output = Handled<F>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let joined = match &mut self.task {
-            Kept::Task(task) => ready!(Pin::new(task).poll(cx)),
-            Kept::Here(handling) => return handling.as_mut().poll(cx),
-        };
-        match joined {
+        match ready!(Pin::new(&mut self.task).poll(cx)) {
             Ok(handled) => Poll::Ready(handled),
             Err(error) => match error.try_into_panic() {
                 // As if the handler had run here.

@@ -17,6 +17,7 @@ use super::key::{AsyncKeyExtractor, Extraction};
 use super::layer::Shared;
 use super::mode::{Handler, Inline, Mode};
 use super::refusal::{ProblemDetails, Protocol, Refuse};
+use crate::guard::HeldLock;
 
 /// A service whose requests are locked; made by a [`LockLayer`](super::LockLayer). See the [module](super).
 pub struct LockService<S, K, R = ProblemDetails, M = Inline> {
@@ -50,7 +51,7 @@ impl<S, K, R, M, B, T> Service<Request<B>> for LockService<S, K, R, M>
 where
     S: Service<Request<B>, Response = Response<T>> + Clone,
     S::Future: Handler<Body = T, Error = S::Error>,
-    K: AsyncKeyExtractor<Request<B>>,
+    K: AsyncKeyExtractor<B>,
     R: Refuse,
     M: Mode<S::Future>,
     T: Body,
@@ -67,20 +68,23 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if self.shared.settings.skips(request.method()) {
+        let shared = &self.shared;
+        if !shared.settings.enabled {
             return ResponseFuture::bare(self.inner.call(request));
         }
+        let Some(kind) = shared.settings.kind_of(request.method()) else {
+            return ResponseFuture::bare(self.inner.call(without_lock(request)));
+        };
         let protocol = Protocol::of(request.headers());
-        let shared = &self.shared;
         let (request, extracted) = match shared.keys.extract(request) {
             Extraction::Ready(request, extracted) => (request, extracted),
             Extraction::Pending(keys) => {
                 let shared = Arc::clone(shared);
-                return ResponseFuture::extracting(shared, protocol, keys, self.take_ready());
+                return ResponseFuture::extracting(shared, protocol, kind, keys, self.take_ready());
             }
         };
-        match shared.settings.admit(&shared.locks, extracted) {
-            Ok(Admitted::Pass) => ResponseFuture::bare(self.inner.call(request)),
+        match shared.admit(&request, kind, protocol, extracted) {
+            Ok(Admitted::Pass) => ResponseFuture::bare(self.inner.call(without_lock(request))),
             Ok(Admitted::Lock(entry)) => {
                 let shared = Arc::clone(shared);
                 ResponseFuture::locking(shared, protocol, entry, request, self.take_ready())
@@ -93,6 +97,13 @@ where
             }
         }
     }
+}
+
+/// A request that is not locked has no lock in its extensions, not even that of a layer outside: the
+/// handler would take it for its own.
+pub(super) fn without_lock<B>(mut request: Request<B>) -> Request<B> {
+    request.extensions_mut().remove::<HeldLock>();
+    request
 }
 
 impl<S: Clone, K, R, M> LockService<S, K, R, M> {
@@ -127,7 +138,6 @@ mod tests {
     use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
-    use crate::HeldLock;
     use crate::layer::{LockLayer, path_segment};
     use crate::testing::memory_manager;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tonic::{Code, Status};
 
-use super::refusal::{PUSHBACK, Protocol, Refusal, pushback};
+use super::refusal::{PUSHBACK, Protocol, Refusal, details, pushback};
 use crate::error::{AcquireError, LockError};
 
 /// With the codes of [`Reason::grpc_code`](super::Reason::grpc_code). The message for the client has neither the key nor
@@ -13,7 +13,8 @@ use crate::error::{AcquireError, LockError};
 impl From<LockError> for Status {
     fn from(error: LockError) -> Self {
         let refusal = Refusal::of_handler(&error, Protocol::Grpc);
-        let mut status = Self::new(Code::from_i32(refusal.grpc_code()), refusal.detail());
+        let code = Code::from_i32(refusal.grpc_code());
+        let mut status = Self::with_details(code, refusal.detail(), details(&refusal).into());
         if let Some(millis) = pushback(&refusal) {
             status.metadata_mut().insert(PUSHBACK, millis.into());
         }

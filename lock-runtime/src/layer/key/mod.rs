@@ -1,26 +1,24 @@
 //! Which lock a request needs: the traits, and ready-made extractors.
 //!
-//! A closure is enough in most cases. It is written with its argument's type, and returns the key: a
-//! [`LockKey`](crate::LockKey), a text, several of them, or none.
+//! A closure over the head of the request is enough in most cases. It is written with its argument's
+//! type, and returns the key: a [`LockKey`](crate::LockKey), a text, several of them, or none.
 //!
 //! ```
-//! use http::Request;
-//! use lock_runtime::layer::KeyExtractor;
+//! use http::request::Parts;
+//! use lock_runtime::layer::LockLayer;
 //!
-//! fn takes_an_extractor<B, K: KeyExtractor<Request<B>>>(key: K, request: &Request<B>) -> bool {
-//!     key.extract(request).is_ok_and(|keys| keys.is_some())
-//! }
-//!
-//! let by_tenant = |r: &Request<_>| {
-//!     let tenant = r.headers().get("x-tenant")?.to_str().ok()?;
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let locks = lock_runtime::LockManager::connect("memory:").await?;
+//! let by_tenant = |head: &Parts| {
+//!     let tenant = head.headers.get("x-tenant")?.to_str().ok()?;
 //!     Some(format!("tenant:{tenant}"))
 //! };
-//! let request = Request::builder().header("x-tenant", "7").body(()).unwrap();
-//! assert!(takes_an_extractor(by_tenant, &request));
+//! let layer = LockLayer::new(locks, by_tenant);
+//! # Ok(()) }
 //! ```
 //!
-//! The functions of this module make extractors that also look after what clients send: they limit its length, refuse
-//! what can't be part of a key, and can hash it.
+//! The functions of this module make extractors that also check what clients send: they limit its
+//! length, refuse what can't be part of a key, and can hash it.
 //!
 //! | function | the key is |
 //! |---|---|
@@ -31,155 +29,176 @@
 //! | [`extension`] | made of what another layer has put into the request, such as the user |
 //! | [`constant`] | always the same |
 //! | [`first_of`] | the first of several that is there |
-#![cfg_attr(
-    feature = "axum",
-    doc = "| [`axum::path_param`](super::axum::path_param) | a path parameter of axum |"
-)]
-#![cfg_attr(
-    feature = "axum",
-    doc = "| [`axum::extractor`](super::axum::extractor) | made of any extractor of axum |"
-)]
+//! | [`joined`] | made of several, such as tenant and order |
+//! | [`body`] | made of the head and the body, which is read first |
+#![cfg_attr(feature = "axum", doc = "| [`path_param`] | a path parameter of axum |")]
+#![cfg_attr(feature = "axum", doc = "| [`extractor`] | made of any extractor of axum for the head |")]
 //!
 //! # One thing, one text
 //!
-//! A lock is as good as its key. If the handler reads the client's text in another way than the extractor does, two
-//! texts can mean one thing, and have two locks: `7` and `007` are the same number. Have both read it in the same way:
-//! [`parsed`](PartKey::parsed) makes a number of it first. A header or a query parameter that occurs twice is refused
-//! for the same reason: the handler may read the other one.
+//! A lock is as good as its key. If the handler reads the client's text in another way than the
+//! extractor does, two texts can mean one thing, and have two locks: `7` and `007` are the same
+//! number. Have both read it in the same way: [`parsed`](PartKey::parsed) makes a number of it first.
+//! A header or a query parameter that occurs twice is refused for the same reason: the handler may
+//! read the other one.
+//!
+//! The handler has to work on what the key names. With [`first_of`], the client decides which part of
+//! the request names it: under `first_of((header("x-order-id"), path_segment(1)))`, a request for
+//! `/orders/42` with the header `x-order-id: 7` takes the lock of 7. Such a handler takes its order
+//! from [`HeldLock::key`](crate::HeldLock::key), or refuses requests whose parts differ.
 
+#[cfg(feature = "axum")]
+mod axum;
+mod body;
 mod other;
 mod parts;
 mod request_keys;
 mod shape;
+mod together;
 
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::Ready;
+use std::sync::Arc;
 
-use http::StatusCode;
+use http::request::Parts;
+use http::{Request, StatusCode};
 
 use super::refusal::Reason;
 use crate::key::InvalidKey;
 
-pub use other::{ConstantKey, ExtensionKey, FirstOf, constant, extension, first_of};
+#[cfg(feature = "axum")]
+pub use self::axum::{ExtractorKey, extractor, extractor_with_state};
+pub use body::{BodyKey, body};
+pub use other::{ConstantKey, ExtensionKey, constant, extension};
+#[cfg(feature = "axum")]
+pub use parts::path_param;
 pub use parts::{PartKey, grpc_metadata, header, path_segment, query};
 pub(in crate::layer) use request_keys::Keys;
 pub use request_keys::{IntoRequestKeys, RequestKeys};
-pub(in crate::layer) use shape::{Form, Reach, canonical};
-#[cfg(feature = "axum")]
-pub(in crate::layer) use shape::{Shape, shape_methods};
+pub use together::{FirstOf, Joined, first_of, joined};
 
-/// Which lock a request needs. `Req` is the request: an [`http::Request`] of any body.
+/// What an extractor has found.
+type Found = Result<Option<RequestKeys>, Rejection>;
+
+/// Which lock a request needs, by its head.
 ///
-/// Implemented by closures of the form `|r: &http::Request<_>| …` that return what [`IntoRequestKeys`] lists, and by what
-/// the functions of [this module](self) return. See [`AsyncKeyExtractor`] for what has to wait.
-///
-/// The body is not read: it belongs to the handler, which would find it gone.
+/// Implemented by closures of the form `|head: &http::request::Parts| …` that return what
+/// [`IntoRequestKeys`] lists, by what most functions of [this module](self) return, and by `Arc`s of
+/// extractors, `Arc<dyn KeyExtractor + Send + Sync>` too. See [`AsyncKeyExtractor`] for a key that has
+/// to be waited for, or is in the body.
 ///
 /// ```
-/// use http::Request;
+/// use http::request::Parts;
 /// use lock_runtime::LockKey;
 /// use lock_runtime::layer::{KeyExtractor, Rejection, RequestKeys};
 ///
 /// struct ByHost;
 ///
-/// impl<B> KeyExtractor<Request<B>> for ByHost {
-///     fn extract(&self, request: &Request<B>) -> Result<Option<RequestKeys>, Rejection> {
-///         let Some(host) = request.uri().host() else { return Ok(None) };
+/// impl KeyExtractor for ByHost {
+///     fn extract(&self, head: &mut Parts) -> Result<Option<RequestKeys>, Rejection> {
+///         let Some(host) = head.uri.host() else { return Ok(None) };
 ///         Ok(Some(LockKey::new(format!("host:{host}"))?.into()))
 ///     }
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say which lock a request needs",
-    label = "not a key extractor for `{Req}`",
-    note = "write a closure with its argument's type, `|r: &http::Request<_>| …`, that returns a `LockKey`, a `String`, \
-            a `RequestKeys`, or an `Option` or `Result` of one of them",
-    note = "or take one from `lock_runtime::layer::key`: `header`, `query`, `path_segment`, `extension`, `constant`, …",
-    note = "path parameters and extractors of axum are `AsyncKeyExtractor`s: \
-            `lock_runtime::layer::axum::path_param(\"id\")`, with the feature `axum`"
+    label = "not a key extractor",
+    note = "write a closure with its argument's type, `|head: &http::request::Parts| …`, that returns a `LockKey`, a \
+            `String`, a `RequestKeys`, or an `Option` or `Result` of one of them",
+    note = "or take one from `lock_runtime::layer::key`: `header`, `query`, `path_segment`, `extension`, `constant`, …; \
+            with the feature `axum` also `path_param`",
+    note = "what has to be waited for, such as `extractor(…)` and `body(…)`, goes into `LockLayer::new_async`"
 )]
-pub trait KeyExtractor<Req> {
-    /// The keys to lock for this request. `None`: the request does not have one, and the layer's policy for a missing
-    /// key decides.
+pub trait KeyExtractor {
+    /// Returns the keys to lock for this request. `None`: the request has none, and the layer's policy
+    /// for a missing key decides. The head is mutable because axum's extractors want it so.
     ///
     /// # Errors
     ///
-    /// [`Rejection`]: the request has a key that can't be used. It is answered with that, and the handler is not called.
-    fn extract(&self, request: &Req) -> Result<Option<RequestKeys>, Rejection>;
+    /// [`Rejection`]: the request has a key that can't be used. It is answered with that, and the
+    /// handler is not called.
+    fn extract(&self, head: &mut Parts) -> Result<Option<RequestKeys>, Rejection>;
 
-    /// What a request must have to have a key, such as "the header `x-tenant`". For the answer to a request without.
+    /// What a request must have to have a key, such as "the header `x-tenant`". For the answer to a
+    /// request without.
     fn expected(&self) -> Option<Cow<'_, str>> {
         None
     }
 }
 
-impl<Req, F> KeyExtractor<Req> for F
+impl<F> KeyExtractor for F
 where
-    F: closure::KeyFn<Req>,
+    F: closure::KeyFn,
     F::Keys: IntoRequestKeys,
 {
-    fn extract(&self, request: &Req) -> Result<Option<RequestKeys>, Rejection> {
-        self.keys(request).into_request_keys()
+    fn extract(&self, head: &mut Parts) -> Found {
+        self.keys(head).into_request_keys()
     }
 }
 
-/// Between closures and [`KeyExtractor`] for the sake of messages: what is not a closure is told so in our words and not
-/// in those of `Fn`, and a closure that returns what is no key is told that.
+impl<K: KeyExtractor + ?Sized> KeyExtractor for Arc<K> {
+    fn extract(&self, head: &mut Parts) -> Found {
+        K::extract(self, head)
+    }
+
+    fn expected(&self) -> Option<Cow<'_, str>> {
+        K::expected(self)
+    }
+}
+
+/// Between closures and [`KeyExtractor`] for the sake of messages: a value that is no closure is
+/// refused in our words and not in those of `Fn`, and a closure that returns no key is told that.
 mod closure {
+    use http::request::Parts;
+
     #[diagnostic::on_unimplemented(
         message = "`{Self}` does not say which lock a request needs",
-        label = "not a key extractor for `{Req}`",
-        note = "write a closure with its argument's type, `|r: &http::Request<_>| …`, that returns a `LockKey`, a \
-                `String`, a `RequestKeys`, or an `Option` or `Result` of one of them",
+        label = "not a key extractor",
+        note = "write a closure with its argument's type, `|head: &http::request::Parts| …`, that returns a `LockKey`, \
+                a `String`, a `RequestKeys`, or an `Option` or `Result` of one of them",
         note = "or take one from `lock_runtime::layer::key`: `header`, `query`, `path_segment`, `extension`, \
-                `constant`, …",
-        note = "path parameters and extractors of axum: `lock_runtime::layer::axum::path_param(\"id\")`, with the \
-                feature `axum`"
+                `constant`, …; with the feature `axum` also `path_param`",
+        note = "what has to be waited for, such as `extractor(…)` and `body(…)`, goes into `LockLayer::new_async`"
     )]
-    pub trait KeyFn<Req> {
+    pub trait KeyFn {
         type Keys;
 
-        fn keys(&self, request: &Req) -> Self::Keys;
+        fn keys(&self, head: &Parts) -> Self::Keys;
     }
 
     #[diagnostic::do_not_recommend]
-    impl<Req, F, R> KeyFn<Req> for F
+    impl<F, R> KeyFn for F
     where
-        F: Fn(&Req) -> R,
+        F: Fn(&Parts) -> R,
     {
         type Keys = R;
 
-        fn keys(&self, request: &Req) -> R {
-            self(request)
+        fn keys(&self, head: &Parts) -> R {
+            self(head)
         }
     }
 }
 
-/// Which lock a request needs, where it takes a future to know it, or the request itself.
+/// Which lock a request needs, where that has to be waited for, or is in the body. `B` is the type of
+/// the body. For [`LockLayer::new_async`](super::LockLayer::new_async).
 ///
-/// Every [`KeyExtractor`] is one that is ready at once. The extractor gets the request and gives it back, whatever comes
-/// of it: the handler needs it.
+/// Every [`KeyExtractor`] is one that is ready at once. The extractor gets the request and gives it
+/// back, whatever comes of it: the handler needs it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say which lock a request needs",
-    label = "not a key extractor for `{Req}`",
-    note = "write a closure with its argument's type, `|r: &http::Request<_>| …`, that returns a `LockKey`, a `String`, \
-            a `RequestKeys`, or an `Option` or `Result` of one of them",
-    note = "or take one from `lock_runtime::layer::key`: `header`, `query`, `path_segment`, `extension`, `constant`, …",
-    note = "path parameters and extractors of axum: `lock_runtime::layer::axum::path_param(\"id\")`, with the feature \
-            `axum`"
+    label = "not a key extractor for requests with a body of the type `{B}`",
+    note = "a key in the body needs a body that can be made of bytes again, as that of axum can (`B: From<Bytes>`)"
 )]
-// The parameter is the request, not its body: other crates could implement `KeyExtractor<TheirBody>` for our types, so
-// that none of them could be an `AsyncKeyExtractor` beside the implementation for every `KeyExtractor`. A
-// `Request<TheirBody>` gives them no such right.
-pub trait AsyncKeyExtractor<Req> {
+pub trait AsyncKeyExtractor<B> {
     /// Ends with the request and its keys, as [`KeyExtractor::extract`] returns them.
     ///
     /// Dropped when the client leaves.
-    type Future: Future<Output = (Req, Result<Option<RequestKeys>, Rejection>)>;
+    type Future: Future<Output = (Request<B>, Result<Option<RequestKeys>, Rejection>)>;
 
-    /// The keys to lock for this request, at once or later.
-    fn extract(&self, request: Req) -> Extraction<Req, Self::Future>;
+    /// Returns the keys to lock for this request, at once or later.
+    fn extract(&self, request: Request<B>) -> Extraction<B, Self::Future>;
 
     /// What a request must have to have a key; see [`KeyExtractor::expected`].
     fn expected(&self) -> Option<Cow<'_, str>> {
@@ -189,19 +208,20 @@ pub trait AsyncKeyExtractor<Req> {
 
 /// What an [`AsyncKeyExtractor`] gives back: the keys, or a future that ends with them.
 #[derive(Debug)]
-pub enum Extraction<Req, F> {
+pub enum Extraction<B, F> {
     /// Known at once. The request is given back as it was.
-    Ready(Req, Result<Option<RequestKeys>, Rejection>),
+    Ready(Request<B>, Result<Option<RequestKeys>, Rejection>),
     /// Known when this future is ready; it has the request until then.
     Pending(F),
 }
 
-impl<Req, K: KeyExtractor<Req>> AsyncKeyExtractor<Req> for K {
-    type Future = Ready<(Req, Result<Option<RequestKeys>, Rejection>)>;
+impl<B, K: KeyExtractor> AsyncKeyExtractor<B> for K {
+    type Future = Ready<(Request<B>, Found)>;
 
-    fn extract(&self, request: Req) -> Extraction<Req, Self::Future> {
-        let keys = KeyExtractor::extract(self, &request);
-        Extraction::Ready(request, keys)
+    fn extract(&self, request: Request<B>) -> Extraction<B, Self::Future> {
+        let (mut head, body) = request.into_parts();
+        let keys = KeyExtractor::extract(self, &mut head);
+        Extraction::Ready(Request::from_parts(head, body), keys)
     }
 
     fn expected(&self) -> Option<Cow<'_, str>> {
@@ -251,7 +271,7 @@ impl Rejection {
     }
 
     /// A mistake in the program, which no client can mend.
-    pub(in crate::layer) fn misconfigured(detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn misconfigured(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::of(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
 
@@ -299,28 +319,29 @@ impl From<Infallible> for Rejection {
     }
 }
 
+/// What is tested in the other files, too: the text of the only key, or the status of the refusal.
+#[cfg(test)]
+fn text<K: KeyExtractor>(key: &K, request: http::request::Builder) -> Result<Option<String>, u16> {
+    let (mut head, ()) = request.body(()).unwrap().into_parts();
+    match key.extract(&mut head) {
+        Ok(Some(keys)) => match keys.into_inner() {
+            Keys::One(key) => Ok(Some(key.to_string())),
+            Keys::Several(_) => panic!("several keys"),
+        },
+        Ok(None) => Ok(None),
+        Err(rejection) => Err(rejection.status().as_u16()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use http::Request;
-
     use super::*;
     use crate::LockKey;
-
-    /// What keys an extractor that is ready at once finds.
-    fn now<B, K: AsyncKeyExtractor<Request<B>>>(
-        key: &K,
-        request: Request<B>,
-    ) -> Result<Option<RequestKeys>, Rejection> {
-        match key.extract(request) {
-            Extraction::Ready(_, keys) => keys,
-            Extraction::Pending(_) => panic!("an extractor that is not asynchronous has to wait"),
-        }
-    }
 
     /// A closure is an extractor of both kinds, for requests of any body, and gives the request back.
     #[test]
     fn a_closure_is_an_extractor() {
-        let by_path = |r: &Request<_>| format!("path:{}", r.uri().path());
+        let by_path = |head: &Parts| format!("path:{}", head.uri.path());
         let request = Request::builder().uri("/a").body(vec![1_u8, 2]).unwrap();
         let Extraction::Ready(request, keys) = AsyncKeyExtractor::extract(&by_path, request) else {
             panic!("a closure has to wait");
@@ -332,15 +353,26 @@ mod tests {
     /// A closure can leave with `?` when the request has no key.
     #[test]
     fn a_closure_may_find_nothing() {
-        let by_header = |r: &Request<()>| Some(r.headers().get("x")?.to_str().ok()?.to_owned());
-        assert_eq!(now(&by_header, Request::new(())), Ok(None));
+        let by_header = |head: &Parts| Some(head.headers.get("x")?.to_str().ok()?.to_owned());
+        assert_eq!(text(&by_header, Request::builder()), Ok(None));
     }
 
     /// The error of a closure is the answer to the client.
     #[test]
     fn a_closure_may_refuse() {
-        let refuse = |_: &Request<()>| Err::<LockKey, _>(Rejection::new("No."));
-        assert_eq!(now(&refuse, Request::new(())), Err(Rejection::new("No.")));
+        let refuse = |_: &Parts| Err::<LockKey, _>(Rejection::new("No."));
+        assert_eq!(text(&refuse, Request::builder()), Err(400));
+    }
+
+    /// Which extractor it is may be decided when the program starts.
+    #[test]
+    fn an_extractor_may_be_chosen_at_run_time() {
+        let extractors: [Arc<dyn KeyExtractor + Send + Sync>; 2] =
+            [Arc::new(header("x")), Arc::new(|head: &Parts| head.uri.path().to_owned())];
+        let request = || Request::builder().uri("/a").header("x", "42");
+        assert_eq!(text(&extractors[0], request()), Ok(Some("42".into())));
+        assert_eq!(text(&extractors[1], request()), Ok(Some("/a".into())));
+        assert_eq!(KeyExtractor::expected(&extractors[0]).unwrap(), "the header `x`");
     }
 
     /// Extractors of other crates may be of one kind or the other.
@@ -348,12 +380,10 @@ mod tests {
     fn a_type_may_be_asynchronous_only() {
         struct Later;
 
-        impl<B: Send + 'static> AsyncKeyExtractor<Request<B>> for Later {
-            type Future = std::pin::Pin<
-                Box<dyn Future<Output = (Request<B>, Result<Option<RequestKeys>, Rejection>)> + Send>,
-            >;
+        impl<B: Send + 'static> AsyncKeyExtractor<B> for Later {
+            type Future = std::pin::Pin<Box<dyn Future<Output = (Request<B>, Found)> + Send>>;
 
-            fn extract(&self, request: Request<B>) -> Extraction<Request<B>, Self::Future> {
+            fn extract(&self, request: Request<B>) -> Extraction<B, Self::Future> {
                 Extraction::Pending(Box::pin(async { (request, Ok(None)) }))
             }
         }

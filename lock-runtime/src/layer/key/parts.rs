@@ -2,30 +2,36 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::str::FromStr;
 
-use http::{HeaderName, Request};
+use http::HeaderName;
+use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-use super::shape::{Shape, shape_methods};
-use super::{KeyExtractor, Rejection, RequestKeys};
+use super::shape::{Form, Reach, Shape, canonical, checked};
+use super::{Found, KeyExtractor, Rejection};
 
-/// The key is a part of the request: made by [`header`], [`query`], [`path_segment`] and [`grpc_metadata`].
+/// The key is a part of the request: made by [`header`], [`query`], [`path_segment`] and
+/// [`grpc_metadata`], and with the feature `axum` by `path_param`.
 ///
-/// A part that is missing or empty is no key. Values are refused with 400 that are too long, or have control characters
-/// or braces; with braces a client would choose the slot of a Redis Cluster. See [`hashed`](Self::hashed) for those.
+/// A part that is missing or empty is no key. A value is refused with 400 if it is too long, or has
+/// braces, control characters, or characters that nobody sees, such as those that change the direction
+/// of text. With braces a client would choose the slot of a Redis Cluster. See [`hashed`](Self::hashed)
+/// for such values.
 #[derive(Clone, Debug)]
 pub struct PartKey {
     part: Part,
-    shape: Shape,
+    pub(super) shape: Shape,
 }
 
 #[derive(Clone, Debug)]
 enum Part {
     Header(HeaderName),
+    Metadata(HeaderName),
     Query(Cow<'static, str>),
     PathSegment(usize),
-    /// A mistake in the program, told with the first request.
-    Wrong(String),
+    #[cfg(feature = "axum")]
+    PathParam(super::axum::PathParam),
 }
 
 /// The value of a header.
@@ -36,18 +42,24 @@ enum Part {
 /// let key = header("x-order-id").prefix("order:");
 /// ```
 ///
-/// A header that occurs twice is refused. With a name that can't be that of a header, every request is answered with 500,
-/// and the log says what is wrong with it.
+/// A header that occurs twice is refused.
+///
+/// # Panics
+///
+/// If the name can't be that of a header.
 #[must_use]
+#[track_caller]
 pub fn header(name: impl TryInto<HeaderName>) -> PartKey {
-    let part = match name.try_into() {
-        Ok(name) => Part::Header(name),
-        Err(_) => Part::Wrong(
-            "The layer takes its key from a header, and was given a name that is not that of a header."
-                .into(),
-        ),
-    };
-    PartKey::new(part)
+    PartKey::new(Part::Header(header_name(name)))
+}
+
+#[track_caller]
+#[expect(clippy::panic, reason = "a mistake in the program, known when it starts")]
+fn header_name(name: impl TryInto<HeaderName>) -> HeaderName {
+    match name.try_into() {
+        Ok(name) => name,
+        Err(_) => panic!("a layer takes its key from a header whose name can't be that of a header"),
+    }
 }
 
 /// The value of a query parameter, decoded: `42` for `?order=42`.
@@ -58,10 +70,12 @@ pub fn query(name: impl Into<Cow<'static, str>>) -> PartKey {
     PartKey::new(Part::Query(name.into()))
 }
 
-/// One segment of the path, counted from 0 and decoded: in `/orders/42`, `path_segment(1)` is `42`. A slash that is
-/// encoded does not end a segment.
+/// One segment of the path, counted from 0 and decoded: in `/orders/42`, `path_segment(1)` is `42`. A
+/// slash that is encoded does not end a segment.
 ///
-/// It counts in the path as the layer sees it: inside `axum::Router::nest` the prefix of the nested router is gone.
+/// It counts in the path as the layer sees it: inside `axum::Router::nest` the prefix of the nested
+/// router is gone. The path is taken as it was sent: in `//orders/42` the segment 0 is empty and 1 is
+/// `orders`, and in `/orders/./42` the segment 1 is `.`.
 #[must_use]
 pub fn path_segment(index: usize) -> PartKey {
     PartKey::new(Part::PathSegment(index))
@@ -69,18 +83,38 @@ pub fn path_segment(index: usize) -> PartKey {
 
 /// The value of an entry of gRPC metadata with ASCII values; it is a header of that name.
 ///
-/// The values of names that end in `-bin` are bytes, which are no key: use [`header`] with [`PartKey::hashed`], where two
-/// ways to encode the same bytes are two keys. With such a name every request is refused with `INTERNAL`, and the log has
-/// this hint.
+/// # Panics
+///
+/// If the name can't be that of a header, or ends in `-bin`: such values are bytes, which are no key.
+/// Use [`header`] with [`PartKey::hashed`] for them, where two ways to encode the same bytes are two
+/// keys.
 #[must_use]
+#[track_caller]
 pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
     let name = name.as_ref();
-    if name.get(name.len().saturating_sub(4)..).is_some_and(|end| end.eq_ignore_ascii_case("-bin")) {
-        let wrong = "The layer takes its key from gRPC metadata, and was given a name that ends in `-bin`: take \
-                     `key::header(…).hashed()`.";
-        return PartKey::new(Part::Wrong(wrong.into()));
-    }
-    header(name)
+    let binary = name.get(name.len().saturating_sub(4)..).is_some_and(|end| end.eq_ignore_ascii_case("-bin"));
+    assert!(!binary, "`{name}` is metadata of bytes, which are no key: use `key::header({name:?}).hashed()`");
+    PartKey::new(Part::Metadata(header_name(name)))
+}
+
+/// The value of a path parameter of axum, decoded: for the route `/orders/{id}` and `/orders/42`,
+/// `path_param("id")` is `42`.
+///
+/// ```
+/// use lock_runtime::layer::path_param;
+///
+/// let key = path_param("id").prefix("order:").parsed::<u64>();
+/// ```
+///
+/// A request whose route has no such parameter, or that has passed no route, is answered with 500, and
+/// the log says what to do: it is a mistake in the program, and to let the request through would be to
+/// do without the lock. See [`optional`](PartKey::optional) for routers that have routes of both kinds,
+/// and [the module `layer`](crate::layer#in-axum) for where to put the layer.
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+#[must_use]
+pub fn path_param(name: impl Into<Cow<'static, str>>) -> PartKey {
+    PartKey::new(Part::PathParam(super::axum::PathParam::new(name.into())))
 }
 
 impl PartKey {
@@ -88,40 +122,136 @@ impl PartKey {
         Self { part, shape: Shape::new() }
     }
 
-    shape_methods!();
+    /// Puts a text before the value: `order:` and the value `42` make the key `order:42`.
+    ///
+    /// Locks with the same key are the same lock, whichever layer or function takes them. Without a
+    /// prefix a value could be the key of something else.
+    ///
+    /// # Panics
+    ///
+    /// If no key can begin with it, because of its braces for example.
+    #[must_use]
+    #[track_caller]
+    pub fn prefix(mut self, prefix: impl Into<Cow<'static, str>>) -> Self {
+        self.shape.prefix = checked(prefix.into());
+        self
+    }
+
+    /// The longest value in bytes, decoded; a longer one is refused. Default 256; for a
+    /// [hashed](Self::hashed) one 8192, which is also the most. Never more than fits into a
+    /// [`LockKey`](crate::LockKey).
+    #[must_use]
+    pub fn longest(mut self, bytes: usize) -> Self {
+        self.shape.longest = Some(bytes);
+        self
+    }
+
+    /// Reads the value as a `T`, and takes the way a `T` is written as the value. A value that is no
+    /// `T` is refused.
+    ///
+    /// With `parsed::<u64>()`, `7` and `007` are the same key.
+    #[must_use]
+    pub fn parsed<T: FromStr + fmt::Display>(mut self) -> Self {
+        self.shape.parse = Some(canonical::<T>);
+        self
+    }
+
+    /// Takes a hash of the value instead of the value: SHA-1, in hexadecimal digits.
+    ///
+    /// For values that are long, any bytes at all, or not to be read in the store: nothing but their
+    /// length is checked then. The hash is no proof of anything. A client that finds two values with
+    /// one hash has two requests that wait for each other.
+    #[must_use]
+    pub fn hashed(mut self) -> Self {
+        self.shape.form = Form::Hashed;
+        self
+    }
+
+    /// The same value with another method or path is another lock: puts both before the value, behind
+    /// the prefix, as in `POST /orders 42`.
+    ///
+    /// For values of which clients know no more than that they are their own, such as an idempotency
+    /// key. The path is the one that the client has sent, without the query. In axum that is the whole
+    /// path inside of `nest`, too, if the feature `axum` is on.
+    #[must_use]
+    pub fn of_method_and_path(mut self) -> Self {
+        self.shape.reach = Reach::MethodAndPath;
+        self
+    }
+
+    /// The same value with another method or route of axum is another lock: puts the method and the
+    /// route's pattern before the value, behind the prefix. Braces of the pattern are encoded, as in
+    /// `POST /orders/%7Bid%7D 42`.
+    ///
+    /// A request that has matched no route is answered with 500, as with [`path_param`].
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    #[must_use]
+    pub fn of_route(mut self) -> Self {
+        self.shape.reach = Reach::Route;
+        self
+    }
+
+    /// A request whose route does not have the [path parameter](path_param) has no key, and the layer's
+    /// [policy](crate::layer::LockLayer::on_missing_key) for that decides. Of other parts it changes
+    /// nothing.
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        if let Part::PathParam(param) = &mut self.part {
+            param.optional();
+        }
+        self
+    }
 }
 
-impl Part {
-    fn value<'r, B>(&self, request: &'r Request<B>) -> Result<Option<Cow<'r, [u8]>>, Rejection> {
-        let uri = request.uri();
-        let mut twice = false;
-        let value = match self {
-            Self::Header(name) => {
-                let mut values = request.headers().get_all(name).iter();
-                let first = values.next().map(|value| Cow::Borrowed(value.as_bytes()));
-                twice = values.next().is_some();
-                first
+/// The value of `values` if it is the only one.
+fn only<T>(part: &Part, mut values: impl Iterator<Item = T>) -> Result<Option<T>, Rejection> {
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(Rejection::new(format!("The {part} occurs more than once; send it once.")));
+    }
+    Ok(first)
+}
+
+impl KeyExtractor for PartKey {
+    fn extract(&self, head: &mut Parts) -> Found {
+        let part = &self.part;
+        #[cfg(feature = "axum")]
+        if let Part::PathParam(param) = part {
+            return match param.value(head)? {
+                Some(value) => self.shape.key(head, part, value.as_bytes()),
+                None => Ok(None),
+            };
+        }
+        let head = &*head;
+        let value = match part {
+            Part::Header(name) | Part::Metadata(name) => {
+                let values = head.headers.get_all(name).iter();
+                only(part, values)?.map(|value| Cow::Borrowed(value.as_bytes()))
             }
-            Self::Query(name) => {
-                let query = uri.query().unwrap_or_default();
-                let mut values =
-                    form_urlencoded::parse(query.as_bytes()).filter(|(other, _)| *other == **name);
-                let first = values.next().map(|(_, value)| bytes_of(value));
-                twice = values.next().is_some();
-                first
+            Part::Query(name) => {
+                let query = head.uri.query().unwrap_or_default();
+                let values = form_urlencoded::parse(query.as_bytes()).filter(|(other, _)| *other == **name);
+                only(part, values)?.map(|(_, value)| bytes_of(value))
             }
-            Self::PathSegment(index) => {
-                let path = uri.path().strip_prefix('/');
+            Part::PathSegment(index) => {
+                let path = head.uri.path().strip_prefix('/');
                 let segment = path.and_then(|path| path.split('/').nth(*index));
                 segment.map(|segment| Cow::from(percent_decode_str(segment)))
             }
-            Self::Wrong(what) => return Err(Rejection::misconfigured(what.clone())),
+            #[cfg(feature = "axum")]
+            Part::PathParam(_) => None,
         };
-        if twice {
-            Err(Rejection::new(format!("The {self} is there twice; send it once.")))
-        } else {
-            Ok(value)
+        match value {
+            Some(value) => self.shape.key(head, part, &value),
+            None => Ok(None),
         }
+    }
+
+    fn expected(&self) -> Option<Cow<'_, str>> {
+        Some(format!("the {}", self.part).into())
     }
 }
 
@@ -137,23 +267,12 @@ impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header(name) => write!(f, "header `{name}`"),
+            Self::Metadata(name) => write!(f, "metadata `{name}`"),
             Self::Query(name) => write!(f, "query parameter `{name}`"),
-            Self::PathSegment(index) => write!(f, "path's segment {index}"),
-            Self::Wrong(what) => f.write_str(what),
+            Self::PathSegment(index) => write!(f, "path segment {index}"),
+            #[cfg(feature = "axum")]
+            Self::PathParam(param) => fmt::Display::fmt(param, f),
         }
-    }
-}
-
-impl<B> KeyExtractor<Request<B>> for PartKey {
-    fn extract(&self, request: &Request<B>) -> Result<Option<RequestKeys>, Rejection> {
-        match self.part.value(request)? {
-            Some(value) => self.shape.key(request.method(), request.uri(), &self.part, &value),
-            None => Ok(None),
-        }
-    }
-
-    fn expected(&self) -> Option<Cow<'_, str>> {
-        Some(format!("the {}", self.part).into())
     }
 }
 
@@ -166,15 +285,15 @@ mod tests {
     use crate::LockKey;
 
     fn text(key: &PartKey, request: http::request::Builder) -> Result<Option<String>, Rejection> {
-        let keys = key.extract(&request.body(()).unwrap())?;
-        Ok(keys.map(|keys| match keys.into_inner() {
+        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        Ok(key.extract(&mut head)?.map(|keys| match keys.into_inner() {
             Keys::One(key) => key.to_string(),
             Keys::Several(_) => panic!("several keys"),
         }))
     }
 
     fn at(uri: &str) -> http::request::Builder {
-        Request::builder().uri(uri)
+        http::Request::builder().uri(uri)
     }
 
     fn found(text: &str) -> Result<Option<String>, Rejection> {
@@ -205,7 +324,7 @@ mod tests {
         let twice = at("/?id=1&id=2").header("x", "1").header("x", "2");
         assert_eq!(
             text(&header("x"), twice).unwrap_err().detail(),
-            "The header `x` is there twice; send it once."
+            "The header `x` occurs more than once; send it once."
         );
         assert_eq!(text(&query("id"), at("/?id=1&id=1")).unwrap_err().status(), 400);
         assert_eq!(text(&query("id"), at("/?id=1&%69d=2")).unwrap_err().status(), 400);
@@ -238,16 +357,28 @@ mod tests {
         assert_eq!(segment(0, "/%ff").unwrap_err().status(), 400);
     }
 
-    /// ASCII metadata is a header. The names of bytes are a mistake of the program, told without a panic.
+    /// The path is taken as it was sent.
+    #[test]
+    fn a_path_is_not_tidied_up() {
+        assert_eq!(text(&path_segment(1), at("//orders/42")), found("orders"));
+        assert_eq!(text(&path_segment(1), at("/orders/./42")), found("."));
+    }
+
     #[test]
     fn metadata_is_the_key() {
         assert_eq!(text(&grpc_metadata("order-id"), at("/").header("order-id", "42")), found("42"));
-        for wrong in
-            [grpc_metadata("trace-bin"), grpc_metadata("trace-BIN"), grpc_metadata("ü"), header("a b")]
-        {
-            let rejection = text(&wrong, at("/").header("trace-bin", "AAAA")).unwrap_err();
-            assert_eq!(rejection.status(), 500, "{rejection}");
-        }
+    }
+
+    #[test]
+    #[should_panic(expected = "key::header(\"trace-BIN\").hashed()")]
+    fn metadata_of_bytes_is_told_at_once() {
+        let _ = grpc_metadata("trace-BIN");
+    }
+
+    #[test]
+    #[should_panic(expected = "can't be that of a header")]
+    fn a_wrong_name_is_told_at_once() {
+        let _ = header("a b");
     }
 
     /// An answer names the part, and never its value.
@@ -258,7 +389,7 @@ mod tests {
         for (key, name) in [
             (header("x"), "header `x`"),
             (query("q"), "query parameter `q`"),
-            (path_segment(0), "path's segment 0"),
+            (path_segment(0), "path segment 0"),
         ] {
             for key in [key.clone(), key.clone().longest(1000), key.parsed::<u64>().longest(1000)] {
                 let rejection = text(&key, request()).unwrap_err();
@@ -272,9 +403,9 @@ mod tests {
     /// Who has sent no key is told which part it is.
     #[test]
     fn the_part_is_expected() {
-        let expected = |key: &PartKey| KeyExtractor::<Request<()>>::expected(key).map(Cow::into_owned);
+        let expected = |key: &PartKey| key.expected().map(Cow::into_owned);
         assert_eq!(expected(&header("x-id")).unwrap(), "the header `x-id`");
-        assert_eq!(expected(&path_segment(1)).unwrap(), "the path's segment 1");
+        assert_eq!(expected(&path_segment(1)).unwrap(), "the path segment 1");
     }
 
     proptest! {
@@ -286,14 +417,15 @@ mod tests {
             value in proptest::collection::vec(any::<u8>(), 0..6),
             hashed in any::<bool>(),
         ) {
-            let mut request = Request::builder().uri(format!("/{}?{query_string}", segments.join("/")));
+            let mut request = http::Request::builder().uri(format!("/{}?{query_string}", segments.join("/")));
             if let Ok(value) = http::HeaderValue::from_bytes(&value) {
                 request = request.header("a", value);
             }
             let Ok(request) = request.body(()) else { return Ok(()) };
+            let (mut head, ()) = request.into_parts();
             for key in [header("a"), query("a"), path_segment(0), path_segment(2)] {
                 let key = if hashed { key.hashed() } else { key };
-                match key.extract(&request) {
+                match key.extract(&mut head) {
                     Ok(Some(keys)) => match keys.into_inner() {
                         Keys::One(key) => prop_assert!(LockKey::new(key.as_str()).is_ok()),
                         Keys::Several(_) => prop_assert!(false),

@@ -7,10 +7,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use http::{Method, Uri};
+use http::Uri;
+use http::request::Parts;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 
-use super::{Rejection, RequestKeys};
+use super::{Found, Rejection, RequestKeys};
 use crate::key::LockKey;
 
 /// The longest value, in bytes, unless `longest` says otherwise.
@@ -26,35 +27,37 @@ const IN_PATHS: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'/').add(b'{').ad
 
 /// How a client's value becomes a key. Common to all extractors that take one.
 #[derive(Clone, Debug)]
-pub(in crate::layer) struct Shape {
-    pub(in crate::layer) prefix: Cow<'static, str>,
-    pub(in crate::layer) longest: Option<usize>,
-    pub(in crate::layer) parse: Option<fn(&str) -> Option<String>>,
-    pub(in crate::layer) form: Form,
-    pub(in crate::layer) reach: Reach,
+pub(super) struct Shape {
+    pub(super) prefix: Cow<'static, str>,
+    pub(super) longest: Option<usize>,
+    pub(super) parse: Option<fn(&str) -> Option<String>>,
+    pub(super) form: Form,
+    pub(super) reach: Reach,
 }
 
 /// What of the value is in the key.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::layer) enum Form {
+pub(super) enum Form {
     Plain,
     Hashed,
 }
 
 /// Where the same value means the same lock.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::layer) enum Reach {
+pub(super) enum Reach {
     Everywhere,
     MethodAndPath,
+    #[cfg(feature = "axum")]
+    Route,
 }
 
 /// What `parsed` does, for one type.
-pub(in crate::layer) fn canonical<T: FromStr + fmt::Display>(text: &str) -> Option<String> {
+pub(super) fn canonical<T: FromStr + fmt::Display>(text: &str) -> Option<String> {
     text.parse::<T>().ok().map(|value| value.to_string())
 }
 
 impl Shape {
-    pub(in crate::layer) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             prefix: Cow::Borrowed(""),
             longest: None,
@@ -64,33 +67,23 @@ impl Shape {
         }
     }
 
-    /// The key for a client's value. `part` is what to call it in an answer to the client. `None` for an empty value.
-    pub(in crate::layer) fn key(
-        &self,
-        method: &Method,
-        uri: &Uri,
-        part: &dyn fmt::Display,
-        value: &[u8],
-    ) -> Result<Option<RequestKeys>, Rejection> {
+    /// The key for a client's value. `part` is what to call it in an answer to the client. `None` for an
+    /// empty value.
+    pub(super) fn key(&self, head: &Parts, part: &dyn fmt::Display, value: &[u8]) -> Found {
         if value.is_empty() {
             return Ok(None);
         }
         let place = match self.reach {
             Reach::Everywhere => String::new(),
-            Reach::MethodAndPath => self.place(method, uri)?,
+            Reach::MethodAndPath => self.place(head, sent_uri(head).path())?,
+            #[cfg(feature = "axum")]
+            Reach::Route => self.place(head, super::axum::route(head)?)?,
         };
         let key = match self.form {
             Form::Plain => LockKey::joined(&[&self.prefix, &place, &self.plain(&place, part, value)?]),
             Form::Hashed => LockKey::new(self.hash(&place, part, value)?),
         };
-        // The client's part of it has been looked at.
-        let key = key.map_err(|error| {
-            let reason = error.reason();
-            Rejection::misconfigured(format!(
-                "The layer's lock key can't be used, whatever is sent: {reason}."
-            ))
-        })?;
-        Ok(Some(RequestKeys::one(key)))
+        Ok(Some(RequestKeys::one(key?)))
     }
 
     fn plain<'v>(
@@ -107,9 +100,9 @@ impl Shape {
         if text.contains(['{', '}']) {
             return Err(Rejection::new(format!("The {part} has braces, which are not allowed in it.")));
         }
-        if text.chars().any(char::is_control) {
+        if text.chars().any(|c| c.is_control() || is_invisible(c)) {
             return Err(Rejection::new(format!(
-                "The {part} has control characters, which are not allowed in it."
+                "The {part} has control characters or invisible ones, which are not allowed in it."
             )));
         }
         Ok(text)
@@ -137,17 +130,19 @@ impl Shape {
         }
     }
 
-    /// `POST /orders `: method and path, with a space behind each. Two ways to encode a path are the same place.
-    fn place(&self, method: &Method, uri: &Uri) -> Result<String, Rejection> {
+    /// `POST /orders `: method and path, with a space behind each. Two ways to encode a path are the
+    /// same place.
+    fn place(&self, head: &Parts, path: &str) -> Result<String, Rejection> {
         let limit = match self.form {
             Form::Plain => LONGEST_PATH,
             Form::Hashed => LONGEST_HASHED,
         };
-        let length = method.as_str().len() + uri.path().len() + 2;
+        let method = head.method.as_str();
+        let length = method.len() + path.len() + 2;
         let mut place = String::with_capacity(length.min(limit));
-        place.push_str(method.as_str());
+        place.push_str(method);
         let mut before = ' ';
-        for segment in uri.path().split('/') {
+        for segment in path.split('/') {
             place.push(before);
             let decoded = Cow::<[u8]>::from(percent_decode_str(segment));
             place.extend(percent_encode(&decoded, IN_PATHS));
@@ -159,6 +154,34 @@ impl Shape {
     }
 }
 
+/// What the client has asked for. Inside of `nest`, axum has cut the beginning off the request's own.
+fn sent_uri(head: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &head.uri
+}
+
+/// The prefix, if a key can begin with it, also before a hash.
+#[track_caller]
+#[expect(clippy::panic, reason = "a mistake in the program, known when it starts")]
+pub(super) fn checked(prefix: Cow<'static, str>) -> Cow<'static, str> {
+    match LockKey::joined(&[&prefix, &"0".repeat(40)]) {
+        Ok(_) => prefix,
+        Err(error) => panic!("no lock key can begin with the prefix {prefix:?}: {}", error.reason()),
+    }
+}
+
+/// Whether a character takes no room, or changes the direction of others: Unicode's format characters,
+/// and the separators of lines and paragraphs. Two keys that differ in one look the same.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}')
+        || matches!(c, '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}')
+        || matches!(c, '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
+}
+
 fn refuse_longer(limit: usize, part: &dyn fmt::Display, length: usize) -> Result<(), Rejection> {
     if length > limit {
         return Err(Rejection::new(format!("The {part} is longer than {limit} bytes; send a shorter one.")));
@@ -166,84 +189,22 @@ fn refuse_longer(limit: usize, part: &dyn fmt::Display, length: usize) -> Result
     Ok(())
 }
 
-/// The builder that all extractors of one client value have. The type has a field `shape: Shape`.
-macro_rules! shape_methods {
-    () => {
-        /// Puts a text before the value: `order:` and the value `42` make the key `order:42`.
-        ///
-        /// Locks with the same key are the same lock, whichever layer or function takes them. Without a prefix a value
-        /// could be the key of something else.
-        #[must_use]
-        pub fn prefix(mut self, prefix: impl Into<std::borrow::Cow<'static, str>>) -> Self {
-            self.shape.prefix = prefix.into();
-            self
-        }
-
-        /// The longest value in bytes, decoded; a longer one is refused. Default 256; for a [hashed](Self::hashed)
-        /// one 8192, which is also the most. Never more than fits into a [`LockKey`](crate::LockKey).
-        #[must_use]
-        pub fn longest(mut self, bytes: usize) -> Self {
-            self.shape.longest = Some(bytes);
-            self
-        }
-
-        /// Reads the value as a `T`, and takes how a `T` is written as the value. A value that is no `T` is refused.
-        ///
-        /// With `parsed::<u64>()`, `7` and `007` are the same key.
-        #[must_use]
-        pub fn parsed<T: std::str::FromStr + std::fmt::Display>(mut self) -> Self {
-            self.shape.parse = Some($crate::layer::key::canonical::<T>);
-            self
-        }
-
-        /// Takes a hash of the value instead of the value: SHA-1, in hexadecimal digits.
-        ///
-        /// For values that are long, any bytes at all, or not to be read in the store: nothing but their length is looked
-        /// at then. The hash is no proof of anything. Who finds two values with one hash has two requests that wait for
-        /// each other.
-        #[must_use]
-        pub fn hashed(mut self) -> Self {
-            self.shape.form = $crate::layer::key::Form::Hashed;
-            self
-        }
-
-        /// The same value with another method or path is another lock: puts both before the value, behind the prefix,
-        /// as in `POST /orders 42`.
-        ///
-        /// For values of which clients know no more than that they are their own, such as an idempotency key. The path
-        /// is that of the request, not that of the route, without the query.
-        #[must_use]
-        pub fn of_method_and_path(mut self) -> Self {
-            self.shape.reach = $crate::layer::key::Reach::MethodAndPath;
-            self
-        }
-    };
-}
-pub(in crate::layer) use shape_methods;
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use http::Request;
+
     use super::super::{Keys, PartKey, header};
     use super::*;
 
-    struct Builder {
-        shape: Shape,
+    fn shape() -> PartKey {
+        header("x")
     }
 
-    #[allow(unreachable_pub, reason = "they are public on the extractors")]
-    impl Builder {
-        shape_methods!();
-    }
-
-    fn shape() -> Builder {
-        Builder { shape: Shape::new() }
-    }
-
-    fn key_at(shape: &Shape, method: &str, uri: &str, value: &[u8]) -> Result<Option<String>, u16> {
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
-        match shape.key(&method, &uri.parse().unwrap(), &"part", value) {
+    fn key_at(key: &PartKey, method: &str, uri: &str, value: &[u8]) -> Result<Option<String>, u16> {
+        let request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        match key.shape.key(&request.into_parts().0, &"part", value) {
             Ok(Some(keys)) => match keys.into_inner() {
                 Keys::One(key) => Ok(Some(key.to_string())),
                 Keys::Several(_) => panic!("several keys"),
@@ -253,8 +214,8 @@ mod tests {
         }
     }
 
-    fn key(builder: &Builder, value: &[u8]) -> Result<Option<String>, u16> {
-        key_at(&builder.shape, "POST", "/", value)
+    fn key(key: &PartKey, value: &[u8]) -> Result<Option<String>, u16> {
+        key_at(key, "POST", "/", value)
     }
 
     fn found(text: &str) -> Result<Option<String>, u16> {
@@ -301,11 +262,24 @@ mod tests {
         assert_eq!(key(&builder, &[b'a'; 4091]), Err(400));
     }
 
-    /// A prefix that can't be that of a key is the program's mistake.
+    /// A prefix that no key can begin with is known when the program starts.
     #[test]
-    fn a_wrong_prefix_is_not_the_clients_mistake() {
-        assert_eq!(key(&shape().prefix("{order:"), b"42"), Err(500));
-        assert_eq!(key(&shape().prefix("{}").hashed(), b"42"), Err(500));
+    fn a_wrong_prefix_is_told_at_once() {
+        for wrong in ["{order:", "{}", "a\nb", &"x".repeat(4057)] {
+            let wrong = wrong.to_owned();
+            assert!(std::panic::catch_unwind(|| shape().prefix(wrong)).is_err());
+        }
+    }
+
+    /// Two keys that look the same are the same.
+    #[test]
+    fn invisible_characters_are_refused() {
+        for bad in ["a\u{200b}", "\u{202e}a", "a\u{2028}", "\u{feff}a", "a\u{ad}b", "\u{2066}a"] {
+            assert_eq!(key(&shape(), bad.as_bytes()), Err(400), "{bad:?}");
+        }
+        for good in ["Grüße", "日本語", "العربية", "e\u{301}"] {
+            assert_eq!(key(&shape(), good.as_bytes()), found(good));
+        }
     }
 
     /// The hash is SHA-1 in small hexadecimal digits: other programs may make the same key.
@@ -334,7 +308,7 @@ mod tests {
     /// The request line and the value, with a space between them that can't be in the path.
     #[test]
     fn a_key_may_belong_to_a_method_and_path() {
-        let shape = shape().prefix("idempotency:").of_method_and_path().shape;
+        let shape = shape().prefix("idempotency:").of_method_and_path();
         assert_eq!(key_at(&shape, "POST", "/orders?x=1", b"42"), found("idempotency:POST /orders 42"));
         assert_eq!(
             key_at(&shape, "PUT", "/a/{b}/%7bc%7D%20d", b"1"),
@@ -348,7 +322,7 @@ mod tests {
     /// A hash is of method, path and value.
     #[test]
     fn a_hash_may_belong_to_a_method_and_path() {
-        let shape = shape().hashed().of_method_and_path().shape;
+        let shape = shape().hashed().of_method_and_path();
         let keys = [
             key_at(&shape, "POST", "/a", b"1"),
             key_at(&shape, "PUT", "/a", b"1"),
@@ -376,8 +350,8 @@ mod tests {
             if builds & 2 != 0 { builder = builder.of_method_and_path(); }
             if builds & 4 != 0 { builder = builder.parsed::<f64>(); }
             if builds & 8 != 0 { builder = builder.longest(5000); }
-            let Ok(uri) = path.parse::<Uri>() else { return Ok(()) };
-            match builder.shape.key(&Method::POST, &uri, &"part", &value) {
+            let Ok(request) = Request::post(path).body(()) else { return Ok(()) };
+            match builder.shape.key(&request.into_parts().0, &"part", &value) {
                 Ok(Some(keys)) => match keys.into_inner() {
                     Keys::One(key) => {
                         prop_assert!(key.as_str().starts_with(PREFIX));
@@ -401,17 +375,10 @@ mod tests {
                 let encode = |text: &String| percent_encode(text.as_bytes(), percent_encoding::NON_ALPHANUMERIC).to_string();
                 format!("/{}", segments.iter().map(encode).collect::<Vec<_>>().join("/"))
             };
-            let shape = shape().of_method_and_path().shape;
+            let shape = shape().of_method_and_path();
             let one = key_at(&shape, "POST", &path(&a), values.0.as_bytes());
             let other = key_at(&shape, "POST", &path(&b), values.1.as_bytes());
             prop_assert_eq!(one == other, a == b && values.0 == values.1);
         }
-    }
-
-    /// The builder is that of every extractor of one client value.
-    #[test]
-    fn extractors_have_the_builder() {
-        let key: PartKey = header("x").prefix("a").longest(1).parsed::<u8>().hashed().of_method_and_path();
-        assert!(format!("{key:?}").contains("Hashed"));
     }
 }

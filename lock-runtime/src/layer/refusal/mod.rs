@@ -1,5 +1,6 @@
 //! How a request is refused: why, with which status, and the response that says so.
 
+mod grpc;
 mod problem;
 mod reason;
 
@@ -11,11 +12,12 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode, Version};
 
 use super::key::Rejection;
+use crate::backoff::jitter;
 use crate::error::LockError;
 
-pub use problem::ProblemDetails;
 #[cfg(feature = "tonic")]
-pub(in crate::layer) use problem::{PUSHBACK, pushback};
+pub(in crate::layer) use grpc::{PUSHBACK, details, pushback};
+pub use problem::ProblemDetails;
 pub use reason::Reason;
 
 /// When the store is down, or the manager shuts down, or nobody knows, it pays to ask again soon.
@@ -24,8 +26,9 @@ pub(in crate::layer) const RETRY_SOON: Duration = Duration::from_secs(1);
 /// What a client is told at most. A holder that is renewed has most of its lease left at any time, but rarely needs it.
 pub(in crate::layer) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// When to send a request again that ended with this error; nothing where its handler may have done half of its work, or
-/// the same would come of it.
+/// When to send a request again that ended with this error; nothing where its handler may have done half
+/// of its work, or the same would come of it. Between the half and the whole of the time that is known:
+/// those who were refused together don't come back together.
 pub(in crate::layer) fn retry_after(error: &LockError, longest: Duration) -> Option<Duration> {
     let remaining = match error {
         LockError::Busy { remaining, .. }
@@ -36,7 +39,11 @@ pub(in crate::layer) fn retry_after(error: &LockError, longest: Duration) -> Opt
         }
         _ => return None,
     };
-    Some(remaining.min(longest))
+    Some(spread(remaining.min(longest)))
+}
+
+pub(in crate::layer) fn spread(time: Duration) -> Duration {
+    time.mul_f64(0.5 + jitter() / 2.0)
 }
 
 /// What the client speaks.
@@ -78,6 +85,8 @@ pub struct Refusal<'a> {
     detail: Cow<'a, str>,
     error: Option<&'a LockError>,
     mistake: Option<&'a str>,
+    /// The handler has begun, and may have done a part of its work.
+    begun: bool,
 }
 
 impl<'a> Refusal<'a> {
@@ -85,7 +94,16 @@ impl<'a> Refusal<'a> {
     #[must_use]
     pub fn new(reason: Reason, protocol: Protocol) -> Self {
         let detail = Cow::Borrowed(reason.detail());
-        Self { reason, protocol, status: None, retry_after: None, detail, error: None, mistake: None }
+        Self {
+            reason,
+            protocol,
+            status: None,
+            retry_after: None,
+            detail,
+            error: None,
+            mistake: None,
+            begun: false,
+        }
     }
 
     /// For an error of the layer's lock.
@@ -105,22 +123,31 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// For an error that a handler has returned: it may have done something before. What is set up wrongly is told to the
-    /// log, since neither the client nor anybody else is.
+    /// For an error that a handler has returned: it may have done something before, so nobody is invited
+    /// to repeat the request. A mistake in the program goes to the log.
     #[cfg(any(feature = "axum", feature = "tonic"))]
     pub(in crate::layer) fn of_handler(error: &'a LockError, protocol: Protocol) -> Self {
-        let refusal =
-            Self::of_error(error, protocol).with_retry_after(retry_after(error, LONGEST_RETRY_AFTER));
-        let detail = match refusal.reason {
+        let reason = match Reason::from(error) {
+            // The handler has made it.
+            Reason::BadKey => Reason::Misconfigured,
+            reason => reason,
+        };
+        let refusal = Self { error: Some(error), begun: true, ..Self::new(reason, protocol) };
+        let detail = match reason {
             Reason::Busy | Reason::TimedOut | Reason::TooManyWaiters => {
-                "Another request works on the same resource. Send this one again later."
+                "Another request is using the same resource. This one may be done in part: find out before \
+                 you send it again."
             }
             Reason::StoreDown => {
-                "The service that keeps requests apart is not available. Send the request again later."
+                "The lock service is not available. This request may be done in part: find out before you \
+                 send it again."
             }
-            Reason::ShutDown => "The server is shutting down. Send the request again.",
+            Reason::ShutDown => {
+                "The server is shutting down. This request may be done in part: find out before you send \
+                 it again."
+            }
             Reason::Misconfigured => {
-                tracing::error!(%error, "a handler can't take its locks: something is set up wrongly");
+                tracing::error!(%error, "a handler can't take its locks because of a mistake in the program");
                 return refusal;
             }
             Reason::Lost | Reason::BadKey | Reason::MissingKey => return refusal,
@@ -146,6 +173,24 @@ impl<'a> Refusal<'a> {
         self
     }
 
+    /// With another HTTP status, and the gRPC code that is closest to it. In a closure for
+    /// [`refuse_with`](super::LockLayer::refuse_with):
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use lock_runtime::layer::{ProblemDetails, Reason, Refusal, Refuse};
+    ///
+    /// let refuse = |refusal: &Refusal<'_>| match refusal.reason() {
+    ///     Reason::TimedOut => ProblemDetails.refuse(&refusal.clone().with_status(StatusCode::CONFLICT)),
+    ///     _ => ProblemDetails.refuse(refusal),
+    /// };
+    /// ```
+    #[must_use]
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = Some(status);
+        self
+    }
+
     /// With another text for the client.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'a, str>>) -> Self {
@@ -165,13 +210,14 @@ impl<'a> Refusal<'a> {
         self.protocol
     }
 
-    /// The HTTP status: that of the [`Rejection`], or else that of the reason.
+    /// The HTTP status: that of [`with_status`](Self::with_status) or of the [`Rejection`], or else that of
+    /// the reason.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status.unwrap_or_else(|| self.reason.status())
     }
 
-    /// The gRPC status code: that which is closest to the status of the [`Rejection`], or else that of the reason.
+    /// The gRPC status code: the one that is closest to a status of its own, or else that of the reason.
     #[must_use]
     pub fn grpc_code(&self) -> i32 {
         match self.status.map(|status| status.as_u16()) {
@@ -340,6 +386,33 @@ mod tests {
         let refusal = Refusal::of_handler(&error, Protocol::Http);
         assert_eq!(refusal.reason(), Reason::Busy);
         assert!(!refusal.detail().contains("Nothing was done"));
+        assert_eq!(refusal.retry_after(), None);
+        let grpc = ProblemDetails.refuse(&Refusal::of_handler(&error, Protocol::Grpc));
+        assert_eq!(grpc.headers()["grpc-retry-pushback-ms"], "-1");
+    }
+
+    /// A key that a handler has made of its own data is no mistake of the client's.
+    #[cfg(any(feature = "axum", feature = "tonic"))]
+    #[test]
+    fn a_handlers_key_is_the_programs_mistake() {
+        let error = LockError::InvalidKey(LockKey::new("s3cret{").unwrap_err());
+        let refusal = Refusal::of_handler(&error, Protocol::Http);
+        assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::Misconfigured, 500));
+    }
+
+    /// Those who were refused together are told different times, and nobody more than is known.
+    #[cfg(feature = "testing")]
+    #[test]
+    fn refused_clients_are_spread() {
+        let error =
+            LockError::Busy { key: LockKey::new("a").unwrap(), remaining: Some(Duration::from_secs(9)) };
+        let after = |jitter| {
+            crate::testing::set_jitter(jitter);
+            retry_after(&error, Duration::from_secs(4)).unwrap()
+        };
+        assert_eq!(after(0.0), Duration::from_secs(2));
+        assert_eq!(after(0.5), Duration::from_secs(3));
+        assert_eq!(after(1.0), Duration::from_secs(4));
     }
 
     /// A closure makes the response, with any body that `Bytes` can be made of.

@@ -1,14 +1,13 @@
-//! [`ProblemDetails`]: the responses that say so, in HTTP and gRPC.
+//! [`ProblemDetails`]: the responses to refused requests, in HTTP and gRPC.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderName, HeaderValue, Response};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use http::{HeaderValue, Response};
 
-use super::{Protocol, Reason, Refusal, Refuse};
+use super::{Protocol, Refusal, Refuse, grpc};
 
 /// The responses that are made unless others are asked for.
 ///
@@ -19,8 +18,15 @@ use super::{Protocol, Reason, Refusal, Refuse};
 /// {"type":"urn:problem-type:lock:busy","title":"The resource is busy","status":409,"detail":"Another request …"}
 /// ```
 ///
-/// gRPC gets status 200 with `grpc-status` and `grpc-message`, and with `grpc-retry-pushback-ms` where that is known,
-/// after which clients with a retry policy wait. It is -1 for [`Reason::Lost`]: they don't repeat that by themselves.
+/// gRPC gets status 200 with `grpc-status` and `grpc-message`, and two things for programs:
+///
+/// - `grpc-retry-pushback-ms`, after which clients with a retry policy wait. It is -1 where the handler
+///   may have done half of its work, so that no client repeats that by itself.
+/// - `grpc-status-details-bin` with a [`google.rpc.ErrorInfo`], whose `reason` is `LOCK_` and the
+///   [`Reason`](super::Reason) (`LOCK_BUSY`, `LOCK_LOST`) and whose `domain` is `lock-runtime`; and with a
+///   `google.rpc.RetryInfo` where the call may be repeated.
+///
+/// [`google.rpc.ErrorInfo`]: https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemDetails;
 
@@ -28,24 +34,9 @@ impl Refuse for ProblemDetails {
     fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes> {
         match refusal.protocol() {
             Protocol::Http => problem(refusal),
-            Protocol::Grpc => trailers_only(refusal),
+            Protocol::Grpc => grpc::trailers_only(refusal),
         }
     }
-}
-
-/// The header of [`pushback`].
-pub(in crate::layer) const PUSHBACK: &str = "grpc-retry-pushback-ms";
-
-/// After how many milliseconds a gRPC client that retries by itself may do so
-/// ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)); a negative number forbids it.
-pub(in crate::layer) fn pushback(refusal: &Refusal<'_>) -> Option<i32> {
-    // `ABORTED` is what clients repeat, but this handler may have done half of its work.
-    if refusal.reason() == Reason::Lost {
-        return Some(-1);
-    }
-    // A 32-bit number for the clients that read it.
-    let millis = refusal.retry_after()?.as_nanos().div_ceil(1_000_000);
-    Some(i32::try_from(millis).unwrap_or(i32::MAX).max(1))
 }
 
 fn problem(refusal: &Refusal<'_>) -> Response<Bytes> {
@@ -93,46 +84,17 @@ fn push_json(json: &mut String, text: &str) {
     json.push('"');
 }
 
-/// What `grpc-message` encodes: everything but printable ASCII, and the percent sign.
-const IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
-
-/// The whole answer is in the headers, which are the trailers too.
-fn trailers_only(refusal: &Refusal<'_>) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from(refusal.grpc_code()));
-    let message = utf8_percent_encode(refusal.detail(), IN_MESSAGES).to_string();
-    if let Ok(message) = HeaderValue::try_from(message) {
-        headers.insert(HeaderName::from_static("grpc-message"), message);
-    }
-    if let Some(millis) = pushback(refusal) {
-        headers.insert(HeaderName::from_static(PUSHBACK), HeaderValue::from(millis));
-    }
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use http::HeaderMap;
-    use percent_encoding::percent_decode_str;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::layer::Rejection;
+    use crate::layer::{Reason, Rejection};
 
     fn refused(refusal: &Refusal<'_>) -> (u16, HeaderMap, Bytes) {
         let (parts, body) = ProblemDetails.refuse(refusal).into_parts();
         (parts.status.as_u16(), parts.headers, body)
-    }
-
-    /// Clients that repeat what was aborted must not repeat a handler that may have done half of its work.
-    #[test]
-    fn a_lost_call_is_not_repeated_by_itself() {
-        let lost = Refusal::new(Reason::Lost, Protocol::Grpc);
-        assert_eq!(refused(&lost).1.get(PUSHBACK).unwrap(), "-1");
-        let busy = Refusal::new(Reason::Busy, Protocol::Grpc);
-        assert_eq!(refused(&busy).1.get(PUSHBACK), None);
     }
 
     /// The response as HTTP clients see it, byte for byte.
@@ -164,29 +126,6 @@ mod tests {
         assert_eq!(retry_after(Duration::MAX), u64::MAX.to_string());
     }
 
-    /// The response as gRPC clients see it: all of it in the headers.
-    #[test]
-    fn grpc_gets_trailers() {
-        let refusal = Refusal::new(Reason::TimedOut, Protocol::Grpc)
-            .with_detail("100 %, später")
-            .with_retry_after(Duration::from_micros(1500));
-        let (status, headers, body) = refused(&refusal);
-        assert_eq!(status, 200);
-        assert_eq!(headers[CONTENT_TYPE], "application/grpc");
-        assert_eq!(headers["grpc-status"], "8");
-        assert_eq!(headers["grpc-message"], "100 %25, sp%C3%A4ter");
-        assert_eq!(headers["grpc-retry-pushback-ms"], "2");
-        assert_eq!(headers.len(), 4);
-        assert!(body.is_empty());
-    }
-
-    /// A wait that no client can read as a number is the longest that it can.
-    #[test]
-    fn pushback_is_a_small_number() {
-        let refusal = Refusal::new(Reason::Busy, Protocol::Grpc).with_retry_after(Duration::MAX);
-        assert_eq!(refused(&refusal).1["grpc-retry-pushback-ms"], i32::MAX.to_string());
-    }
-
     /// A rejection's status is that of the response, and of its body.
     #[test]
     fn a_rejection_has_its_status_in_both_places() {
@@ -213,15 +152,6 @@ mod tests {
                 "detail": detail,
             });
             prop_assert_eq!(read, expected);
-        }
-
-        /// Whatever the text, it is a header that says the same.
-        #[test]
-        fn any_detail_is_a_grpc_message(detail in any::<String>()) {
-            let refusal = Refusal::new(Reason::BadKey, Protocol::Grpc).with_detail(detail.as_str());
-            let (_, headers, _) = refused(&refusal);
-            let message = headers["grpc-message"].to_str().unwrap();
-            prop_assert_eq!(percent_decode_str(message).decode_utf8().unwrap(), detail);
         }
     }
 }

@@ -54,7 +54,7 @@ impl Reason {
                 10,
                 "busy",
                 "The resource is busy",
-                "Another request works on the same resource. Nothing was done for this one; send it again later.",
+                "Another request is using the same resource. Nothing was done for this one; send it again later.",
             ),
             Self::TimedOut => names(
                 StatusCode::TOO_MANY_REQUESTS,
@@ -76,8 +76,7 @@ impl Reason {
                 14,
                 "store_down",
                 "Locks are not available",
-                "The service that keeps requests apart is not available. Nothing was done for this one; send it \
-                 again later.",
+                "The lock service is not available. Nothing was done for this request; send it again later.",
             ),
             Self::ShutDown => names(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -86,8 +85,9 @@ impl Reason {
                 "The server is shutting down",
                 "The server is shutting down. Nothing was done for this request; send it again.",
             ),
+            // Gateways repeat 502 to 504 by themselves, whatever the method.
             Self::Lost => names(
-                StatusCode::SERVICE_UNAVAILABLE,
+                StatusCode::INTERNAL_SERVER_ERROR,
                 10,
                 "lost",
                 "The lock was lost",
@@ -98,22 +98,22 @@ impl Reason {
                 StatusCode::BAD_REQUEST,
                 3,
                 "bad_key",
-                "The request can't be told apart",
-                "What this request works on is named in a way that can't be used.",
+                "Invalid lock key",
+                "The request identifies its resource in a way that can't be used.",
             ),
             Self::MissingKey => names(
                 StatusCode::BAD_REQUEST,
                 3,
                 "missing_key",
-                "The request does not say what it is for",
-                "This request does not name what it works on.",
+                "Missing lock key",
+                "The request doesn't identify a resource.",
             ),
             Self::Misconfigured => names(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 13,
                 "misconfigured",
-                "The server's locks are set up wrongly",
-                "The server's locks are set up wrongly. To send the request again won't help.",
+                "Server misconfiguration",
+                "The server is misconfigured. Retrying won't help.",
             ),
         }
     }
@@ -124,9 +124,9 @@ impl Reason {
     /// |---|---|
     /// | `Busy` | 409 |
     /// | `TimedOut`, `TooManyWaiters` | 429 |
-    /// | `StoreDown`, `ShutDown`, `Lost` | 503 |
+    /// | `StoreDown`, `ShutDown` | 503 |
     /// | `BadKey`, `MissingKey` | 400 |
-    /// | `Misconfigured` | 500 |
+    /// | `Lost`, `Misconfigured` | 500 |
     #[must_use]
     pub fn status(self) -> StatusCode {
         self.names().status
@@ -217,7 +217,7 @@ mod tests {
         (Reason::TooManyWaiters, 429, 8, "too_many_waiters"),
         (Reason::StoreDown, 503, 14, "store_down"),
         (Reason::ShutDown, 503, 14, "shut_down"),
-        (Reason::Lost, 503, 10, "lost"),
+        (Reason::Lost, 500, 10, "lost"),
         (Reason::BadKey, 400, 3, "bad_key"),
         (Reason::MissingKey, 400, 3, "missing_key"),
         (Reason::Misconfigured, 500, 13, "misconfigured"),

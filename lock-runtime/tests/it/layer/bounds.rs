@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
@@ -192,7 +193,7 @@ async fn hyper() {
 /// `ServiceBuilder`, and the layer behind a reference, and boxed.
 #[tokio::test(start_paused = true)]
 async fn tower() {
-    let layer = LockLayer::new(locks(), |r: &Request<_>| r.uri().path().to_owned());
+    let layer = LockLayer::new(locks(), |head: &Parts| head.uri.path().to_owned());
     let inner = service_fn(done);
     let built = ServiceBuilder::new()
         .timeout(std::time::Duration::from_secs(20))
@@ -246,7 +247,10 @@ mod tonic {
         // As a client reads it.
         let status = Status::from_header_map(refused.headers()).unwrap();
         assert_eq!(status.code(), Code::Aborted);
-        assert!(status.message().contains("Another request works on the same resource"), "{status:?}");
+        assert!(status.message().contains("Another request is using the same resource"), "{status:?}");
+        let details = String::from_utf8_lossy(status.details());
+        assert!(details.contains("google.rpc.ErrorInfo") && details.contains("LOCK_BUSY"), "{details}");
+        assert!(details.contains("google.rpc.RetryInfo"), "{details}");
     }
 
     /// A method that hands on the error of an annotated function.

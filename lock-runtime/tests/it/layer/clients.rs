@@ -2,14 +2,16 @@
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use lock_runtime::layer::{
     AsyncKeyExtractor, BoxError, Extraction, Hold, LockBody, LockLayer, PartKey, Rejection, RequestKeys,
 };
@@ -88,11 +90,10 @@ async fn a_request_that_is_never_polled_leaves_nothing() {
 #[derive(Clone, Copy, Debug)]
 struct Slow;
 
-impl AsyncKeyExtractor<Sent> for Slow {
-    type Future =
-        std::pin::Pin<Box<dyn Future<Output = (Sent, Result<Option<RequestKeys>, Rejection>)> + Send>>;
+impl AsyncKeyExtractor<Full<Bytes>> for Slow {
+    type Future = Pin<Box<dyn Future<Output = (Sent, Result<Option<RequestKeys>, Rejection>)> + Send>>;
 
-    fn extract(&self, request: Sent) -> Extraction<Sent, Self::Future> {
+    fn extract(&self, request: Sent) -> Extraction<Full<Bytes>, Self::Future> {
         Extraction::Pending(Box::pin(async move {
             sleep(SECOND).await;
             assert_ne!(request.uri().query(), Some("mad"), "in the extractor");
@@ -105,7 +106,7 @@ impl AsyncKeyExtractor<Sent> for Slow {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_while_the_key_is_looked_for_leaves_nothing() {
     let scene = Scene::new();
-    let service = LockLayer::new(scene.locks.clone(), Slow).layer(handler(&scene));
+    let service = LockLayer::new_async(scene.locks.clone(), Slow).layer(handler(&scene));
     assert!(timeout(SECOND / 2, send(&service, post("/k"))).await.is_err());
     assert_eq!(scene.store.events(), []);
     ends_well(&scene).await;
@@ -302,10 +303,10 @@ async fn a_panic_when_the_service_is_called_frees_the_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_the_extractor_leaves_nothing() {
     let scene = Scene::new();
-    let service = LockLayer::new(scene.locks.clone(), Slow).max_waiters(1).layer(handler(&scene));
+    let service = LockLayer::new_async(scene.locks.clone(), Slow).max_waiters(1).layer(handler(&scene));
     catches(send(&service, post("/k?mad"))).await.unwrap_err();
-    let at_once = LockLayer::new(scene.locks.clone(), |r: &Request<_>| {
-        assert!(r.uri().query().is_none(), "in the extractor");
+    let at_once = LockLayer::new(scene.locks.clone(), |head: &Parts| {
+        assert!(head.uri.query().is_none(), "in the extractor");
         "k"
     });
     let at_once = at_once.max_waiters(1).layer(handler(&scene));

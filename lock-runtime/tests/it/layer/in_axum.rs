@@ -10,8 +10,8 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 use axum::{Router, middleware};
 use http_body_util::BodyExt;
-use lock_runtime::layer::axum::{extractor, extractor_with_state, path_param};
 use lock_runtime::layer::{Hold, LockLayer, MissingKey, path_segment};
+use lock_runtime::layer::{extractor, extractor_with_state, path_param};
 use lock_runtime::testing::{leftovers, memory_manager};
 use lock_runtime::{HeldLock, LockError, LockManager};
 use tower::{ServiceBuilder, ServiceExt};
@@ -74,7 +74,7 @@ async fn a_route_without_the_parameter_is_not_let_through() {
     let (status, told) = posted(&strict, "/sum").await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(!told.contains("optional"), "what to do about it is in the log: {told}");
-    let optional = LockLayer::new(locks, path_param("id").optional()).missing_key(MissingKey::Skip);
+    let optional = LockLayer::new(locks, path_param("id").optional()).on_missing_key(MissingKey::Skip);
     let lenient = routes().route_layer(optional);
     assert_eq!(posted(&lenient, "/sum").await, is("none"));
     assert_eq!(posted(&lenient, "/orders/42").await, is("42"));
@@ -103,7 +103,7 @@ async fn extractors_make_keys() {
     let by_two = extractor(|Path((shop, order)): Path<(u32, u64)>| format!("{shop}:{order}"));
     let router = Router::new()
         .route("/shops/{shop}/orders/{order}", post(key))
-        .route_layer(LockLayer::new(locks.clone(), by_two));
+        .route_layer(LockLayer::new_async(locks.clone(), by_two));
     assert_eq!(posted(&router, "/shops/7/orders/42").await, is("7:42"));
     let (status, told) = posted(&router, "/shops/seven/orders/42").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -113,13 +113,14 @@ async fn extractors_make_keys() {
         extractor_with_state(Shop("corner"), |axum::extract::State(shop): axum::extract::State<Shop>| {
             format!("shop:{}", shop.0)
         });
-    let router = Router::new().route("/", post(key)).route_layer(LockLayer::new(locks.clone(), by_state));
+    let router =
+        Router::new().route("/", post(key)).route_layer(LockLayer::new_async(locks.clone(), by_state));
     assert_eq!(posted(&router, "/").await, is("shop:corner"));
 
     let by_query = extractor(|RawQuery(query): RawQuery| {
         query.map(|query| query.split('&').map(str::to_owned).collect::<Vec<_>>())
     });
-    let router = Router::new().route("/", post(key)).route_layer(LockLayer::new(locks, by_query));
+    let router = Router::new().route("/", post(key)).route_layer(LockLayer::new_async(locks, by_query));
     assert_eq!(posted(&router, "/?b&a").await, is("a"), "the first one of two");
     assert_eq!(posted(&router, "/").await.0, StatusCode::BAD_REQUEST);
 }

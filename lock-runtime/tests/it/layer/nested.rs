@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use lock_runtime::Kind;
-use lock_runtime::layer::{Hold, LockLayer};
+use lock_runtime::layer::{Hold, LockLayer, MissingKey, StoreDown, Unlocked};
+use lock_runtime::store::StoreErrorKind;
+use lock_runtime::{HeldLock, Kind};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 use super::rig::{Scene, Sent, by_path, held_in, ok, poll_once, post, send};
@@ -83,7 +85,7 @@ async fn a_layer_that_writes_inside_one_that_reads_is_a_mistake() {
 #[tokio::test(start_paused = true)]
 async fn layers_with_two_keys_hold_both() {
     let scene = Scene::new();
-    let layer = |key: &'static str| LockLayer::new(scene.locks.clone(), move |_: &Request<_>| key);
+    let layer = |key: &'static str| LockLayer::new(scene.locks.clone(), move |_: &Parts| key);
     let locks = scene.locks.clone();
     let inner = service_fn(move |request: Sent| {
         let locks = locks.clone();
@@ -136,4 +138,48 @@ async fn the_service_is_called_inside_the_lock() {
     }));
     service.oneshot(post("/k")).await.unwrap();
     scene.is_settled(None).await;
+}
+
+/// Answers with the key of the lock in the request's extensions.
+async fn show_key(request: Sent) -> Result<Response<Full<Bytes>>, Infallible> {
+    let held = request.extensions().get::<HeldLock>();
+    Ok(Response::new(Full::from(held.map_or("none".to_owned(), |held| held.key().to_string()))))
+}
+
+/// A handler never takes the lock of a layer outside for the one that the layer around it lets it do without.
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_lets_a_request_pass_hides_the_lock_of_the_one_outside() {
+    let scene = Scene::new();
+    let outer = || LockLayer::new(scene.locks.clone(), |_: &Parts| "outer");
+    let inner = || LockLayer::new(scene.locks.clone(), |_: &Parts| "inner");
+    let text = async |service: LockLayer<_>, inner: LockLayer<_>| {
+        let response = send(&service.layer(inner.layer(service_fn(show_key))), post("/k")).await;
+        response.into_body().collect().await.unwrap().to_bytes()
+    };
+    assert_eq!(text(outer(), inner()).await, "inner");
+    assert_eq!(text(outer(), inner().skip_methods([Method::POST])).await, "none");
+    assert_eq!(text(outer(), inner().enabled(false)).await, "outer", "as if there were none");
+    let no_key = LockLayer::new(scene.locks.clone(), |_: &Parts| None::<String>);
+    let no_key = no_key.on_missing_key(MissingKey::Skip);
+    let response = send(&outer().layer(no_key.layer(service_fn(show_key))), post("/k")).await;
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "none");
+
+    // The store goes down between the two.
+    let passes = inner().on_store_down(StoreDown::PassThrough).no_wait();
+    let inside = passes.layer(service_fn(|request: Sent| {
+        let seen = (request.extensions().get::<HeldLock>().is_some(), request.extensions().get::<Unlocked>());
+        let unlocked = seen == (false, Some(seen.1.unwrap()));
+        async move {
+            if unlocked { show_key(request).await } else { panic!("with a lock, and marked as unlocked") }
+        }
+    }));
+    let store = Arc::clone(&scene.store);
+    let failing = service_fn(move |request: Sent| {
+        store.fail(StoreErrorKind::Unreachable);
+        inside.clone().oneshot(request)
+    });
+    let response = send(&outer().layer(failing), post("/k")).await;
+    assert!(response.extensions().get::<Unlocked>().is_some());
+    assert!(response.extensions().get::<HeldLock>().is_none(), "the client's side is told the same");
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "none");
 }

@@ -1,20 +1,25 @@
 //! Readiness: what was polled ready is what is called, and what it has reserved is given back in time.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use lock_runtime::HeldLock;
-use lock_runtime::layer::{LockLayer, MissingKey, PartKey, StoreDown, header};
+use lock_runtime::layer::{
+    AsyncKeyExtractor, Extraction, LockLayer, MissingKey, PartKey, Rejection, RequestKeys, StoreDown, header,
+};
 use lock_runtime::store::StoreErrorKind;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tower::buffer::BufferLayer;
-use tower::limit::ConcurrencyLimitLayer;
+use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
+use tower::util::BoxCloneService;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use super::rig::{MS, SECOND, Scene, Sent, by_path, ok, poll_once, post, request, send};
@@ -91,7 +96,7 @@ async fn what_was_asked_whether_it_is_ready_is_what_is_called() {
     assert_eq!(send_all(layer(&scene).layer(Strict::new()), three(Method::POST)).await, ok);
     assert_eq!(send_all(layer(&scene).layer(Strict::new()), three(Method::GET)).await, ok);
     assert_eq!(send_all(layer(&scene).detached().layer(Strict::new()), three(Method::POST)).await, ok);
-    let no_key = LockLayer::new(scene.locks.clone(), header("x-order")).missing_key(MissingKey::Skip);
+    let no_key = LockLayer::new(scene.locks.clone(), header("x-order")).on_missing_key(MissingKey::Skip);
     assert_eq!(send_all(no_key.layer(Strict::new()), three(Method::POST)).await, ok);
     let twice = layer(&scene).layer(layer(&scene).layer(Strict::new()));
     assert_eq!(send_all(twice, three(Method::POST)).await, ok);
@@ -134,7 +139,7 @@ async fn only_a_request_that_is_locked_clones_the_service() {
     };
     let ten = |method: Method| (0..10).map(|_| request(method.clone(), "/k")).collect();
     assert_eq!(clones(layer(&scene), ten(Method::GET)).await, 0);
-    let no_key = LockLayer::new(scene.locks.clone(), header("x-order")).missing_key(MissingKey::Skip);
+    let no_key = LockLayer::new(scene.locks.clone(), header("x-order")).on_missing_key(MissingKey::Skip);
     assert_eq!(clones(no_key, ten(Method::POST)).await, 0);
     assert_eq!(clones(layer(&scene), ten(Method::POST)).await, 10);
 }
@@ -273,34 +278,22 @@ async fn limits_and_buffers_inside_and_outside() {
 async fn a_refusal_after_a_slow_look_for_the_key_gives_the_permit_back() {
     #[derive(Clone, Copy, Debug)]
     struct Slow;
-    impl lock_runtime::layer::AsyncKeyExtractor<Sent> for Slow {
-        type Future = std::pin::Pin<
-            Box<
-                dyn Future<
-                        Output = (
-                            Sent,
-                            Result<Option<lock_runtime::layer::RequestKeys>, lock_runtime::layer::Rejection>,
-                        ),
-                    > + Send,
-            >,
-        >;
+    impl AsyncKeyExtractor<Full<Bytes>> for Slow {
+        type Future = Pin<Box<dyn Future<Output = (Sent, Result<Option<RequestKeys>, Rejection>)> + Send>>;
 
-        fn extract(
-            &self,
-            request: Request<Full<Bytes>>,
-        ) -> lock_runtime::layer::Extraction<Sent, Self::Future> {
-            lock_runtime::layer::Extraction::Pending(Box::pin(async move {
+        fn extract(&self, request: Sent) -> Extraction<Full<Bytes>, Self::Future> {
+            Extraction::Pending(Box::pin(async move {
                 sleep(SECOND).await;
                 let keys = match request.uri().path() {
                     "/none" => Ok(None),
-                    path => lock_runtime::layer::RequestKeys::several([path.to_owned()]),
+                    path => RequestKeys::several([path.to_owned()]),
                 };
                 (request, keys)
             }))
         }
     }
     let scene = Scene::new();
-    let slow_key = || LockLayer::new(scene.locks.clone(), Slow);
+    let slow_key = || LockLayer::new_async(scene.locks.clone(), Slow);
     let mut service = slow_key().layer(ConcurrencyLimitLayer::new(1).layer(slow()));
     let other = service.clone();
     let mut refused = Box::pin(service.ready().await.unwrap().call(post("/none")));
@@ -310,4 +303,66 @@ async fn a_refusal_after_a_slow_look_for_the_key_gives_the_permit_back() {
     let strict = [post("/none"), post("/k"), post("/k")];
     let statuses = send_all(slow_key().layer(Strict::new()), strict).await;
     assert_eq!(statuses.map_codes(), [400, 200, 200]);
+}
+
+/// In axum a limit inside is asked when the lock is held: a handler that holds the only permit and asks for the lock of
+/// a request that waits for it stands still until its wait is over. Limits belong outside.
+#[cfg(feature = "axum")]
+#[tokio::test(start_paused = true)]
+async fn in_axum_a_limit_inside_is_waited_for_under_the_lock() {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::post;
+
+    let scene = Scene::new();
+    let locks = scene.locks.clone();
+    let handler = move |held: HeldLock| {
+        let locks = locks.clone();
+        async move {
+            if held.key().as_str() == "a" {
+                sleep(SECOND).await;
+                // The request for b has it meanwhile, or is still outside.
+                let other = locks.mutex("b").wait(3 * SECOND).acquire().await;
+                return if other.is_ok() { "both" } else { "stuck" };
+            }
+            "one"
+        }
+    };
+    // Shared: axum makes the service of a route without state anew for each request.
+    let limit = || GlobalConcurrencyLimitLayer::new(1);
+    let router = || Router::new().route("/{id}", post(handler.clone()));
+    let lock = || LockLayer::new(scene.locks.clone(), by_path());
+    for (router, told) in [
+        (router().route_layer(limit()).route_layer(lock()), "stuck"),
+        (router().route_layer(lock()).route_layer(limit()), "both"),
+    ] {
+        let sent = async |path: &str, after| {
+            sleep(after).await;
+            let response =
+                router.clone().oneshot(Request::post(path).body(Body::empty()).unwrap()).await.unwrap();
+            axum::body::to_bytes(response.into_body(), 100).await.unwrap()
+        };
+        let (a, b) = tokio::join!(sent("/a", Duration::ZERO), sent("/b", MS));
+        assert_eq!((&a[..], &b[..]), (told.as_bytes(), &b"one"[..]));
+    }
+    scene.is_settled(None).await;
+}
+
+/// In a bare stack it is the other way round: what is inside is asked first, so requests that wait use it up.
+#[tokio::test(start_paused = true)]
+async fn in_a_bare_stack_a_limit_inside_counts_requests_that_wait() {
+    let scene = Scene::new();
+    let taken = scene.rival().mutex("hot").acquire().await.unwrap();
+    let inside =
+        ServiceBuilder::new().layer(layer(&scene)).layer(ConcurrencyLimitLayer::new(1)).service(slow());
+    let outside =
+        ServiceBuilder::new().layer(ConcurrencyLimitLayer::new(1)).layer(layer(&scene)).service(slow());
+    for service in [BoxCloneService::new(inside), BoxCloneService::new(outside)] {
+        let mut first = service.clone();
+        let mut waiting = Box::pin(first.ready().await.unwrap().call(post("/hot")));
+        assert!(poll_once(waiting.as_mut()).is_pending());
+        assert!(timeout(SECOND, service.clone().oneshot(post("/cold"))).await.is_err());
+        drop(waiting);
+    }
+    taken.release().await.unwrap();
 }

@@ -1,19 +1,21 @@
 //! What a refused client is told: the table of the module's documentation, row by row, as responses of the service.
 
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
-use http_body_util::BodyExt;
-use lock_runtime::LockManager;
+use http_body_util::{BodyExt, Full};
 use lock_runtime::layer::{
     AsyncKeyExtractor, LockLayer, PartKey, ProblemDetails, Protocol, Reason, Refusal, Refuse, Rejection,
     header, path_segment,
 };
 use lock_runtime::store::StoreErrorKind;
-use lock_runtime::testing::lose;
+use lock_runtime::testing::{lose, set_jitter};
+use lock_runtime::{LockManager, TokenRetention};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, service_fn};
 
@@ -52,9 +54,11 @@ impl Told {
 /// Sends the request in both protocols, neither of which comes to the handler, and looks at what all refusals have.
 async fn refused<K, R>(scene: &Scene, layer: &LockLayer<K, R>) -> Told
 where
-    K: AsyncKeyExtractor<Sent>,
+    K: AsyncKeyExtractor<Full<Bytes>>,
     R: Refuse,
 {
+    // Else the time to stay away is any between the half of it and the whole.
+    set_jitter(1.0);
     let service = layer.layer(service_fn(|_: Sent| async move {
         if true {
             panic!("the handler of a refused request was called");
@@ -232,7 +236,7 @@ async fn lost() {
         serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
     let grpc = send(&service, grpc(PATH)).await.into_parts().0.headers;
     let told = Told { http: (http.status, http.headers, problem), grpc };
-    assert_row(&told, "lost", 503, "10");
+    assert_row(&told, "lost", 500, "10");
     // To repeat it may do half of the work twice, and clients of gRPC repeat what was aborted.
     assert!(!told.http.1.contains_key("retry-after"));
     assert_eq!(told.grpc["grpc-retry-pushback-ms"], "-1");
@@ -245,9 +249,9 @@ async fn bad_keys() {
     let locks = || scene.locks.clone();
     let long = LockLayer::new(locks(), path_segment(1).longest(5));
     let number = LockLayer::new(locks(), path_segment(1).parsed::<u64>());
-    let by_text = LockLayer::new(locks(), |_: &Request<_>| format!("{{{SECRET}"));
+    let by_text = LockLayer::new(locks(), |_: &Parts| format!("{{{SECRET}"));
     let by_closure =
-        LockLayer::new(locks(), |_: &Request<_>| Err::<String, _>(Rejection::new("orders have digits")));
+        LockLayer::new(locks(), |_: &Parts| Err::<String, _>(Rejection::new("orders have digits")));
     let told = [
         refused(&scene, &long).await,
         refused(&scene, &number).await,
@@ -260,7 +264,7 @@ async fn bad_keys() {
     }
     assert_eq!(told[3].detail(), "orders have digits");
     // The extractor may know better, such as that it is somebody else's.
-    let others = LockLayer::new(locks(), |_: &Request<_>| {
+    let others = LockLayer::new(locks(), |_: &Parts| {
         Err::<String, _>(Rejection::with_status(StatusCode::FORBIDDEN, "not your order"))
     });
     assert_row(&refused(&scene, &others).await, "bad_key", 403, "7");
@@ -275,7 +279,7 @@ async fn missing_key() {
     assert_row(&told, "missing_key", 400, "3");
     assert_eq!(told.retry_after(), None);
     assert!(told.detail().contains("the header `x-order`"), "{told:?}");
-    let closure = LockLayer::new(scene.locks.clone(), |_: &Request<_>| None::<String>);
+    let closure = LockLayer::new(scene.locks.clone(), |_: &Parts| None::<String>);
     assert_row(&refused(&scene, &closure).await, "missing_key", 400, "3");
     assert_eq!(scene.store.events(), [], "nothing was asked for");
 }
@@ -284,17 +288,31 @@ async fn missing_key() {
 async fn misconfigured() {
     let scene = Scene::new();
     scene.store.fail(StoreErrorKind::Denied);
-    let told = [
-        refused(&scene, &layer(&scene)).await,
-        refused(&scene, &layer(&scene).lease(MS)).await,
-        refused(&scene, &layer(&scene).max_hold(Duration::ZERO)).await,
-        refused(&scene, &layer(&scene).max_waiters_per_key(0)).await,
-        refused(&scene, &LockLayer::new(scene.locks.clone(), header("no header"))).await,
-    ];
-    for told in told {
-        assert_row(&told, "misconfigured", 500, "13");
-        assert_eq!(told.retry_after(), None, "to repeat it won't help");
+    let told = refused(&scene, &layer(&scene)).await;
+    assert_row(&told, "misconfigured", 500, "13");
+    assert_eq!(told.retry_after(), None, "to repeat it won't help");
+}
+
+/// What is known when the layer is built does not wait for the first request.
+#[tokio::test]
+async fn wrong_settings_are_told_at_once() {
+    let scene = Scene::new();
+    let panics = |build: &dyn Fn()| {
+        let panic = std::panic::catch_unwind(AssertUnwindSafe(build)).unwrap_err();
+        *panic.downcast::<String>().unwrap()
+    };
+    let layer = || layer(&scene);
+    for (told, part) in [
+        (panics(&|| drop(layer().lease(MS))), "a lease of 1ms is too short"),
+        (panics(&|| drop(layer().max_hold(Duration::ZERO))), "a max_hold of 0ns"),
+        (panics(&|| drop(layer().max_hold(SECOND).min_hold(2 * SECOND))), "shorter than min_hold"),
+        (panics(&|| drop(layer().min_hold(2 * SECOND).lease(SECOND))), "shorter than min_hold"),
+        (panics(&|| drop(layer().token_retention(TokenRetention::For(MS)))), "too short"),
+    ] {
+        assert!(told.contains(part), "{told}");
     }
+    // By default the limit of a hold gives way.
+    drop(layer().min_hold(90 * SECOND));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,21 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use lock_runtime::layer::{
-    AsyncKeyExtractor, Extraction, KeyExtractor, LockLayer, MissingKey, Rejection, RequestKeys, header,
+    AsyncKeyExtractor, Extraction, KeyExtractor, LockBody, LockLayer, LockWait, MissingKey, ProblemDetails,
+    Rejection, RequestKeys, body, header,
 };
 use lock_runtime::{HeldLock, InvalidKey, Kind, LockKey, LockManager};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
-use tower::{Layer, Service, service_fn};
+use tokio::time::{Instant, sleep, timeout};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
-use super::rig::{MS, SECOND, Scene, Sent, by_path, done, held_in, ok, post, request, send};
+use super::rig::{MS, SECOND, Scene, Sent, by_path, done, grpc, held_in, ok, post, request, send};
 
 /// Counts who is in the handler at the same time: by path, and of all paths together.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +69,7 @@ impl Overlap {
 /// Sends them all at once; every one is answered with 200.
 async fn all_pass<K>(layer: &LockLayer<K>, overlap: &Overlap, requests: impl IntoIterator<Item = Sent>)
 where
-    K: KeyExtractor<Sent> + Send + Sync + 'static,
+    K: KeyExtractor + Send + Sync + 'static,
 {
     let service = layer.layer(overlap.service());
     let mut clients = JoinSet::new();
@@ -142,7 +145,7 @@ async fn methods_that_only_read_are_not_locked_unless_asked_for() {
 /// The keys under which a request runs; `None` when it runs without.
 async fn keys_of<K>(layer: LockLayer<K>, request: Sent) -> Result<Option<Vec<String>>, StatusCode>
 where
-    K: AsyncKeyExtractor<Sent>,
+    K: AsyncKeyExtractor<Full<Bytes>>,
 {
     let service = layer.layer(service_fn(|request: Sent| async move {
         let held = request.extensions().get::<HeldLock>();
@@ -174,18 +177,18 @@ async fn a_request_without_a_key_is_refused_let_through_or_has_a_fixed_one() {
         (MissingKey::Fixed(fixed), Ok(Some(vec!["orders".to_owned()]))),
     ];
     for (policy, expected) in policies {
-        assert_eq!(keys_of(layer().missing_key(policy.clone()), post("/")).await, expected, "{policy:?}");
-        let keys = keys_of(layer().missing_key(policy.clone()), with_key()).await;
+        assert_eq!(keys_of(layer().on_missing_key(policy.clone()), post("/")).await, expected, "{policy:?}");
+        let keys = keys_of(layer().on_missing_key(policy.clone()), with_key()).await;
         assert_eq!(keys, Ok(Some(vec!["order:7".to_owned()])), "{policy:?}");
     }
     // No keys are no key.
-    let none = LockLayer::new(scene.locks.clone(), |_: &Request<_>| Vec::<String>::new());
+    let none = LockLayer::new(scene.locks.clone(), |_: &Parts| Vec::<String>::new());
     assert_eq!(keys_of(none, post("/")).await, Err(StatusCode::BAD_REQUEST));
 }
 
 #[tokio::test(start_paused = true)]
 async fn closures_may_return_all_that_can_be_a_key() {
-    async fn found<K: KeyExtractor<Sent>>(locks: &LockManager, keys: K) -> Vec<String> {
+    async fn found<K: KeyExtractor>(locks: &LockManager, keys: K) -> Vec<String> {
         keys_of(LockLayer::new(locks.clone(), keys), post("/k")).await.unwrap().unwrap()
     }
     fn key(text: &str) -> LockKey {
@@ -194,31 +197,28 @@ async fn closures_may_return_all_that_can_be_a_key() {
     let scene = Scene::new();
     let locks = &scene.locks;
     let one = ["k"];
-    assert_eq!(found(locks, |_: &Request<_>| key("k")).await, one);
-    assert_eq!(found(locks, |_: &Request<_>| "k").await, one);
-    assert_eq!(found(locks, |r: &Request<_>| r.uri().path()[1..].to_owned()).await, one);
-    assert_eq!(found(locks, |_: &Request<_>| RequestKeys::one(key("k"))).await, one);
-    assert_eq!(found(locks, |_: &Request<_>| Some("k")).await, one);
-    assert_eq!(found(locks, |_: &Request<_>| LockKey::new("k")).await, one);
-    assert_eq!(found(locks, |_: &Request<_>| Ok::<_, Rejection>(Some(key("k")))).await, one);
-    assert_eq!(found(locks, |_: &Request<_>| Ok::<_, InvalidKey>("k".to_owned())).await, one);
+    assert_eq!(found(locks, |_: &Parts| key("k")).await, one);
+    assert_eq!(found(locks, |_: &Parts| "k").await, one);
+    assert_eq!(found(locks, |head: &Parts| head.uri.path()[1..].to_owned()).await, one);
+    assert_eq!(found(locks, |_: &Parts| RequestKeys::one(key("k"))).await, one);
+    assert_eq!(found(locks, |_: &Parts| Some("k")).await, one);
+    assert_eq!(found(locks, |_: &Parts| LockKey::new("k")).await, one);
+    assert_eq!(found(locks, |_: &Parts| Ok::<_, Rejection>(Some(key("k")))).await, one);
+    assert_eq!(found(locks, |_: &Parts| Ok::<_, InvalidKey>("k".to_owned())).await, one);
     let two = ["a", "b"];
-    assert_eq!(found(locks, |_: &Request<_>| vec![key("b"), key("a")]).await, two);
-    assert_eq!(
-        found(locks, |_: &Request<_>| vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]).await,
-        two
-    );
-    assert_eq!(found(locks, |_: &Request<_>| ["a", "b"]).await, two);
-    assert_eq!(found(locks, |_: &Request<_>| RequestKeys::several(["a", "b"])).await, two);
-    assert_eq!(found(locks, |_: &Request<_>| Some(vec!["a", "b"])).await, two);
+    assert_eq!(found(locks, |_: &Parts| vec![key("b"), key("a")]).await, two);
+    assert_eq!(found(locks, |_: &Parts| vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]).await, two);
+    assert_eq!(found(locks, |_: &Parts| ["a", "b"]).await, two);
+    assert_eq!(found(locks, |_: &Parts| RequestKeys::several(["a", "b"])).await, two);
+    assert_eq!(found(locks, |_: &Parts| Some(vec!["a", "b"])).await, two);
     scene.is_settled(None).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn several_keys_are_taken_all_or_none() {
     let (scene, overlap) = (Scene::new(), Overlap::default());
-    let layer = LockLayer::new(scene.locks.clone(), |r: &Request<_>| {
-        r.uri().path()[1..].split('-').map(str::to_owned).collect::<Vec<_>>()
+    let layer = LockLayer::new(scene.locks.clone(), |head: &Parts| {
+        head.uri.path()[1..].split('-').map(str::to_owned).collect::<Vec<_>>()
     });
     // Both want b: they wait for each other, in whatever order they name it. The third wants other ones.
     let started = Instant::now();
@@ -241,7 +241,7 @@ async fn several_keys_are_taken_all_or_none() {
 #[tokio::test(start_paused = true)]
 async fn readers_share_and_a_writer_is_alone() {
     let (scene, overlap) = (Scene::new(), Overlap::default());
-    let constant = |_: &Request<_>| "k";
+    let constant = |_: &Parts| "k";
     let layer = |kind| LockLayer::new(scene.locks.clone(), constant).kind(kind);
     let reading = layer(Kind::Read).layer(overlap.service());
     let writing = layer(Kind::Write).layer(overlap.service());
@@ -324,14 +324,14 @@ async fn a_renewed_lock_outlives_its_lease_and_a_fixed_one_does_not() {
         response.extensions_mut().insert(left);
         Ok::<_, Infallible>(response)
     });
-    let layer = || LockLayer::new(scene.locks.clone(), by_path());
+    let layer = || LockLayer::new(scene.locks.clone(), by_path()).max_hold(None);
     let renewed = send(&layer().layer(inner), post("/k")).await;
     assert_eq!(renewed.status(), StatusCode::OK);
     let left = *renewed.extensions().get::<Duration>().unwrap();
     assert!(left > 20 * SECOND && left <= 30 * SECOND, "{left:?}");
     let started = Instant::now();
     let fixed = send(&layer().lease(5 * SECOND).layer(inner), post("/k")).await;
-    assert_eq!(fixed.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(fixed.status(), StatusCode::INTERNAL_SERVER_ERROR);
     assert!((4 * SECOND..6 * SECOND).contains(&started.elapsed()), "{:?}", started.elapsed());
 }
 
@@ -339,11 +339,10 @@ async fn a_renewed_lock_outlives_its_lease_and_a_fixed_one_does_not() {
 #[derive(Clone, Debug)]
 struct LookedUp;
 
-impl AsyncKeyExtractor<Sent> for LookedUp {
-    type Future =
-        std::pin::Pin<Box<dyn Future<Output = (Sent, Result<Option<RequestKeys>, Rejection>)> + Send>>;
+impl AsyncKeyExtractor<Full<Bytes>> for LookedUp {
+    type Future = Pin<Box<dyn Future<Output = (Sent, Result<Option<RequestKeys>, Rejection>)> + Send>>;
 
-    fn extract(&self, request: Sent) -> Extraction<Sent, Self::Future> {
+    fn extract(&self, request: Sent) -> Extraction<Full<Bytes>, Self::Future> {
         Extraction::Pending(Box::pin(async move {
             sleep(50 * MS).await;
             let keys = match request.uri().path() {
@@ -359,14 +358,141 @@ impl AsyncKeyExtractor<Sent> for LookedUp {
 #[tokio::test(start_paused = true)]
 async fn a_key_may_take_its_time() {
     let (scene, overlap) = (Scene::new(), Overlap::default());
-    let layer = || LockLayer::new(scene.locks.clone(), LookedUp);
+    let layer = || LockLayer::new_async(scene.locks.clone(), LookedUp);
     assert_eq!(keys_of(layer(), post("/k")).await, Ok(Some(vec!["/k".to_owned()])));
     assert_eq!(keys_of(layer(), post("/none")).await, Err(StatusCode::BAD_REQUEST));
-    assert_eq!(keys_of(layer().missing_key(MissingKey::Skip), post("/none")).await, Ok(None));
+    assert_eq!(keys_of(layer().on_missing_key(MissingKey::Skip), post("/none")).await, Ok(None));
     assert_eq!(keys_of(layer(), post("/bad")).await, Err(StatusCode::FORBIDDEN));
     let service = layer().layer(overlap.service());
     let (one, other) = tokio::join!(send(&service, post("/k")), send(&service, post("/k")));
     assert!(one.status() == StatusCode::OK && other.status() == StatusCode::OK);
     assert_eq!(overlap.most("/k"), 1);
     scene.is_settled(None).await;
+}
+
+/// Requests that read one key run side by side; what is said of a method holds although it is one that is skipped.
+#[tokio::test(start_paused = true)]
+async fn a_method_may_have_a_kind_of_its_own() {
+    let (scene, overlap) = (Scene::new(), Overlap::default());
+    let layer = LockLayer::new(scene.locks.clone(), |_: &Parts| "k").kind(Kind::Write);
+    let layer = layer.kind_for([Method::PUT], Kind::Write).kind_for([Method::GET, Method::PUT], Kind::Read);
+    for (methods, most) in
+        [([Method::GET, Method::PUT], 2), ([Method::POST, Method::GET], 1), ([Method::POST, Method::POST], 1)]
+    {
+        let overlap = Overlap::default();
+        all_pass(&layer, &overlap, methods.clone().map(|method| request(method, "/k"))).await;
+        assert_eq!(overlap.most("/k"), most, "{methods:?}");
+    }
+    all_pass(&layer, &overlap, [Method::HEAD, Method::HEAD].map(|method| request(method, "/k"))).await;
+    assert_eq!(overlap.most("/k"), 2, "not locked at all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_some_methods_may_be_locked() {
+    let scene = Scene::new();
+    let only = LockLayer::new(scene.locks.clone(), by_path()).only_methods([Method::DELETE]);
+    assert_eq!(keys_of(only.clone(), request(Method::DELETE, "/k")).await, Ok(Some(vec!["k".to_owned()])));
+    assert_eq!(keys_of(only.clone(), post("/k")).await, Ok(None));
+    let but = only.skip_methods([Method::DELETE]);
+    assert_eq!(keys_of(but.clone(), request(Method::DELETE, "/k")).await, Ok(None), "the last one holds");
+    assert_eq!(keys_of(but, post("/k")).await, Ok(Some(vec!["k".to_owned()])));
+    let connect = LockLayer::new(scene.locks.clone(), |_: &Parts| "k");
+    assert_eq!(keys_of(connect, request(Method::CONNECT, "/k")).await, Ok(None), "a WebSocket over HTTP/2");
+}
+
+/// A layer outside may know better how long a request can wait.
+#[tokio::test(start_paused = true)]
+async fn a_request_may_have_a_wait_of_its_own() {
+    let scene = Scene::new();
+    let _taken = scene.rival().mutex("k").acquire().await.unwrap();
+    let service = LockLayer::new(scene.locks.clone(), by_path()).wait(5 * SECOND).layer(service_fn(done));
+    for (wait, status) in
+        [(None, 429), (Some(Duration::ZERO), 409), (Some(2 * SECOND), 429), (Some(8 * SECOND), 429)]
+    {
+        let mut request = post("/k");
+        if let Some(wait) = wait {
+            request.extensions_mut().insert(LockWait(wait));
+        }
+        let asked = Instant::now();
+        assert_eq!(send(&service, request).await.status().as_u16(), status, "{wait:?}");
+        assert_eq!(asked.elapsed().as_secs(), wait.unwrap_or(5 * SECOND).as_secs(), "{wait:?}");
+    }
+}
+
+/// A gRPC client that has given up is not waited for.
+#[tokio::test(start_paused = true)]
+async fn a_grpc_request_waits_for_no_longer_than_its_client() {
+    let scene = Scene::new();
+    let _taken = scene.rival().mutex("k").acquire().await.unwrap();
+    let layer = || LockLayer::new(scene.locks.clone(), by_path());
+    for (layer, timeout, seconds) in [
+        (layer(), "2S", 2),
+        (layer().wait(SECOND), "2S", 1),
+        (layer().wait_forever(), "3000m", 3),
+        (layer().no_wait(), "3S", 0),
+        (layer(), "a while", 10),
+    ] {
+        let mut request = grpc("/k");
+        request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        let asked = Instant::now();
+        assert_ne!(send(&layer.layer(service_fn(done)), request).await.headers()["grpc-status"], "0");
+        assert_eq!(asked.elapsed().as_secs(), seconds, "{timeout}");
+    }
+}
+
+/// A key in the body: two requests for one account wait for each other, and handlers get their bodies.
+#[tokio::test(start_paused = true)]
+async fn the_key_may_be_in_the_body() {
+    let (scene, overlap) = (Scene::new(), Overlap::default());
+    let key = body(16, |_: &Parts, body: &[u8]| String::from_utf8(body.to_vec()).map_err(|_| "No text."));
+    let layer = LockLayer::new_async(scene.locks.clone(), key);
+    let charge = |account: &'static str| Request::post("/charge").body(Full::from(account)).unwrap();
+    let inside = overlap.service();
+    let service = layer.layer(service_fn(move |request: Sent| {
+        let inside = inside.clone();
+        async move {
+            let held = held_in(request.extensions());
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            assert_eq!(held.key().as_str().as_bytes(), body);
+            inside.oneshot(Request::from_parts(head, Full::from(body))).await
+        }
+    }));
+    let (one, other) = tokio::join!(send(&service, charge("7")), send(&service, charge("7")));
+    assert_eq!((one.status(), other.status()), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(overlap.most("/charge"), 1);
+    let (one, other) = tokio::join!(send(&service, charge("8")), send(&service, charge("9")));
+    assert_eq!((one.status(), other.status()), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(overlap.most("/charge"), 2);
+    assert_eq!(
+        send(&service, charge("much too long for an account")).await.status(),
+        StatusCode::PAYLOAD_TOO_LARGE
+    );
+    scene.is_settled(None).await;
+}
+
+/// A layer with other settings counts for itself, whatever was changed.
+#[tokio::test(start_paused = true)]
+async fn layers_count_their_waiters_each_for_itself() {
+    let scene = Scene::new();
+    let _taken = scene.rival().mutex("k").acquire().await.unwrap();
+    let base = LockLayer::new(scene.locks.clone(), by_path()).max_waiters(1);
+    let service = base.clone().layer(service_fn(done));
+    let waiting = tokio::spawn(send(&service, post("/k")));
+    sleep(MS).await;
+    let same = base.clone().wait(SECOND).layer(service_fn(done));
+    let refused_otherwise = base.clone().refuse_with(ProblemDetails).wait(SECOND).layer(service_fn(done));
+    let detached = base.clone().detached().layer(service_fn(done));
+    let reason = async |response: Response<LockBody<Full<Bytes>>>| {
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        serde_json::from_slice::<serde_json::Value>(&body).unwrap()["type"].as_str().unwrap().to_owned()
+    };
+    assert!(reason(send(&same, post("/k")).await).await.ends_with(":timed_out"));
+    assert!(reason(send(&refused_otherwise, post("/k")).await).await.ends_with(":timed_out"));
+    assert!(timeout(SECOND, send(&detached, post("/k"))).await.is_err(), "it waits");
+    // Clones of the layer are one.
+    assert!(
+        reason(send(&base.layer(service_fn(done)), post("/k")).await).await.ends_with(":too_many_waiters")
+    );
+    waiting.abort();
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use lock_runtime::layer::{Hold, LockLayer};
@@ -77,7 +78,7 @@ async fn with_a_short_wait_that_is_so_for_fair_locks_and_several_keys() {
         for hold in HOLDS {
             let scene = Scene::new();
             scene.store.release_takes(20 * MS);
-            let layer = LockLayer::new(scene.locks.clone(), move |_: &http::Request<_>| keys.to_vec());
+            let layer = LockLayer::new(scene.locks.clone(), move |_: &Parts| keys.to_vec());
             let layer = layer.wait(SECOND).kind(kind).hold(hold);
             let service = layer.layer(service_fn(done));
             for n in 0..100 {

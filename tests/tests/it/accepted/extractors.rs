@@ -1,22 +1,26 @@
 //! Everything that says which lock a request needs, for any body, and made by another crate too.
 use std::future::{Ready, ready};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
+use axum::body::Body;
+use axum::extract::Path;
 use http::Request;
-use lock_runtime::layer::axum::path_param;
-use lock_runtime::layer::key::{constant, extension, first_of, grpc_metadata, header, path_segment, query};
+use http::request::Parts;
+use lock_runtime::layer::key::{
+    body, constant, extension, extractor, first_of, grpc_metadata, header, joined, path_segment, query,
+};
+use lock_runtime::layer::path_param;
 use lock_runtime::layer::{AsyncKeyExtractor, Extraction, KeyExtractor, Rejection, RequestKeys};
 use lock_runtime::{InvalidKey, LockKey};
 
-struct Body;
-
-fn takes<K: AsyncKeyExtractor<Request<Body>> + Send + Sync + 'static>(_: K) {}
+fn takes<K: AsyncKeyExtractor<Body> + Send + Sync + 'static>(_: K) {}
 
 struct AtOnce;
 
-impl<B> KeyExtractor<Request<B>> for AtOnce {
-    fn extract(&self, request: &Request<B>) -> Result<Option<RequestKeys>, Rejection> {
-        RequestKeys::several(request.uri().path().split('/'))
+impl KeyExtractor for AtOnce {
+    fn extract(&self, head: &mut Parts) -> Result<Option<RequestKeys>, Rejection> {
+        RequestKeys::several(head.uri.path().split('/'))
     }
 }
 
@@ -24,39 +28,39 @@ struct Later<T>(PhantomData<fn(T)>);
 
 type Keys = Result<Option<RequestKeys>, Rejection>;
 
-impl<B, T> AsyncKeyExtractor<Request<B>> for Later<T> {
+impl<B, T> AsyncKeyExtractor<B> for Later<T> {
     type Future = Ready<(Request<B>, Keys)>;
 
-    fn extract(&self, request: Request<B>) -> Extraction<Request<B>, Self::Future> {
+    fn extract(&self, request: Request<B>) -> Extraction<B, Self::Future> {
         Extraction::Pending(ready((request, Ok(None))))
     }
 }
 
 struct OfThisBody;
 
-impl AsyncKeyExtractor<Request<Body>> for OfThisBody {
+impl AsyncKeyExtractor<Body> for OfThisBody {
     type Future = Ready<(Request<Body>, Keys)>;
 
-    fn extract(&self, request: Request<Body>) -> Extraction<Request<Body>, Self::Future> {
+    fn extract(&self, request: Request<Body>) -> Extraction<Body, Self::Future> {
         Extraction::Ready(request, Ok(None))
     }
 }
 
-fn by_path(request: &Request<Body>) -> String {
-    request.uri().path().to_owned()
+fn by_path(head: &Parts) -> String {
+    head.uri.path().to_owned()
 }
 
 #[test]
 fn compiles() {
-    takes(|_: &Request<_>| "a");
-    takes(|r: &Request<_>| r.uri().path().to_owned());
-    takes(|r: &Request<Body>| LockKey::new(r.uri().path()));
-    takes(|r: &Request<_>| Some(format!("x:{}", r.headers().get("x")?.to_str().ok()?)));
-    takes(|_: &Request<_>| ["a", "b"]);
-    takes(|_: &Request<_>| vec![LockKey::new("a")]);
-    takes(|r: &Request<_>| r.headers().get("x").map(|_| "x").ok_or("The header `x` is missing."));
-    takes(|_: &Request<_>| -> Result<Option<RequestKeys>, Rejection> { Ok(None) });
-    takes(|_: &Request<_>| -> Result<Vec<String>, InvalidKey> { Ok(Vec::new()) });
+    takes(|_: &Parts| "a");
+    takes(|head: &Parts| head.uri.path().to_owned());
+    takes(|head: &Parts| LockKey::new(head.uri.path()));
+    takes(|head: &Parts| Some(format!("x:{}", head.headers.get("x")?.to_str().ok()?)));
+    takes(|_: &Parts| ["a", "b"]);
+    takes(|_: &Parts| vec![LockKey::new("a")]);
+    takes(|head: &Parts| head.headers.get("x").map(|_| "x").ok_or("The header `x` is missing."));
+    takes(|_: &Parts| -> Result<Option<RequestKeys>, Rejection> { Ok(None) });
+    takes(|_: &Parts| -> Result<Vec<String>, InvalidKey> { Ok(Vec::new()) });
     takes(by_path);
     takes(AtOnce);
     takes(Later::<u8>(PhantomData));
@@ -65,4 +69,8 @@ fn compiles() {
     takes(first_of((query("x"), path_segment(1), grpc_metadata("x"), constant("x"))));
     takes(extension(|number: &u32| number.to_string()));
     takes(path_param("id").parsed::<u64>());
+    takes(joined((path_param("tenant"), first_of((header("x"), path_param("id"))))).prefix("order:"));
+    takes(Arc::new(header("x")) as Arc<dyn KeyExtractor + Send + Sync>);
+    takes(extractor(|Path(id): Path<u64>| format!("order:{id}")));
+    takes(body(1024, |head: &Parts, body: &[u8]| format!("{}:{}", head.uri, body.len())));
 }

@@ -6,8 +6,8 @@ use axum::routing::{get, post};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use lock_runtime::HeldLock;
-use lock_runtime::layer::axum::{extractor, extractor_with_state, path_param};
 use lock_runtime::layer::{LockLayer, MissingKey};
+use lock_runtime::layer::{extractor, extractor_with_state, path_param};
 use lock_tests::RedisServer;
 
 use crate::layer_http::client::{Client, Problem, text};
@@ -95,7 +95,7 @@ over_both! {
             assert!(!problem.detail.contains("path parameter"), "what to do is in the log: {problem:?}");
         }
         let keys = path_param("id").optional();
-        let layer = LockLayer::new(locks.clone(), keys).missing_key(MissingKey::Skip);
+        let layer = LockLayer::new(locks.clone(), keys).on_missing_key(MissingKey::Skip);
         let server = Server::axum(Router::new().route("/orders", post(key_of)).route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         assert_eq!(text(client.post("/orders").await).await, "none");
@@ -107,7 +107,7 @@ over_both! {
         let keys = extractor(|Path((shop, order)): Path<(u32, u64)>| format!("order:{shop}:{order}"));
         let routes = Router::new()
             .route("/shops/{shop}/orders/{id}", post(key_of))
-            .route_layer(LockLayer::new(locks.clone(), keys).no_wait());
+            .route_layer(LockLayer::new_async(locks.clone(), keys).no_wait());
         let server = Server::axum(routes).await;
         let mut client = Client::connect(server.addr, version).await;
         assert_eq!(text(client.post("/shops/7/orders/42").await).await, "order:7:42");
@@ -131,7 +131,7 @@ over_both! {
             .route("/cart", post(async |State(app): State<App>, held: HeldLock| {
                 format!("{} of {}", held.key().as_str(), app.users.0.len())
             }))
-            .route_layer(LockLayer::new(locks.clone(), keys))
+            .route_layer(LockLayer::new_async(locks.clone(), keys))
             .with_state(app);
         let server = Server::axum(routes).await;
         let mut client = Client::connect(server.addr, version).await;

@@ -172,7 +172,7 @@ over_both! {
         let redis = RedisServer::start();
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
         let stage = Stage::shut();
-        let keys = |_: &http::Request<axum::body::Body>| RequestKeys::several(["account:2", "account:1"]);
+        let keys = |_: &http::request::Parts| RequestKeys::several(["account:2", "account:1"]);
         let handler = {
             let stage = stage.clone();
             async move |held: HeldLock| {

@@ -26,7 +26,7 @@ over_both! {
         assert!(holder.ask("acquire order:1").starts_with("acquired"));
         let problem = Problem::of(client.post("/orders/1").await).await;
         problem.assert_is(409, "busy");
-        assert_eq!(problem.retry_after, Some(5));
+        assert!(matches!(problem.retry_after, Some(3..=5)), "{problem:?}");
         assert!(problem.detail.contains("Nothing was done"), "{problem:?}");
 
         // Another order is free, and so is this one after the release.
@@ -53,7 +53,7 @@ over_both! {
         let mut client = Client::connect(server.addr, version).await;
         let problem = Problem::of(client.post("/orders/1").await).await;
         problem.assert_is(409, "busy");
-        assert!(matches!(problem.retry_after, Some(3000..=3600)), "{problem:?}");
+        assert!(matches!(problem.retry_after, Some(1500..=3600)), "{problem:?}");
     }
 
     async fn timed_out_is_429(version: Version) {
@@ -67,7 +67,7 @@ over_both! {
         let problem = Problem::of(client.post("/orders/1").await).await;
         assert!(start.elapsed() >= ms(300), "{:?}", start.elapsed());
         problem.assert_is(429, "timed_out");
-        assert_eq!(problem.retry_after, Some(5));
+        assert!(matches!(problem.retry_after, Some(3..=5)), "{problem:?}");
         assert_eq!(stage.entered(), 0);
         held.release().await.unwrap();
         at_rest(&locks, "order:1").await;
@@ -191,7 +191,7 @@ over_both! {
         assert_eq!((left.keys, left.waiters), (0, 0));
     }
 
-    async fn lost_is_503(version: Version) {
+    async fn lost_is_500(version: Version) {
         let redis = RedisServer::start();
         // Renewed, and so found out, every second.
         let locks = manager_with(&redis, |builder| builder.lease(ms(3000))).await;
@@ -204,7 +204,7 @@ over_both! {
         assert!(other.force_release("order:1").await.unwrap());
         let theirs = other.mutex("order:1").wait(LONG).acquire().await.unwrap();
         let problem = Problem::of(answered(answer).await).await;
-        problem.assert_is(503, "lost");
+        problem.assert_is(500, "lost");
         // It may have been done.
         assert_eq!(problem.retry_after, None);
         assert_eq!((stage.dropped(), stage.finished()), (1, 0));
@@ -241,7 +241,7 @@ over_both! {
         assert_eq!(client.send(request).await.unwrap().status(), StatusCode::OK);
 
         // A closure of the user's, with a status of its own.
-        let closure = |_: &http::Request<axum::body::Body>| -> Result<String, Rejection> {
+        let closure = |_: &http::request::Parts| -> Result<String, Rejection> {
             Err(Rejection::with_status(StatusCode::FORBIDDEN, "this order is not \"yours\""))
         };
         let server = Server::axum(orders(&stage).route_layer(LockLayer::new(locks.clone(), closure))).await;

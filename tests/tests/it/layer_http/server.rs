@@ -11,7 +11,7 @@ use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
 use http_body::Frame;
-use lock_runtime::layer::axum::{PathParam, path_param};
+use lock_runtime::layer::{PartKey, path_param};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -73,7 +73,7 @@ pub(crate) fn streams(stage: &Stage) -> (Router, mpsc::UnboundedReceiver<Feed>) 
 }
 
 /// The key of the route `/orders/{id}`.
-pub(crate) fn order() -> PathParam {
+pub(crate) fn order() -> PartKey {
     path_param("id").prefix("order:")
 }
 

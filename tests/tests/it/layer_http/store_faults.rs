@@ -78,7 +78,7 @@ async fn repeat(mut client: Client, path: String, counts: Arc<Counts>) {
         }
         let problem = Problem::of(response).await;
         match (problem.status.as_u16(), problem.reason.as_str()) {
-            (503, "store_down" | "lost") => {
+            (503, "store_down") | (500, "lost") => {
                 counts.refused.fetch_add(1, Ordering::SeqCst);
             }
             // Somebody's lock outlived the server, and could not be released while that was away.
@@ -199,7 +199,7 @@ over_both! {
         stage.has_entered(1).await;
         redis.kill();
         let problem = Problem::of(answered(answer).await).await;
-        problem.assert_is(503, "lost");
+        problem.assert_is(500, "lost");
         assert_eq!(problem.retry_after, None);
         assert_eq!((stage.dropped(), stage.finished()), (1, 0));
         redis.restart(Data::Lost);
@@ -231,7 +231,7 @@ over_both! {
         let second_answer = second.start_post("/orders/1").await;
         waiting(&locks, 1).await;
         redis.restart(Data::Lost);
-        Problem::of(answered(answer).await).await.assert_is(503, "lost");
+        Problem::of(answered(answer).await).await.assert_is(500, "lost");
         stage.has_entered(2).await;
         assert_eq!((stage.inside(), stage.dropped()), (1, 1));
         stage.let_through(1);

@@ -1,4 +1,5 @@
 // As users meet it: the bound is that of the layer's service.
+use http::request::Parts;
 use http::Request;
 use lock_runtime::layer::AsyncKeyExtractor;
 
@@ -14,5 +15,5 @@ fn serve<S: Serves<Request<()>>>(_: S) {}
 
 fn main() {
     serve(Service(Settings));
-    serve(Service(|_: &Request<_>| 42));
+    serve(Service(|_: &Parts| 42));
 }

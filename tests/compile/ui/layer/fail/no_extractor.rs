@@ -12,5 +12,5 @@ fn takes_sync<K: KeyExtractor<Request<()>>>(_: K) {}
 fn main() {
     takes(Settings);
     takes_sync("order");
-    takes_sync(first_of((header("x"), lock_runtime::layer::axum::path_param("id"))));
+    takes_sync(first_of((header("x"), lock_runtime::layer::path_param("id"))));
 }

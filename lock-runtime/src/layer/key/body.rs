@@ -1,0 +1,168 @@
+//! A key that is in the body of the request.
+
+use std::fmt;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Request, StatusCode};
+use http_body::Body;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::{AsyncKeyExtractor, Extraction, Found, IntoRequestKeys, Rejection};
+use crate::layer::BoxError;
+
+/// The key is made of the head and the body of the request: made by [`body`].
+#[derive(Clone)]
+pub struct BodyKey<F> {
+    key: F,
+    longest: usize,
+}
+
+/// A key made of the head and the body of the request. The body is read to its end first, and given
+/// back to the handler as one piece. For [`LockLayer::new_async`](crate::layer::LockLayer::new_async).
+///
+/// ```
+/// use http::request::Parts;
+/// use lock_runtime::layer::{Rejection, body};
+///
+/// // {"account": 7, "amount": 100}, of at most 16 KiB
+/// let key = body(16 * 1024, |_: &Parts, body: &[u8]| {
+///     let charge: serde_json::Value =
+///         serde_json::from_slice(body).map_err(|_| Rejection::new("The body is not JSON."))?;
+///     let account = charge["account"].as_u64().ok_or("The body names no `account`.")?;
+///     Ok::<_, Rejection>(format!("account:{account}"))
+/// });
+/// ```
+///
+/// - A body of more than `longest` bytes is refused with 413, before more than that is kept. Each
+///   request that is read keeps as many bytes in memory: put a limit of concurrency outside.
+/// - No lock is held while the body comes, so a client that sends it slowly keeps nobody waiting. It
+///   has as much time for it as the server gives.
+/// - Trailers of the request are lost. A body that fails is answered with 400.
+/// - The body's type has to be one that can be made of bytes, as `axum::body::Body` can.
+///
+/// # Cancel safety
+///
+/// When the client leaves, what has come of the body is dropped.
+#[must_use]
+pub fn body<F, R>(longest: usize, key: F) -> BodyKey<F>
+where
+    F: Fn(&Parts, &[u8]) -> R,
+    R: IntoRequestKeys,
+{
+    BodyKey { key, longest }
+}
+
+impl<B, F, R> AsyncKeyExtractor<B> for BodyKey<F>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + From<Bytes> + Send + 'static,
+    F: Fn(&Parts, &[u8]) -> R + Clone + Send + 'static,
+    R: IntoRequestKeys,
+{
+    type Future = Pin<Box<dyn Future<Output = (Request<B>, Found)> + Send>>;
+
+    fn extract(&self, request: Request<B>) -> Extraction<B, Self::Future> {
+        let Self { key, longest } = self.clone();
+        Extraction::Pending(Box::pin(async move {
+            let (head, body) = request.into_parts();
+            match Limited::new(body, longest).collect().await {
+                Ok(body) => {
+                    let body = body.to_bytes();
+                    let keys = key(&head, &body).into_request_keys();
+                    (Request::from_parts(head, body.into()), keys)
+                }
+                Err(error) => (Request::from_parts(head, Bytes::new().into()), Err(unread(&*error, longest))),
+            }
+        }))
+    }
+}
+
+fn unread(error: &(dyn std::error::Error + 'static), longest: usize) -> Rejection {
+    if error.is::<LengthLimitError>() {
+        let detail = format!("The body is longer than {longest} bytes.");
+        Rejection::with_status(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    } else {
+        Rejection::new("The body could not be read to its end.")
+    }
+}
+
+impl<F> fmt::Debug for BodyKey<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BodyKey").field("longest", &self.longest).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{Channel, Full};
+
+    use super::super::Keys;
+    use super::*;
+
+    async fn read<B, K: AsyncKeyExtractor<B>>(key: &K, body: B) -> (Request<B>, Result<String, u16>) {
+        let Extraction::Pending(read) = key.extract(Request::new(body)) else { panic!("not read") };
+        let (request, keys) = read.await;
+        let text = match keys {
+            Ok(Some(keys)) => match keys.into_inner() {
+                Keys::One(key) => Ok(key.to_string()),
+                Keys::Several(_) => panic!("several keys"),
+            },
+            Ok(None) => Ok("none".into()),
+            Err(rejection) => Err(rejection.status().as_u16()),
+        };
+        (request, text)
+    }
+
+    fn key() -> impl Fn(&Parts, &[u8]) -> String + Clone + Send + 'static {
+        |head, body| format!("{}:{}", head.method, String::from_utf8_lossy(body))
+    }
+
+    /// The handler gets the body as it was.
+    #[tokio::test]
+    async fn a_body_is_the_key_and_is_given_back() {
+        let (request, text) = read(&body(3, key()), Full::<Bytes>::from("abc")).await;
+        assert_eq!(text, Ok("GET:abc".into()));
+        assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "abc");
+    }
+
+    /// One that is too long is the client's mistake, whatever its length was said to be.
+    #[tokio::test]
+    async fn a_long_body_is_refused() {
+        assert_eq!(read(&body(3, key()), Full::<Bytes>::from("abcd")).await.1, Err(413));
+    }
+
+    /// A body that comes in pieces, and one that breaks off.
+    #[tokio::test]
+    async fn a_body_may_come_in_pieces_and_may_fail() {
+        struct Pieces(Channel<Bytes, BoxError>);
+
+        impl From<Bytes> for Pieces {
+            fn from(_: Bytes) -> Self {
+                Self(Channel::new(1).1)
+            }
+        }
+
+        impl Body for Pieces {
+            type Data = Bytes;
+            type Error = BoxError;
+
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
+                Pin::new(&mut self.0).poll_frame(cx)
+            }
+        }
+
+        let (mut sender, pieces) = Channel::new(2);
+        sender.send_data(Bytes::from("ab")).await.unwrap();
+        sender.send_data(Bytes::from("c")).await.unwrap();
+        drop(sender);
+        assert_eq!(read(&body(3, key()), Pieces(pieces)).await.1, Ok("GET:abc".into()));
+
+        let (sender, pieces) = Channel::new(2);
+        sender.abort("gone".into());
+        assert_eq!(read(&body(3, key()), Pieces(pieces)).await.1, Err(400));
+    }
+}

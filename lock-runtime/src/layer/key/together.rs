@@ -1,0 +1,235 @@
+//! Extractors made of several: the first that finds a key, and all of them joined.
+
+use std::borrow::Cow;
+
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use super::{Found, KeyExtractor, Keys, Rejection, RequestKeys};
+use crate::key::LockKey;
+
+/// The first key of several extractors: made by [`first_of`].
+#[derive(Clone, Debug)]
+pub struct FirstOf<K>(K);
+
+/// The first of two to six extractors that finds a key. One that refuses the request ends the search.
+///
+/// ```
+/// use lock_runtime::layer::key::{first_of, header, query};
+///
+/// let key = first_of((header("x-order-id").prefix("order:"), query("order").prefix("order:")));
+/// ```
+///
+/// The client decides which of them it sends: see [what that means for the handler](super#one-thing-one-text).
+#[must_use]
+pub fn first_of<K>(extractors: K) -> FirstOf<K> {
+    FirstOf(extractors)
+}
+
+impl<K: tuple::Extractors> KeyExtractor for FirstOf<K> {
+    fn extract(&self, head: &mut Parts) -> Found {
+        for extractor in self.0.list() {
+            if let Some(keys) = extractor.extract(head)? {
+                return Ok(Some(keys));
+            }
+        }
+        Ok(None)
+    }
+
+    fn expected(&self) -> Option<Cow<'_, str>> {
+        all_expected(&self.0, " or ")
+    }
+}
+
+/// One key made of those of several extractors: made by [`joined`].
+#[derive(Clone, Debug)]
+pub struct Joined<K> {
+    extractors: K,
+    prefix: Cow<'static, str>,
+}
+
+/// One key made of those of two to six extractors, with `:` between them. A request that lacks one of
+/// them has no key.
+///
+/// ```
+/// use lock_runtime::layer::key::{extension, header, joined, path_segment};
+///
+/// // /acme/orders/42 has the key `order:acme:42`, as in `key = "order:<tenant>:<id>"`.
+/// let order = joined((path_segment(0), path_segment(2))).prefix("order:");
+///
+/// // An idempotency key belongs to its user.
+/// #[derive(Clone)]
+/// struct User(u64);
+/// let payment = joined((extension(|user: &User| user.0.to_string()), header("idempotency-key").hashed()));
+/// let payment = payment.prefix("payment:");
+/// ```
+///
+/// A `:` in one of them becomes `%3A`, and `%` becomes `%25`, so that two requests have the same key only
+/// if all their parts are the same. Therefore give the prefix to the whole, and not to the parts.
+#[must_use]
+pub fn joined<K>(extractors: K) -> Joined<K> {
+    Joined { extractors, prefix: Cow::Borrowed("") }
+}
+
+impl<K> Joined<K> {
+    /// Puts a text before the key, as [`PartKey::prefix`](super::PartKey::prefix) does.
+    ///
+    /// # Panics
+    ///
+    /// If no key can begin with it, because of its braces for example.
+    #[must_use]
+    #[track_caller]
+    pub fn prefix(mut self, prefix: impl Into<Cow<'static, str>>) -> Self {
+        self.prefix = super::shape::checked(prefix.into());
+        self
+    }
+}
+
+impl<K: tuple::Extractors> KeyExtractor for Joined<K> {
+    fn extract(&self, head: &mut Parts) -> Found {
+        let mut text = self.prefix.to_string();
+        for (i, extractor) in self.extractors.list().into_iter().enumerate() {
+            let key = match extractor.extract(head)?.map(RequestKeys::into_inner) {
+                Some(Keys::One(key)) => key,
+                Some(Keys::Several(_)) => {
+                    return Err(Rejection::misconfigured(
+                        "A part of a joined key is several keys: name one.",
+                    ));
+                }
+                None => return Ok(None),
+            };
+            if i > 0 {
+                text.push(':');
+            }
+            for c in key.as_str().chars() {
+                match c {
+                    ':' => text.push_str("%3A"),
+                    '%' => text.push_str("%25"),
+                    _ => text.push(c),
+                }
+            }
+        }
+        Ok(Some(LockKey::new(text)?.into()))
+    }
+
+    fn expected(&self) -> Option<Cow<'_, str>> {
+        all_expected(&self.extractors, " and ")
+    }
+}
+
+/// What all of them expect, if all say so.
+fn all_expected<'a>(extractors: &'a impl tuple::Extractors, between: &str) -> Option<Cow<'a, str>> {
+    let names: Option<Vec<_>> = extractors.list().into_iter().map(KeyExtractor::expected).collect();
+    names.map(|names| names.join(between).into())
+}
+
+mod tuple {
+    use super::{KeyExtractor, SmallVec};
+
+    /// Two to six extractors, as a tuple.
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` is not two to six key extractors",
+        label = "expected a tuple, as in `(header(\"x-tenant\"), path_segment(1))`",
+        note = "each of them is a `KeyExtractor`; one that has to be waited for can't be among them"
+    )]
+    pub trait Extractors {
+        /// Returns them in their order.
+        fn list(&self) -> SmallVec<[&dyn KeyExtractor; 6]>;
+    }
+
+    macro_rules! extractors {
+        ($($name:ident)+) => {
+            impl<$($name: KeyExtractor),+> Extractors for ($($name,)+) {
+                #[allow(non_snake_case, reason = "the types' names are at hand")]
+                fn list(&self) -> SmallVec<[&dyn KeyExtractor; 6]> {
+                    let ($($name,)+) = self;
+                    let mut list = SmallVec::new();
+                    $(list.push($name as &dyn KeyExtractor);)+
+                    list
+                }
+            }
+        };
+    }
+
+    extractors!(K1 K2);
+    extractors!(K1 K2 K3);
+    extractors!(K1 K2 K3 K4);
+    extractors!(K1 K2 K3 K4 K5);
+    extractors!(K1 K2 K3 K4 K5 K6);
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use proptest::prelude::*;
+
+    use super::super::{constant, extension, header, query, text};
+    use super::*;
+
+    /// The order is that of the tuple, and a refusal ends the search: what was sent is never silently left aside.
+    #[test]
+    fn the_first_key_counts() {
+        let key = first_of((header("x-order"), query("order"), constant("none")));
+        let request = |uri: &str, order: Option<&str>| match order {
+            Some(order) => Request::builder().uri(uri).header("x-order", order),
+            None => Request::builder().uri(uri),
+        };
+        assert_eq!(text(&key, request("/?order=2", Some("1"))), Ok(Some("1".into())));
+        assert_eq!(text(&key, request("/?order=2", None)), Ok(Some("2".into())));
+        assert_eq!(text(&key, request("/", None)), Ok(Some("none".into())));
+        assert_eq!(text(&key, request("/?order=2", Some("{1}"))), Err(400));
+    }
+
+    /// A client that has sent no key is told what it may send.
+    #[test]
+    fn all_that_would_do_is_expected() {
+        let expected = |key: &dyn KeyExtractor| key.expected().map(Cow::into_owned);
+        let key = first_of((header("x-order"), query("order")));
+        assert_eq!(expected(&key).unwrap(), "the header `x-order` or the query parameter `order`");
+        let key = joined((header("x-order"), query("order")));
+        assert_eq!(expected(&key).unwrap(), "the header `x-order` and the query parameter `order`");
+        let key = first_of((header("x-order"), |_: &Parts| None::<String>));
+        assert_eq!(expected(&key), None);
+    }
+
+    /// All parts make one key; a request without one of them has none, and a part that is refused is told.
+    #[test]
+    fn parts_are_joined() {
+        let key = joined((header("x-tenant"), query("order").parsed::<u64>())).prefix("order:");
+        let request = |uri: &str, tenant: &str| Request::builder().uri(uri).header("x-tenant", tenant);
+        assert_eq!(text(&key, request("/?order=042", "acme")), Ok(Some("order:acme:42".into())));
+        assert_eq!(text(&key, request("/", "acme")), Ok(None));
+        assert_eq!(text(&key, Request::builder().uri("/?order=1")), Ok(None));
+        assert_eq!(text(&key, request("/?order=x", "acme")), Err(400));
+        assert_eq!(text(&key, request("/?order=1", "{acme}")), Err(400));
+    }
+
+    /// The user is in an extension, and the rest comes from the client.
+    #[test]
+    fn a_key_may_belong_to_a_user() {
+        #[derive(Clone)]
+        struct User(&'static str);
+        let key = joined((extension(|user: &User| user.0), header("idempotency-key"))).prefix("{pay}:");
+        let request = |user| Request::builder().extension(User(user)).header("idempotency-key", "k1");
+        assert_eq!(text(&key, request("ann")), Ok(Some("{pay}:ann:k1".into())));
+        assert_eq!(text(&key, request("{ann}")), Err(400), "one hash tag only");
+        let several = joined((extension(|user: &User| [user.0, "x"]), header("idempotency-key")));
+        assert_eq!(text(&several, request("ann")), Err(500));
+    }
+
+    #[test]
+    #[should_panic(expected = "prefix \"{\"")]
+    fn a_wrong_prefix_is_told_at_once() {
+        let _ = joined((header("a"), header("b"))).prefix("{");
+    }
+
+    proptest! {
+        /// Two requests have one key only if all parts are the same.
+        #[test]
+        fn joined_keys_are_told_apart(a in "[a:%3A]{1,4}", b in "[a:%3A]{1,4}", c in "[a:%3A]{1,4}", d in "[a:%3A]{1,4}") {
+            let key = joined((header("x"), header("y")));
+            let of = |x: &str, y: &str| text(&key, Request::builder().header("x", x).header("y", y)).unwrap();
+            prop_assert_eq!(of(&a, &b) == of(&c, &d), a == c && b == d);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Refusals as gRPC has them: a status in the headers, with details for programs.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Response};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::{Reason, Refusal};
+
+/// The header of [`pushback`].
+pub(in crate::layer) const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// The `domain` of `google.rpc.ErrorInfo`: its `reason` is one of this crate.
+const DOMAIN: &str = "lock-runtime";
+
+/// After how many milliseconds a gRPC client that retries by itself may do so
+/// ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)); a negative number
+/// forbids it.
+pub(in crate::layer) fn pushback(refusal: &Refusal<'_>) -> Option<i32> {
+    // `ABORTED` is repeated by clients, but this handler may have done half of its work.
+    if refusal.begun || refusal.reason() == Reason::Lost {
+        return Some(-1);
+    }
+    // A 32-bit number for the clients that read it.
+    let millis = refusal.retry_after()?.as_nanos().div_ceil(1_000_000);
+    Some(i32::try_from(millis).unwrap_or(i32::MAX).max(1))
+}
+
+/// What `grpc-message` encodes: everything but printable ASCII, and the percent sign.
+const IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
+
+/// The whole answer is in the headers, which are the trailers too.
+pub(super) fn trailers_only(refusal: &Refusal<'_>) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from(refusal.grpc_code()));
+    let message = utf8_percent_encode(refusal.detail(), IN_MESSAGES).to_string();
+    if let Ok(message) = HeaderValue::try_from(message) {
+        headers.insert(HeaderName::from_static("grpc-message"), message);
+    }
+    if let Some(millis) = pushback(refusal) {
+        headers.insert(HeaderName::from_static(PUSHBACK), HeaderValue::from(millis));
+    }
+    if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(details(refusal))) {
+        headers.insert(HeaderName::from_static("grpc-status-details-bin"), details);
+    }
+    response
+}
+
+/// A `google.rpc.Status` with `google.rpc.ErrorInfo`, and with `google.rpc.RetryInfo` if the call may be
+/// repeated: in protobuf's encoding, of which three messages don't need a library.
+pub(in crate::layer) fn details(refusal: &Refusal<'_>) -> Vec<u8> {
+    let any = |name: &str, value: &[u8]| {
+        let mut any = Vec::new();
+        put_bytes(&mut any, 1, format!("type.googleapis.com/google.rpc.{name}").as_bytes());
+        put_bytes(&mut any, 2, value);
+        any
+    };
+    let mut status = Vec::new();
+    put_number(&mut status, 1, u64::try_from(refusal.grpc_code()).unwrap_or_default());
+    put_bytes(&mut status, 2, refusal.detail().as_bytes());
+
+    let mut info = Vec::new();
+    put_bytes(&mut info, 1, format!("LOCK_{}", refusal.reason().as_str().to_uppercase()).as_bytes());
+    put_bytes(&mut info, 2, DOMAIN.as_bytes());
+    put_bytes(&mut status, 3, &any("ErrorInfo", &info));
+
+    if let Some(millis) = pushback(refusal).and_then(|millis| u64::try_from(millis).ok()) {
+        let mut delay = Vec::new();
+        put_number(&mut delay, 1, millis / 1000);
+        put_number(&mut delay, 2, millis % 1000 * 1_000_000);
+        let mut retry = Vec::new();
+        put_bytes(&mut retry, 1, &delay);
+        put_bytes(&mut status, 3, &any("RetryInfo", &retry));
+    }
+    status
+}
+
+/// A field of the wire type 0.
+fn put_number(message: &mut Vec<u8>, field: u8, number: u64) {
+    message.push(field << 3);
+    put_varint(message, number);
+}
+
+/// A field of the wire type 2.
+fn put_bytes(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    message.push(field << 3 | 2);
+    put_varint(message, bytes.len() as u64);
+    message.extend_from_slice(bytes);
+}
+
+fn put_varint(message: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        message.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    message.push(number as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::HeaderMap;
+    use percent_encoding::percent_decode_str;
+    use proptest::prelude::*;
+
+    use super::super::{ProblemDetails, Protocol, Refuse};
+    use super::*;
+
+    fn refused(refusal: &Refusal<'_>) -> (u16, HeaderMap, Bytes) {
+        let (parts, body) = ProblemDetails.refuse(refusal).into_parts();
+        (parts.status.as_u16(), parts.headers, body)
+    }
+
+    /// Clients that repeat what was aborted must not repeat a handler that may have done half of its work.
+    #[test]
+    fn a_lost_call_is_not_repeated_by_itself() {
+        let lost = Refusal::new(Reason::Lost, Protocol::Grpc);
+        assert_eq!(refused(&lost).1.get(PUSHBACK).unwrap(), "-1");
+        let busy = Refusal::new(Reason::Busy, Protocol::Grpc);
+        assert_eq!(refused(&busy).1.get(PUSHBACK), None);
+    }
+
+    /// The response as gRPC clients see it: all of it in the headers.
+    #[test]
+    fn grpc_gets_trailers() {
+        let refusal = Refusal::new(Reason::TimedOut, Protocol::Grpc)
+            .with_detail("100 %, später")
+            .with_retry_after(Duration::from_micros(1500));
+        let (status, headers, body) = refused(&refusal);
+        assert_eq!(status, 200);
+        assert_eq!(headers[CONTENT_TYPE], "application/grpc");
+        assert_eq!(headers["grpc-status"], "8");
+        assert_eq!(headers["grpc-message"], "100 %25, sp%C3%A4ter");
+        assert_eq!(headers["grpc-retry-pushback-ms"], "2");
+        assert_eq!(headers.len(), 5);
+        assert!(body.is_empty());
+    }
+
+    /// A wait that no client can read as a number is the longest that it can.
+    #[test]
+    fn pushback_is_a_small_number() {
+        let refusal = Refusal::new(Reason::Busy, Protocol::Grpc).with_retry_after(Duration::MAX);
+        assert_eq!(refused(&refusal).1["grpc-retry-pushback-ms"], i32::MAX.to_string());
+    }
+
+    proptest! {
+        /// Whatever the text, it is a header that says the same.
+        #[test]
+        fn any_detail_is_a_grpc_message(detail in any::<String>()) {
+            let refusal = Refusal::new(Reason::BadKey, Protocol::Grpc).with_detail(detail.as_str());
+            let (_, headers, _) = refused(&refusal);
+            let message = headers["grpc-message"].to_str().unwrap();
+            prop_assert_eq!(percent_decode_str(message).decode_utf8().unwrap(), detail);
+        }
+    }
+}
