@@ -54,7 +54,8 @@ impl InvalidKey {
 }
 
 impl LockKey {
-    /// The longest key, in bytes; on Redis with the manager's prefix. Redis would take half a gigabyte, but every command and every message repeats the name.
+    /// Maximum length of a key, in bytes; the manager's prefix does not count. Redis would take half a
+    /// gigabyte, but every command and every message repeats the name.
     pub const LONGEST: usize = 4096;
 
     /// Checks `text` and makes a key of it.
@@ -93,16 +94,24 @@ impl LockKey {
         text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'{' | b'}'))
     }
 
+    /// Checks `text` as [`new`](Self::new) does, whatever its length.
+    #[cfg(feature = "redis")]
+    pub(crate) fn check_text(text: &str) -> Result<(), InvalidKey> {
+        Self::bad_text(text).map_or(Ok(()), |reason| Err(InvalidKey::new(text, reason)))
+    }
+
     fn problem(text: &str) -> Option<&'static str> {
+        match text.len() {
+            0 => Some("it is empty; give the lock a name"),
+            1..=Self::LONGEST => Self::bad_text(text),
+            _ => Some("it is longer than 4096 bytes; use a shorter name, or a hash of it"),
+        }
+    }
+
+    fn bad_text(text: &str) -> Option<&'static str> {
         // Most keys are such, and a key is checked for each request.
-        if (1..=Self::LONGEST).contains(&text.len()) && Self::is_plain(text) {
+        if Self::is_plain(text) {
             return None;
-        }
-        if text.is_empty() {
-            return Some("it is empty; give the lock a name");
-        }
-        if text.len() > Self::LONGEST {
-            return Some("it is longer than 4096 bytes; use a shorter name, or a hash of it");
         }
         if text.chars().any(char::is_control) {
             return Some("it has a control character; keys are printable text");

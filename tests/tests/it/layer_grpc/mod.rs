@@ -7,13 +7,15 @@ mod service;
 mod streams;
 mod unary;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use lock_runtime::layer::{PartKey, grpc_metadata};
-use service::{Client, Orders};
+use service::Client;
 use tokio::task::JoinHandle;
 use tonic::body::Body;
+use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
@@ -34,8 +36,11 @@ struct Running {
 
 impl Running {
     /// As `Server::builder().layer(layer).add_service(orders)`.
-    async fn start<L, T>(layer: L, orders: Orders) -> Self
+    async fn start<L, S, T>(layer: L, orders: S) -> Self
     where
+        S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+        S: NamedService + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
         L: Layer<Routes> + Clone + Send + 'static,
         L::Service: Service<http::Request<Body>, Response = http::Response<T>> + Clone + Send + 'static,
         <L::Service as Service<http::Request<Body>>>::Future: Send,

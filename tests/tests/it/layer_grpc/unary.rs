@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lock_runtime::layer::{LockLayer, path_segment};
 use lock_runtime::{HeldLock, LockError, LockManager, distributed_lock};
-use lock_tests::{RedisServer, poll_once_and_drop};
+use lock_tests::{RedisServer, eventually, poll_once_and_drop};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tonic::service::LayerExt;
 use tonic::{Code, Request, Status};
+use tower::ServiceBuilder;
+use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::layer_grpc::service::Orders;
-use crate::layer_grpc::{LONG, Running, at_rest, manager, ms, order, soon, waiting};
+use crate::layer_grpc::{LONG, Running, SLACK, at_rest, manager, ms, order, soon, waiting};
 
 /// Refused at once if somebody else has the order.
 #[distributed_lock(key = "order:<id>", manager = locks, wait = "none", guard = lock)]
@@ -270,4 +274,53 @@ async fn a_deadline_ends_the_wait_for_the_lock() {
     held.release().await.unwrap();
     assert!(client.update("1").await.is_ok());
     at_rest(&locks, "order:1").await;
+}
+
+/// A limit around a service is asked when the lock is held, as below any router: a call then waits for its permit under
+/// the lock. Around the server it is asked before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_around_a_service_is_waited_for_under_the_lock() {
+    let redis = RedisServer::start();
+    let locks = manager(&redis).await;
+    let (entered, open) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let orders = Orders::new().update({
+        let (entered, open) = (entered.clone(), open.clone());
+        move |_| {
+            let (entered, open) = (entered.clone(), open.clone());
+            async move {
+                entered.add_permits(1);
+                open.acquire().await.unwrap().forget();
+                Ok(String::new())
+            }
+        }
+    });
+    let lock = LockLayer::new(locks.clone(), order()).wait(LONG);
+    let limit = GlobalConcurrencyLimitLayer::new(1);
+    let inside = Running::start(lock.clone(), limit.named_layer(orders.clone())).await;
+    let outside = ServiceBuilder::new().layer(GlobalConcurrencyLimitLayer::new(1)).layer(lock);
+    let outside = Running::start(outside, orders).await;
+    for (server, under_the_lock) in [(&inside, true), (&outside, false)] {
+        let client = server.client().await;
+        let update = |order: &'static str| {
+            let mut client = client.clone();
+            tokio::spawn(async move { client.update(order).await })
+        };
+        let first = update("1");
+        soon("the first call", entered.acquire()).await.unwrap().forget();
+        let second = update("2");
+        let locked = async || locks.status("order:2").await.unwrap().is_locked();
+        if under_the_lock {
+            eventually(locked, SLACK).await;
+            assert_eq!(entered.available_permits(), 0, "it has its lock, and waits for its permit");
+        } else {
+            tokio::time::sleep(ms(100)).await;
+            assert!(!locked().await);
+        }
+        open.add_permits(1);
+        soon("the first call", first).await.unwrap().unwrap();
+        soon("the second call", entered.acquire()).await.unwrap().forget();
+        open.add_permits(1);
+        soon("the second call", second).await.unwrap().unwrap();
+        at_rest(&locks, "order:2").await;
+    }
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Method, StatusCode};
-use lock_runtime::layer::{LockLayer, Rejection, StoreDown, Unlocked, constant, header};
-use lock_runtime::testing;
+use lock_runtime::layer::{LockLayer, Rejection, StoreDown, Unlocked, header};
+use lock_runtime::{LockKey, testing};
 use lock_tests::{Helper, RedisServer};
 
 use crate::layer_http::client::{Client, Problem, answered};
@@ -265,7 +266,9 @@ over_both! {
         assert_eq!(redis.cli(&["GET", "lock:order:1"]), "theirs");
         assert_eq!(client.post("/orders/2").await.status(), StatusCode::OK);
 
-        let server = Server::axum(orders(&stage).route_layer(LockLayer::new(locks.clone(), constant("no{key")))).await;
+        // A mistake that only a request shows.
+        let mistake = |_: &Parts| Err::<LockKey, _>(Rejection::with_status(StatusCode::INTERNAL_SERVER_ERROR, "No."));
+        let server = Server::axum(orders(&stage).route_layer(LockLayer::new(locks.clone(), mistake))).await;
         Problem::of(Client::connect(server.addr, version).await.post("/orders/1").await)
             .await
             .assert_is(500, "misconfigured");

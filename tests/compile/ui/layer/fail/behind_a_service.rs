@@ -1,17 +1,16 @@
 // As users meet it: the bound is that of the layer's service.
 use http::request::Parts;
-use http::Request;
 use lock_runtime::layer::AsyncKeyExtractor;
 
 struct Service<K>(K);
 
-trait Serves<Req> {}
+trait Serves<B> {}
 
-impl<K: AsyncKeyExtractor<Req>, Req> Serves<Req> for Service<K> {}
+impl<K: AsyncKeyExtractor<B>, B> Serves<B> for Service<K> {}
 
 struct Settings;
 
-fn serve<S: Serves<Request<()>>>(_: S) {}
+fn serve<S: Serves<()>>(_: S) {}
 
 fn main() {
     serve(Service(Settings));

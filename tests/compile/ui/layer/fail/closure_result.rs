@@ -1,9 +1,8 @@
 // Closures whose result is no key.
 use http::request::Parts;
-use http::Request;
 use lock_runtime::layer::AsyncKeyExtractor;
 
-fn takes<K: AsyncKeyExtractor<Request<()>>>(_: K) {}
+fn takes<K: AsyncKeyExtractor<()>>(_: K) {}
 
 fn main() {
     takes(|head: &Parts| head.uri.path().len());
