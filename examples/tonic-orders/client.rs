@@ -50,7 +50,7 @@ impl Instance {
     }
 
     async fn pay(&self, order_id: u32) -> Result<Order, Status> {
-        let request = locked(order_id, SetStatusRequest { order_id, status: "paid".to_owned() });
+        let request = SetStatusRequest { order_id, status: "paid".to_owned() };
         Ok(CheckoutClient::new(self.0.clone()).set_status(request).await?.into_inner())
     }
 

@@ -18,18 +18,16 @@ use crate::shop::Shop;
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) fn routes(shop: &Shop) -> Routes {
-    // The message is not read before its method runs, so the key is in the metadata too.
-    let per_order =
-        LockLayer::new(shop.locks.clone(), grpc_metadata("order-id").prefix("order:").parsed::<u32>())
-            .max_hold(Duration::from_secs(60))
-            .name("order");
-    // A stream is a response whose body takes a while; the body of other responses is at its end at once.
-    let orders = per_order.clone().wait(WAIT).hold(Hold::UntilBodyEnd);
-    let checkout = per_order.no_wait();
+    // A stream goes on when its method has returned, so its lock belongs to the layer. The message is not
+    // read before the method runs: the key is in the metadata too.
+    let key = grpc_metadata("order-id").prefix("order:").parsed::<u32>();
+    let per_order = LockLayer::new(shop.locks.clone(), key).wait(WAIT).name("order");
+    // The body of responses that are no streams is at its end at once.
+    let per_order = per_order.hold(Hold::UntilBodyEnd);
 
     // For one layer around all services there is `Server::builder().layer(…)`.
-    Routes::new(orders.named_layer(OrdersServer::new(shop.clone())))
-        .add_service(checkout.named_layer(CheckoutServer::new(shop.clone())))
+    Routes::new(per_order.named_layer(OrdersServer::new(shop.clone())))
+        .add_service(CheckoutServer::new(shop.clone()))
         .add_service(LookupServer::new(shop.clone()))
 }
 
@@ -91,8 +89,15 @@ async fn pack(shop: &Shop, id: u32, number: u32) -> Result<Line, Status> {
 
 #[tonic::async_trait]
 impl Checkout for Shop {
+    /// The attribute is enough for a unary method: its key comes from the message.
+    #[distributed_lock(
+        key = format!("order:{}", request.get_ref().order_id),
+        wait = "none",
+        max_hold = "60s",
+        manager = self.locks,
+        guard = held
+    )]
     async fn set_status(&self, request: Request<SetStatusRequest>) -> Result<Response<Order>, Status> {
-        let held = lock_of(&request, request.get_ref().order_id)?;
         let SetStatusRequest { order_id: id, status } = request.into_inner();
         let order = self.order(id).await?.ok_or_else(unknown)?;
         self.work().await;

@@ -97,7 +97,7 @@
 //! |---|---|---|
 //! | `macros` | yes | `#[distributed_lock]` |
 //! | `redis` | yes | the Redis store |
-//! | `layer` | yes | the tower layer: a lock for each request |
+//! | `layer` | | the tower layer: a lock for each request; `axum` and `tonic` switch it on |
 //! | `axum` | | path parameters and extractors as keys, answers made of errors |
 //! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |

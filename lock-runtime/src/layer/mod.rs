@@ -149,9 +149,9 @@
 //! Nothing of the store, the key or its holder is in a refusal; the log and the metric
 //! `lock_layer_refused_total` have the reason. A mistake in the program is an error in the log, and only
 //! there: install a subscriber of [tracing], or a 500 is all that you see. Mistakes that are known when the
-//! layer is built panic there. [`refuse_with`](LockLayer::refuse_with) makes other responses, with
-//! [other statuses](Refusal::with_status) for example; the trailers of a stream that is cut off stay as
-//! they are.
+//! layer is built panic there. [`refuse_with`](LockLayer::refuse_with) makes other responses, with other
+//! [statuses](Refusal::with_status) or [types](Refusal::with_problem_type) for example; the trailers of a
+//! stream that is cut off stay as they are.
 //!
 //! # Other layers
 //!

@@ -207,6 +207,7 @@ pub trait AsyncKeyExtractor<B> {
 }
 
 /// What an [`AsyncKeyExtractor`] gives back: the keys, or a future that ends with them.
+#[allow(clippy::large_enum_variant, reason = "most keys are ready at once; a box would cost an allocation")]
 #[derive(Debug)]
 pub enum Extraction<B, F> {
     /// Known at once. The request is given back as it was.

@@ -81,6 +81,7 @@ pub struct Refusal<'a> {
     reason: Reason,
     protocol: Protocol,
     status: Option<StatusCode>,
+    problem_type: Option<Cow<'a, str>>,
     retry_after: Option<Duration>,
     detail: Cow<'a, str>,
     error: Option<&'a LockError>,
@@ -98,6 +99,7 @@ impl<'a> Refusal<'a> {
             reason,
             protocol,
             status: None,
+            problem_type: None,
             retry_after: None,
             detail,
             error: None,
@@ -191,6 +193,17 @@ impl<'a> Refusal<'a> {
         self
     }
 
+    /// With another `type`: the address of a page about the problem, or a URN of your own.
+    ///
+    /// [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457#section-4.2.1) prefers an address that can be
+    /// opened. The namespace of the default, `urn:problem-type:lock:` and the reason, is in use but not
+    /// registered.
+    #[must_use]
+    pub fn with_problem_type(mut self, uri: impl Into<Cow<'a, str>>) -> Self {
+        self.problem_type = Some(uri.into());
+        self
+    }
+
     /// With another text for the client.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'a, str>>) -> Self {
@@ -215,6 +228,16 @@ impl<'a> Refusal<'a> {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status.unwrap_or_else(|| self.reason.status())
+    }
+
+    /// The `type` of the problem: that of [`with_problem_type`](Self::with_problem_type), or else
+    /// `urn:problem-type:lock:` and the reason.
+    #[must_use]
+    pub fn problem_type(&self) -> Cow<'_, str> {
+        match &self.problem_type {
+            Some(uri) => Cow::Borrowed(uri),
+            None => format!("urn:problem-type:lock:{}", self.reason.as_str()).into(),
+        }
     }
 
     /// The gRPC status code: the one that is closest to a status of its own, or else that of the reason.

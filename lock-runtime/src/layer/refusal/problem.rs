@@ -42,9 +42,9 @@ impl Refuse for ProblemDetails {
 fn problem(refusal: &Refusal<'_>) -> Response<Bytes> {
     let status = refusal.status();
     let mut body = String::with_capacity(256);
-    body.push_str("{\"type\":\"urn:problem-type:lock:");
-    body.push_str(refusal.reason().as_str());
-    body.push_str("\",\"title\":");
+    body.push_str("{\"type\":");
+    push_json(&mut body, &refusal.problem_type());
+    body.push_str(",\"title\":");
     push_json(&mut body, refusal.reason().title());
     body.push_str(",\"status\":");
     body.push_str(status.as_str());
@@ -110,6 +110,14 @@ mod tests {
             body,
             r#"{"type":"urn:problem-type:lock:busy","title":"The resource is busy","status":409,"detail":"Say \"please\"."}"#
         );
+    }
+
+    /// A problem may have a page of its own.
+    #[test]
+    fn a_problem_may_have_another_type() {
+        let refusal =
+            Refusal::new(Reason::Busy, Protocol::Http).with_problem_type("https://shop.example/busy");
+        assert!(refused(&refusal).2.starts_with(br#"{"type":"https://shop.example/busy","title""#));
     }
 
     /// Nobody is told to come back too early, or at once.
