@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, LockGuard, LockKey, LockManager, MultiKey, testing};
+use lock_runtime::{Kind, LockError, LockGuard, LockKey, LockManager, MultiKey, testing};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -263,7 +263,7 @@ async fn ours(lock: lock_runtime::Lock, limit: Limit) -> Result<Option<Held>, St
     };
     match lock.acquire().await {
         Ok(guard) => Ok(Some(Held::Ours(guard))),
-        Err(AcquireError::TimedOut { .. }) => Ok(None),
+        Err(LockError::TimedOut { .. }) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }

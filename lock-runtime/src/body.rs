@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use pin_project::pin_project;
 
-use crate::error::{LockError, ReleaseError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::guarded::Guarded;
 pub use crate::guarded::OnLost;
@@ -70,7 +70,7 @@ async fn release(guard: LockGuard) {
     let (limit, runtime) = guard.call_limit();
     match time::timeout(&runtime, limit, guard.release()).await {
         Some(Ok(())) => {}
-        Some(Err(ReleaseError::Lost { why, .. })) => {
+        Some(Err(LockError::Lost { why, .. })) => {
             tracing::warn!(%key, %why, "the lock was lost while its body ran to its end");
         }
         Some(Err(error)) => tracing::warn!(%key, %error, "release after a finished body failed"),

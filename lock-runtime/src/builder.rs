@@ -79,7 +79,7 @@ impl LockManagerBuilder {
     }
 
     /// Most callers that wait for one key in this process; more get
-    /// [`TooManyWaiters`](crate::AcquireError::TooManyWaiters) at once. Default 10 000.
+    /// [`TooManyWaiters`](crate::LockError::TooManyWaiters) at once. Default 10 000.
     pub fn max_waiters_per_key(mut self, cap: usize) -> Self {
         self.config.max_waiters_per_key = cap;
         self
@@ -160,8 +160,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Connecting fails, instead of warning, when the server is configured in a way that can lose locks (a
-    /// `maxmemory-policy` other than `noeviction`).
+    /// Connecting fails with [`ConnectError::Misconfigured`], instead of warning, when the server is
+    /// configured in a way that can lose locks (a `maxmemory-policy` other than `noeviction`).
     pub fn strict(mut self) -> Self {
         self.config.strict = true;
         self

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{PoisonError, RwLock};
 
 use crate::engine::registry::Spec;
-use crate::error::AcquireError;
+use crate::error::LockError;
 use crate::key::IntoLockKey;
 use crate::kinds::{Lock, MultiKey, sorted};
 use crate::manager::LockManager;
@@ -43,7 +43,7 @@ pub(crate) fn default_lock(kind: Kind, key: impl IntoLockKey) -> Lock {
     match default_manager() {
         Some(locks) => locks.lock(kind, key),
         None => {
-            let key = key.into_lock_key().map_err(AcquireError::from);
+            let key = key.into_lock_key().map_err(LockError::from);
             Lock::new(Err(no_manager()), key.map(|key| (key, Spec::one(kind))))
         }
     }
@@ -57,8 +57,8 @@ pub(crate) fn default_multi(keys: impl IntoIterator<Item = MultiKey>) -> Lock {
     }
 }
 
-fn no_manager() -> AcquireError {
-    AcquireError::misconfigured(
+fn no_manager() -> LockError {
+    LockError::misconfigured(
         "no lock manager is set; call `lock_runtime::set_default(locks)` at start-up, or name one with `manager = …`",
     )
 }

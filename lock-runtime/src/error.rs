@@ -1,10 +1,11 @@
-//! One error type per operation, and [`LockError`], which carries them all.
+//! [`LockError`], which every call of a lock returns, and [`ConnectError`].
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::{InvalidKey, LockKey};
+use crate::manager::ShutdownError;
 use crate::store::{Kind, StoreError, StoreErrorKind};
 
 /// Why a lock was lost.
@@ -41,18 +42,42 @@ fn rounded(waited: &Duration) -> Duration {
     }
 }
 
-/// Why a lock was not acquired.
+/// Why a manager could not be made.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AcquireError {
+pub enum ConnectError {
+    /// The store did not answer in time or refused the connection.
+    #[error("{cause}")]
+    Unavailable {
+        /// The store's error; names host and port, never the password.
+        #[source]
+        cause: StoreError,
+    },
+    /// The URL, the settings or the server's configuration cannot work.
+    #[error("{reason}")]
+    Misconfigured {
+        /// What, and what to do.
+        reason: Arc<str>,
+    },
+}
+
+/// Everything that can go wrong with a lock. All calls of locks, guards, semaphores, latches and
+/// listings return it, and so does `#[distributed_lock]`.
+///
+/// An error type of your own with `#[from] LockError` therefore works with `?` at each of them. See
+/// [`is_busy`](Self::is_busy), [`is_retryable`](Self::is_retryable) and
+/// [`body_started`](Self::body_started) for what to do. [`source`](std::error::Error::source) is the
+/// [`StoreError`], where a store is the cause.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
     /// The lock is held by somebody else and the caller did not want to wait.
     #[error("lock {key} is busy")]
     Busy {
         /// The key.
         key: LockKey,
-        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
-        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
-        /// `None` when unknown.
+        /// For how long the key is still taken, as far as this process knows. A renewed hold may last
+        /// longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
     /// The wait ended before the lock was free.
@@ -62,9 +87,8 @@ pub enum AcquireError {
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
-        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
-        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
-        /// `None` when unknown.
+        /// For how long the key is still taken, as far as this process knows. A renewed hold may last
+        /// longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
     /// Too many callers wait already; the caps are set on the manager's builder, and by
@@ -78,180 +102,8 @@ pub enum AcquireError {
         /// Which cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters`, all of
         /// the manager, or `max_waiters of this lock`.
         cap: &'static str,
-        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
-        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
-        /// `None` when unknown.
-        remaining: Option<Duration>,
-    },
-    /// The store could not be reached, answered with errors until the wait ended, or did not answer at all in that time.
-    #[error("lock {key}: the store is unavailable: {cause}")]
-    Unavailable {
-        /// The key.
-        key: LockKey,
-        /// The store's last error.
-        cause: Arc<StoreError>,
-    },
-    /// Not enough replicas confirmed the grant until the wait ended, so it was undone; see
-    /// [`Replication`](crate::Replication).
-    #[error("lock {key}: {cause}")]
-    NotReplicated {
-        /// The key.
-        key: LockKey,
-        /// How many did.
-        cause: Arc<StoreError>,
-    },
-    /// The manager was shut down, or its runtime is gone.
-    #[error("lock {key}: the lock manager was shut down")]
-    ShutDown {
-        /// The key.
-        key: LockKey,
-    },
-    /// An enclosing call has the key in a kind that leaves no room for the one wanted: a reader can't become a writer,
-    /// since two that tried would wait for each other for ever.
-    #[error(
-        "lock {key} is held as {held:?} by an enclosing call and can't be taken as {wanted:?} inside it; take it as \
-         {wanted:?} outside, or release it first"
-    )]
-    KindConflict {
-        /// The key.
-        key: LockKey,
-        /// How the enclosing call has it.
-        held: Kind,
-        /// How this one wants it.
-        wanted: Kind,
-    },
-    /// Something has to be changed in the program or at the store before this can work.
-    #[error("{reason}")]
-    Misconfigured {
-        /// What, and what to do.
-        reason: Arc<str>,
-    },
-    /// The text is not a lock key.
-    #[error(transparent)]
-    InvalidKey(#[from] InvalidKey),
-}
-
-/// Why a release did not confirm that the lock was held until then.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReleaseError {
-    /// The lock had been lost before it was released: somebody else may have held it meanwhile.
-    #[error("lock {key} was lost before it was released: {why}")]
-    Lost {
-        /// The key.
-        key: LockKey,
-        /// Why.
-        why: Loss,
-    },
-    /// The grant had ended already.
-    #[error("lock {key} is not held by this grant any more")]
-    NotHeld {
-        /// The key.
-        key: LockKey,
-    },
-    /// The store did not confirm the release. It is sent again in the background until the store
-    /// answers.
-    #[error("lock {key}: the release is not confirmed: {cause}")]
-    Unavailable {
-        /// The key.
-        key: LockKey,
-        /// The store's last error.
-        cause: Arc<StoreError>,
-    },
-}
-
-/// Why a lease was not extended.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExtendError {
-    /// The lock was lost.
-    #[error("lock {key} was lost: {why}")]
-    Lost {
-        /// The key.
-        key: LockKey,
-        /// Why.
-        why: Loss,
-    },
-    /// The grant has ended.
-    #[error("lock {key} is not held by this grant any more")]
-    NotHeld {
-        /// The key.
-        key: LockKey,
-    },
-    /// The store did not confirm; the lock is held until its old deadline at least.
-    #[error("lock {key}: the extension is not confirmed: {cause}")]
-    Unavailable {
-        /// The key.
-        key: LockKey,
-        /// The store's last error.
-        cause: Arc<StoreError>,
-    },
-    /// The lease is renewed by the watchdog, or the duration is out of range.
-    #[error("{reason}")]
-    Misconfigured {
-        /// What, and what to do.
-        reason: Arc<str>,
-    },
-}
-
-/// Why a manager could not be made.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The store did not answer in time or refused the connection.
-    #[error("{cause}")]
-    Unavailable {
-        /// The store's error; names host and port, never the password.
-        cause: StoreError,
-    },
-    /// The URL, the settings or the server's configuration cannot work.
-    #[error("{reason}")]
-    Misconfigured {
-        /// What, and what to do.
-        reason: Arc<str>,
-    },
-}
-
-/// Everything that can go wrong with a locked body: what `#[distributed_lock]` and
-/// [`with`](crate::Lock::with) return.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LockError {
-    /// The lock is held by somebody else and the caller did not want to wait.
-    #[error("lock {key} is busy")]
-    Busy {
-        /// The key.
-        key: LockKey,
-        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
-        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
-        /// `None` when unknown.
-        remaining: Option<Duration>,
-    },
-    /// The wait ended before the lock was free.
-    #[error("lock {key} was still held after a wait of {:?}", rounded(.waited))]
-    TimedOut {
-        /// The key.
-        key: LockKey,
-        /// How long the call waited.
-        waited: Duration,
-        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
-        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
-        /// `None` when unknown.
-        remaining: Option<Duration>,
-    },
-    /// Too many callers wait already.
-    #[error("lock {key}: {waiting} callers wait already, the cap {cap} is reached")]
-    TooManyWaiters {
-        /// The key.
-        key: LockKey,
-        /// How many wait.
-        waiting: usize,
-        /// Which cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters`, all of
-        /// the manager, or `max_waiters of this lock`.
-        cap: &'static str,
-        /// For how long the key is still taken, as far as this process knows: by the store's last answer, or by the
-        /// deadline of a hold of its own. A hold that is renewed may last longer, one that is released ends earlier.
-        /// `None` when unknown.
+        /// For how long the key is still taken, as far as this process knows. A renewed hold may last
+        /// longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
     /// The lock was lost after it had been granted. A body under `#[distributed_lock]` or
@@ -275,15 +127,18 @@ pub enum LockError {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        cause: Arc<StoreError>,
+        #[source]
+        cause: StoreError,
     },
-    /// The lock could not be acquired, because the store could not be reached or answered with errors.
+    /// The lock could not be acquired: the store could not be reached, answered with errors until the
+    /// wait ended, or did not answer at all in that time.
     #[error("lock {key}: the store is unavailable: {cause}")]
     Unavailable {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        cause: Arc<StoreError>,
+        #[source]
+        cause: StoreError,
     },
     /// The manager was shut down, or its runtime is gone.
     #[error("lock {key}: the lock manager was shut down")]
@@ -314,13 +169,25 @@ pub enum LockError {
     /// The text is not a lock key.
     #[error(transparent)]
     InvalidKey(#[from] InvalidKey),
-    /// Not enough replicas confirmed the grant, so it was undone.
+    /// The store failed in a call that is not about one key, such as a listing or a connection.
+    #[error("{cause}")]
+    Store {
+        /// The store's error.
+        #[source]
+        cause: StoreError,
+    },
+    /// A [`shutdown`](crate::LockManager::shutdown) had to cut off what was still held.
+    #[error(transparent)]
+    CutOff(#[from] ShutdownError),
+    /// Not enough replicas confirmed the grant until the wait ended, so it was undone; see
+    /// [`Replication`](crate::Replication).
     #[error("lock {key}: {cause}")]
     NotReplicated {
         /// The key.
         key: LockKey,
         /// How many did.
-        cause: Arc<StoreError>,
+        #[source]
+        cause: StoreError,
     },
 }
 
@@ -364,16 +231,8 @@ impl LockError {
             | Self::ShutDown { key }
             | Self::KindConflict { key, .. }
             | Self::NotReplicated { key, .. } => Some(key),
-            Self::Misconfigured { .. } | Self::InvalidKey(_) => None,
+            Self::Misconfigured { .. } | Self::InvalidKey(_) | Self::Store { .. } | Self::CutOff(_) => None,
         }
-    }
-}
-
-impl AcquireError {
-    /// Whether somebody else holds the lock.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Busy { .. } | Self::TimedOut { .. } | Self::TooManyWaiters { .. })
     }
 
     pub(crate) fn misconfigured(reason: impl Into<Arc<str>>) -> Self {
@@ -381,7 +240,7 @@ impl AcquireError {
     }
 
     /// What a caller is told about an error that is not, or no longer, retried.
-    pub(crate) fn from_store(key: LockKey, cause: Arc<StoreError>) -> Self {
+    pub(crate) fn from_store(key: LockKey, cause: StoreError) -> Self {
         if is_misconfiguration(&cause) {
             Self::Misconfigured { reason: format!("lock {key}: {cause}").into() }
         } else if cause.kind() == StoreErrorKind::NotReplicated {
@@ -395,7 +254,7 @@ impl AcquireError {
     /// `remaining`: for how long the key is still taken.
     pub(crate) fn wait_over(
         key: LockKey,
-        last_error: Option<Arc<StoreError>>,
+        last_error: Option<StoreError>,
         waited: Duration,
         remaining: Option<Duration>,
     ) -> Self {
@@ -426,41 +285,18 @@ impl From<StoreError> for ConnectError {
     }
 }
 
-impl From<AcquireError> for LockError {
-    fn from(error: AcquireError) -> Self {
-        match error {
-            AcquireError::Busy { key, remaining } => Self::Busy { key, remaining },
-            AcquireError::TimedOut { key, waited, remaining } => Self::TimedOut { key, waited, remaining },
-            AcquireError::TooManyWaiters { key, waiting, cap, remaining } => {
-                Self::TooManyWaiters { key, waiting, cap, remaining }
-            }
-            AcquireError::Unavailable { key, cause } => Self::Unavailable { key, cause },
-            AcquireError::NotReplicated { key, cause } => Self::NotReplicated { key, cause },
-            AcquireError::ShutDown { key } => Self::ShutDown { key },
-            AcquireError::KindConflict { key, held, wanted } => Self::KindConflict { key, held, wanted },
-            AcquireError::Misconfigured { reason } => Self::Misconfigured { reason },
-            AcquireError::InvalidKey(error) => Self::InvalidKey(error),
-        }
+/// Without a key: [`LockError::Store`], or [`LockError::Misconfigured`] where no waiting helps.
+impl From<StoreError> for LockError {
+    fn from(cause: StoreError) -> Self {
+        ConnectError::from(cause).into()
     }
 }
 
-impl From<ReleaseError> for LockError {
-    fn from(error: ReleaseError) -> Self {
+impl From<ConnectError> for LockError {
+    fn from(error: ConnectError) -> Self {
         match error {
-            ReleaseError::Lost { key, why } => Self::Lost { key, why },
-            ReleaseError::NotHeld { key } => Self::NotHeld { key },
-            ReleaseError::Unavailable { key, cause } => Self::Unconfirmed { key, cause },
-        }
-    }
-}
-
-impl From<ExtendError> for LockError {
-    fn from(error: ExtendError) -> Self {
-        match error {
-            ExtendError::Lost { key, why } => Self::Lost { key, why },
-            ExtendError::NotHeld { key } => Self::NotHeld { key },
-            ExtendError::Unavailable { key, cause } => Self::Unconfirmed { key, cause },
-            ExtendError::Misconfigured { reason } => Self::Misconfigured { reason },
+            ConnectError::Unavailable { cause } => Self::Store { cause },
+            ConnectError::Misconfigured { reason } => Self::Misconfigured { reason },
         }
     }
 }

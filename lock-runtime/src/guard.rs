@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::hold::{Grant, Lease};
 use crate::engine::machine::{Ended, Entry, Leaving};
 use crate::engine::registry::Key;
-use crate::error::{ExtendError, LockError, Loss, ReleaseError};
+use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::scope::{Scope, Scoped};
@@ -35,7 +35,7 @@ use crate::token::{FencingToken, OwnerId};
 /// `docs/guarantees.md`, P1). The answer is computed from the local clock at the moment of the call; the code that
 /// runs after it may be paused for any time. Pass [`fencing_token`](Self::fencing_token) to the resource and let it
 /// refuse smaller tokens where that matters.
-#[must_use = "the lock is released as soon as the guard is dropped; bind it to a name, as in `let _guard`, not to `_`"]
+#[must_use = "the guard releases its lock when it is dropped, and `let _ = …` drops it at once: write `let _guard = …`"]
 pub struct LockGuard {
     engine: Arc<Engine>,
     key: Arc<Key>,
@@ -214,40 +214,40 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ExtendError::Lost`]: the lock is lost; extending does not bring it back.
-    /// - [`ExtendError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms, under four
+    /// - [`LockError::Lost`]: the lock is lost; extending does not bring it back.
+    /// - [`LockError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms, under four
     ///   round trips, or longer than the store allows.
-    /// - [`ExtendError::NotHeld`]: the grant ended while this was under way.
-    /// - [`ExtendError::Unavailable`]: the store did not confirm; the lock is held until its old deadline at least.
+    /// - [`LockError::NotHeld`]: the grant ended while this was under way.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm; the lock is held until its old deadline at least.
     ///
     /// # Cancel safety
     ///
     /// The call goes on in the background when this future is dropped; the lease may or may not be longer then.
-    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+    pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
         for guard in self.inside() {
             Box::pin(guard.extend(lease)).await?;
         }
         let key = || self.key().clone();
         let grant = &self.entry.grant;
         if grant.is_lost() {
-            return Err(ExtendError::Lost { key: key(), why: grant.loss() });
+            return Err(LockError::Lost { key: key(), why: grant.loss() });
         }
         if grant.has_ended() {
-            return Err(ExtendError::NotHeld { key: key() });
+            return Err(LockError::NotHeld { key: key() });
         }
         if grant.hold.is_renewing() {
             let reason = format!(
                 "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
                 key()
             );
-            return Err(ExtendError::Misconfigured { reason: reason.into() });
+            return Err(LockError::Misconfigured { reason: reason.into() });
         }
         if let Some(reason) = self.engine.refuse_lease(self.key(), lease) {
-            return Err(ExtendError::Misconfigured { reason: reason.into() });
+            return Err(LockError::Misconfigured { reason: reason.into() });
         }
         let result = self.engine.extend(&grant.hold, lease, Tick::default()).await;
         if result.is_ok() && grant.is_lost() {
-            return Err(ExtendError::Lost { key: key(), why: grant.loss() });
+            return Err(LockError::Lost { key: key(), why: grant.loss() });
         }
         result
     }
@@ -258,16 +258,16 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// - [`ReleaseError::Lost`]: the lock had been lost before, so somebody else may have held it meanwhile.
-    /// - [`ReleaseError::NotHeld`]: the grant had ended in good order; a mistake in the program.
-    /// - [`ReleaseError::Unavailable`]: the store did not confirm. The release is re-sent in the background until
+    /// - [`LockError::Lost`]: the lock had been lost before, so somebody else may have held it meanwhile.
+    /// - [`LockError::NotHeld`]: the grant had ended in good order; a mistake in the program.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is re-sent in the background until
     ///   the lease is over.
     ///
     /// # Cancel safety
     ///
     /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it
     /// is dispatched by the drop.
-    pub async fn release(mut self) -> Result<(), ReleaseError> {
+    pub async fn release(mut self) -> Result<(), LockError> {
         let inside = self.inside.take().map(|inside| inside.0).unwrap_or_default();
         let mut result = self.release_own().await;
         for guard in inside {
@@ -276,23 +276,23 @@ impl LockGuard {
         result
     }
 
-    async fn release_own(mut self) -> Result<(), ReleaseError> {
+    async fn release_own(mut self) -> Result<(), LockError> {
         self.released = true;
         let ended = self.end(Leaving::Released);
         self.outcome(ended).await
     }
 
     /// What the store makes of it.
-    async fn outcome(&self, ended: Ended) -> Result<(), ReleaseError> {
+    async fn outcome(&self, ended: Ended) -> Result<(), LockError> {
         let key = self.key().clone();
-        let unanswered = |said: &str| ReleaseError::Unavailable {
+        let unanswered = |said: &str| LockError::Unconfirmed {
             key: key.clone(),
-            cause: Arc::new(StoreError::new(StoreErrorKind::Unanswered, said)),
+            cause: StoreError::new(StoreErrorKind::Unanswered, said),
         };
         let outcome = match ended {
             Ended::Nested | Ended::HandedOn | Ended::Lingering | Ended::ReleasingUnheard => return Ok(()),
-            Ended::Lost => return Err(ReleaseError::Lost { key, why: self.loss() }),
-            Ended::NotHeld => return Err(ReleaseError::NotHeld { key }),
+            Ended::Lost => return Err(LockError::Lost { key, why: self.loss() }),
+            Ended::NotHeld => return Err(LockError::NotHeld { key }),
             Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
             Ended::Releasing(mut outcome) => match outcome.try_recv() {
                 // The store has answered in place.

@@ -152,7 +152,7 @@ pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use credentials::{Credentials, Endpoint};
 pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
-pub use error::{AcquireError, ConnectError, ExtendError, LockError, Loss, ReleaseError};
+pub use error::{ConnectError, LockError, Loss};
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::{Lock, MultiKey, Mutex};

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
+use crate::error::LockError;
 use crate::key::LockKey;
-use crate::store::{LockStatus, ScanRequest, StoreError};
+use crate::store::{LockStatus, ScanRequest};
 
 /// The locks that are held and whose keys begin with a prefix, for operators; made by
 /// [`LockManager::list`](crate::LockManager::list).
@@ -27,12 +28,13 @@ impl LockList {
     ///
     /// # Errors
     ///
-    /// What the store says; the same page may be asked for again.
+    /// [`LockError::Store`], or [`Misconfigured`](LockError::Misconfigured) where the store can't list or
+    /// may not: the same page may be asked for again.
     ///
     /// # Cancel safety
     ///
     /// The next call asks for the same page.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<(LockKey, LockStatus)>>, StoreError> {
+    pub async fn next_page(&mut self) -> Result<Option<Vec<(LockKey, LockStatus)>>, LockError> {
         let Some(cursor) = self.cursor else { return Ok(None) };
         let timeout = self.engine.config.call_timeout;
         let request = ScanRequest { prefix: self.prefix.clone(), cursor, timeout };

@@ -8,7 +8,7 @@ use crate::builder::LockManagerBuilder;
 use crate::counting::{CountDownLatch, Counting, Semaphore};
 use crate::engine::Engine;
 use crate::engine::registry::Spec;
-use crate::error::{AcquireError, ConnectError, LockError};
+use crate::error::{ConnectError, LockError};
 use crate::key::IntoLockKey;
 use crate::kinds::{Lock, MultiKey, sorted};
 use crate::list::LockList;
@@ -34,7 +34,7 @@ use crate::store::{Kind, LockStatus};
 ///
 /// The manager's background tasks (renewal, waiting, releases) live on the tokio runtime on which it was built, see
 /// [`LockManagerBuilder::runtime`]. When that runtime is gone, acquires fail with
-/// [`AcquireError::ShutDown`] and held locks are lost.
+/// [`LockError::ShutDown`] and held locks are lost.
 #[derive(Clone)]
 pub struct LockManager {
     engine: Arc<Engine>,
@@ -125,7 +125,7 @@ impl LockManager {
     /// `RReadWriteLock`.
     ///
     /// A writer may read inside, and [become a reader](crate::LockGuard::downgrade). A reader can't become a writer:
-    /// asking for it is [`AcquireError::KindConflict`].
+    /// asking for it is [`LockError::KindConflict`].
     pub fn write(&self, key: impl IntoLockKey) -> Lock {
         self.lock(Kind::Write, key)
     }
@@ -152,7 +152,7 @@ impl LockManager {
 
     /// The locks of a hot item in `segments` parts, see [`SegmentedLock`].
     pub fn segmented(&self, name: impl IntoLockKey, segments: u32) -> SegmentedLock {
-        let name = name.into_lock_key().map_err(AcquireError::from);
+        let name = name.into_lock_key().map_err(LockError::from);
         SegmentedLock::new(self.template(), name, segments)
     }
 
@@ -174,11 +174,11 @@ impl LockManager {
 
     /// A lock without a key, for [`Lock::of`].
     pub(crate) fn template(&self) -> Lock {
-        Lock::new(Ok(Arc::clone(&self.engine)), Err(AcquireError::misconfigured("a lock without a key")))
+        Lock::new(Ok(Arc::clone(&self.engine)), Err(LockError::misconfigured("a lock without a key")))
     }
 
     pub(crate) fn lock(&self, kind: Kind, key: impl IntoLockKey) -> Lock {
-        let key = key.into_lock_key().map_err(AcquireError::from);
+        let key = key.into_lock_key().map_err(LockError::from);
         Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
     }
 
@@ -198,7 +198,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn semaphore(&self, name: impl IntoLockKey) -> Semaphore {
-        let name = name.into_lock_key().map_err(AcquireError::from);
+        let name = name.into_lock_key().map_err(LockError::from);
         Semaphore::new(Arc::clone(&self.counting), name)
     }
 
@@ -219,7 +219,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     pub fn latch(&self, name: impl IntoLockKey) -> CountDownLatch {
-        let name = name.into_lock_key().map_err(AcquireError::from);
+        let name = name.into_lock_key().map_err(LockError::from);
         CountDownLatch::new(Arc::clone(&self.counting), name)
     }
 
@@ -271,7 +271,7 @@ impl LockManager {
         self.engine.force_release(&key).await
     }
 
-    /// Ends the manager. Waiters fail with [`AcquireError::ShutDown`] at once and nothing new is
+    /// Ends the manager. Waiters fail with [`LockError::ShutDown`] at once and nothing new is
     /// granted. Bodies that hold a lock have until `grace` is over to finish; then their locks are
     /// lost, which cancels them, and released. Finally the releases that are under way are awaited,
     /// for at most two call time-outs. Those that the store has not answered until the end of the
@@ -333,10 +333,25 @@ impl fmt::Debug for LockManager {
 
 /// What a [`LockManager::shutdown`] could not finish in good order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{cut_off} locks were still held at the end of the grace time; all releases confirmed: {drained}")]
 pub struct ShutdownError {
     cut_off: usize,
     drained: bool,
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cut_off {
+            0 => f.write_str("no lock was held when the grace time was over")?,
+            1 => f.write_str("1 lock was still held when the grace time was over, and was cut off")?,
+            n => write!(f, "{n} locks were still held when the grace time was over, and were cut off")?,
+        }
+        if self.drained {
+            return Ok(());
+        }
+        f.write_str(
+            "; the store has not confirmed all releases, so some keys are free only when their leases end",
+        )
+    }
 }
 
 impl ShutdownError {

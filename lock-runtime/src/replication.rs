@@ -18,7 +18,7 @@ pub(crate) const OF_HOW_MANY: &str = "a majority of how many replicas? The serve
 /// [`Lock::replication`](crate::Lock::replication).
 ///
 /// A grant that too few confirm in time is undone and asked for again until the wait ends, which is then
-/// [`AcquireError::NotReplicated`](crate::AcquireError::NotReplicated).
+/// [`LockError::NotReplicated`](crate::LockError::NotReplicated).
 ///
 /// This narrows the window in which a failover can lose a lock, it does not close it: replication is asynchronous, so a
 /// failover may still pick a replica that has not heard of the grant, and may lose renewals and releases, which are

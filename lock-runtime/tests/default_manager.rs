@@ -1,13 +1,13 @@
 //! The default manager, which is one per process, so everything about it is one test in a program of its own.
 #![allow(missing_docs)]
 
-use lock_runtime::{AcquireError, LockManager, default_manager, set_default, with_default};
+use lock_runtime::{LockError, LockManager, default_manager, set_default, with_default};
 
 #[tokio::test]
 async fn the_default_is_named_or_refused_and_can_be_overridden_for_a_task() {
     assert!(default_manager().is_none());
     let missing = lock_runtime::__private::lock(lock_runtime::Kind::Mutex, "k").acquire().await.unwrap_err();
-    assert!(matches!(&missing, AcquireError::Misconfigured { reason } if reason.contains("set_default")));
+    assert!(matches!(&missing, LockError::Misconfigured { reason } if reason.contains("set_default")));
     let first = LockManager::connect("memory:").await.unwrap();
     let second = LockManager::connect("memory:").await.unwrap();
     assert!(set_default(first.clone()).is_none());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockGuard, LockManager, testing};
+use lock_runtime::{LockError, LockGuard, LockManager, testing};
 use lock_tests::memory::{Counting, live_bytes};
 use lock_tests::{RedisServer, eventually, first_poll};
 use tokio::time::Instant;
@@ -66,9 +66,9 @@ fn each(before: u64, count: usize) -> u64 {
     live_bytes().saturating_sub(before) / count as u64
 }
 
-fn assert_too_many(error: &AcquireError, at: usize, by: &str) {
+fn assert_too_many(error: &LockError, at: usize, by: &str) {
     match error {
-        AcquireError::TooManyWaiters { waiting, cap, .. } => assert_eq!((*waiting, *cap), (at, by)),
+        LockError::TooManyWaiters { waiting, cap, .. } => assert_eq!((*waiting, *cap), (at, by)),
         error => panic!("{error:?}"),
     }
 }
@@ -185,7 +185,7 @@ fn ten_thousand_waiters_are_told_of_a_shutdown() {
         assert!(start.elapsed() < SLACK);
         for waiter in waiters {
             let error = waiter.await.unwrap_err();
-            assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+            assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
         }
         assert_eq!(locks_on(&server), 1, "the holder's, in another manager");
         guard.release().await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, Lock, LockManager};
+use lock_runtime::{Kind, Lock, LockError, LockManager};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -124,7 +124,7 @@ async fn measure(
     // All give up at once.
     while let Some(waited) = waiters.join_next().await {
         match waited.map_err(|error| error.to_string())? {
-            Err(AcquireError::TimedOut { .. }) => {}
+            Err(LockError::TimedOut { .. }) => {}
             Err(error) => errors.add(&error.to_string()),
             Ok(_) => errors.add("a lock was granted that is held"),
         }

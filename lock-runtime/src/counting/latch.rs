@@ -13,7 +13,7 @@ use crate::engine::machine::Cap;
 use crate::engine::pace::Pace;
 use crate::engine::places::{Counted, OwnPlace};
 use crate::engine::subscription::{Heard, Subscription};
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 use crate::key::{InvalidKey, LockKey};
 use crate::replication::Replication;
 use crate::store::{CountDownRequest, LatchStore};
@@ -38,15 +38,15 @@ const REMEMBERED: u32 = 8;
 #[derive(Clone)]
 pub struct CountDownLatch {
     counting: Arc<Counting>,
-    name: Result<LockKey, AcquireError>,
+    name: Result<LockKey, LockError>,
 }
 
 impl CountDownLatch {
-    pub(crate) fn new(counting: Arc<Counting>, name: Result<LockKey, AcquireError>) -> Self {
+    pub(crate) fn new(counting: Arc<Counting>, name: Result<LockKey, LockError>) -> Self {
         Self { counting, name: name.and_then(without_hash_tag) }
     }
 
-    fn parts(&self) -> Result<(LockKey, Arc<dyn LatchStore>, Duration), AcquireError> {
+    fn parts(&self) -> Result<(LockKey, Arc<dyn LatchStore>, Duration), LockError> {
         let name = self.name.clone()?;
         let latches = self.counting.latches(&name)?;
         Ok((name, latches, self.counting.engine.config.call_timeout))
@@ -107,7 +107,7 @@ impl CountDownLatch {
                 let now = engine.clock.now();
                 let next = now + backoff.next();
                 if !error.is_transient() || next >= give_up {
-                    return Err(AcquireError::from_store(request.key.clone(), Arc::new(error)).into());
+                    return Err(LockError::from_store(request.key.clone(), error));
                 }
                 tokio::time::sleep(next.since(now)).await;
             }
@@ -145,16 +145,16 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// - [`AcquireError::TimedOut`]: the count was not zero when the wait ended.
-    /// - [`AcquireError::Busy`]: the count is not zero, and `limit` was.
-    /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
-    /// - [`AcquireError::TooManyWaiters`]: the cap `max_waiters` or `max_waiters_per_key` is
+    /// - [`LockError::TimedOut`]: the count was not zero when the wait ended.
+    /// - [`LockError::Busy`]: the count is not zero, and `limit` was.
+    /// - [`LockError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`LockError::TooManyWaiters`]: the cap `max_waiters` or `max_waiters_per_key` is
     ///   reached.
-    /// - [`AcquireError::ShutDown`], [`AcquireError::InvalidKey`].
-    /// - [`AcquireError::Misconfigured`]: somebody's data under that name, or a store without latches.
+    /// - [`LockError::ShutDown`], [`LockError::InvalidKey`].
+    /// - [`LockError::Misconfigured`]: somebody's data under that name, or a store without latches.
     ///
     /// Cancel safe.
-    pub async fn wait(&self, limit: Duration) -> Result<(), AcquireError> {
+    pub async fn wait(&self, limit: Duration) -> Result<(), LockError> {
         self.wait_within(Wait::at_most(limit)).await
     }
 
@@ -162,22 +162,22 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait), without [`TimedOut`](AcquireError::TimedOut), [`Busy`](AcquireError::Busy) and
-    /// [`Unavailable`](AcquireError::Unavailable).
+    /// As [`wait`](Self::wait), without [`TimedOut`](LockError::TimedOut), [`Busy`](LockError::Busy) and
+    /// [`Unavailable`](LockError::Unavailable).
     ///
     /// Cancel safe.
-    pub async fn wait_forever(&self) -> Result<(), AcquireError> {
+    pub async fn wait_forever(&self) -> Result<(), LockError> {
         self.wait_within(Wait::Forever).await
     }
 
-    async fn wait_within(&self, wait: Wait) -> Result<(), AcquireError> {
+    async fn wait_within(&self, wait: Wait) -> Result<(), LockError> {
         let (name, latches, timeout) = self.parts()?;
         // A call that looks once does not wait, so it may pass a cap.
         let _places = if wait == Wait::No { None } else { Some(self.places(&name)?) };
         Waiter { counting: &self.counting, latches, name, timeout }.run(wait).await
     }
 
-    fn places(&self, name: &LockKey) -> Result<(Counted, OwnPlace), AcquireError> {
+    fn places(&self, name: &LockKey) -> Result<(Counted, OwnPlace), LockError> {
         let engine = &self.counting.engine;
         let full = |most, cap, waiting| Cap { most, name: cap }.refuse(name, waiting, None);
         let (most, per_key) = (engine.config.max_waiters, engine.config.max_waiters_per_key);
@@ -191,7 +191,7 @@ impl CountDownLatch {
 }
 
 /// Redisson puts the whole name between braces, whatever is in it.
-fn without_hash_tag(name: LockKey) -> Result<LockKey, AcquireError> {
+fn without_hash_tag(name: LockKey) -> Result<LockKey, LockError> {
     if name.as_str().contains('{') {
         let reason = "it has a hash tag, which a latch can't have: Redisson's name of its channel is in another slot of a \
                       cluster then; use a name without braces";
@@ -215,7 +215,7 @@ struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    async fn run(self, wait: Wait) -> Result<(), AcquireError> {
+    async fn run(self, wait: Wait) -> Result<(), LockError> {
         let engine = &self.counting.engine;
         let started = engine.clock.now();
         let end = match wait {
@@ -226,7 +226,7 @@ impl Waiter<'_> {
         let mut grace = engine.grace();
         loop {
             if engine.shut_down.load(Ordering::Acquire) {
-                return Err(AcquireError::ShutDown { key: self.name });
+                return Err(LockError::ShutDown { key: self.name });
             }
             // Whatever was published before the count is asked for says nothing new.
             subscription.skip();
@@ -235,7 +235,7 @@ impl Waiter<'_> {
             match time::timeout(&engine.runtime, left, look).await {
                 Some(Ok(0)) => return Ok(()),
                 Some(Ok(_)) if wait == Wait::No => {
-                    return Err(AcquireError::Busy { key: self.name, remaining: None });
+                    return Err(LockError::Busy { key: self.name, remaining: None });
                 }
                 Some(Ok(_)) => {
                     let now = engine.clock.now();
@@ -253,9 +253,9 @@ impl Waiter<'_> {
                     pace.busy(now, UNKNOWN, subscription.listens(), longest, jitter());
                 }
                 Some(Err(error)) => {
-                    let (fatal, error) = (!error.is_transient(), Arc::new(error));
+                    let (fatal, error) = (!error.is_transient(), error);
                     if fatal || wait == Wait::No {
-                        return Err(AcquireError::from_store(self.name, error));
+                        return Err(LockError::from_store(self.name, error));
                     }
                     pace.failed(engine.clock.now(), error, jitter());
                 }
@@ -264,7 +264,7 @@ impl Waiter<'_> {
             }
             if let Some(over) = self.pause(end, &mut pace, &mut subscription).await {
                 let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
-                return Err(AcquireError::wait_over(self.name, cause, waited, None));
+                return Err(LockError::wait_over(self.name, cause, waited, None));
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
 use crate::engine::places::Counted;
 use crate::engine::registry::Spec;
-use crate::error::AcquireError;
+use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::Label;
@@ -37,7 +37,7 @@ pub(super) struct Wish {
     pub(super) asked: Tick,
 }
 
-type Answer = Result<LockGuard, AcquireError>;
+type Answer = Result<LockGuard, LockError>;
 
 /// Somebody who stands in line.
 struct Waiter {
@@ -102,22 +102,22 @@ impl Lines {
     }
 
     /// The contender is gone without an answer.
-    fn unheard(&self, wish: &Wish) -> AcquireError {
+    fn unheard(&self, wish: &Wish) -> LockError {
         let key = wish.name.clone();
         if self.engine.runtime_is_gone() || self.engine.shut_down.load(Ordering::Acquire) {
-            return AcquireError::ShutDown { key };
+            return LockError::ShutDown { key };
         }
         let cause = StoreError::new(StoreErrorKind::Unanswered, "the task that asks for permits panicked");
-        AcquireError::Unavailable { key, cause: Arc::new(cause) }
+        LockError::Unavailable { key, cause }
     }
 
-    fn timed_out(&self, wish: &Wish) -> AcquireError {
+    fn timed_out(&self, wish: &Wish) -> LockError {
         let engine = &self.engine;
         let keys = engine.registry.find_all(&wish.name);
         let last_error =
             keys.iter().find_map(|key| lock(&key.machine).pace.last_error_for(Replication::NONE));
         let waited = engine.clock.now().since(wish.asked);
-        AcquireError::wait_over(wish.name.clone(), last_error, waited, self.taken_for(wish))
+        LockError::wait_over(wish.name.clone(), last_error, waited, self.taken_for(wish))
     }
 
     /// For how long permits stay taken, as the store last told whoever is with the engine.
@@ -141,14 +141,11 @@ impl Lines {
         }
     }
 
-    fn stand_in_line(
-        self: &Arc<Self>,
-        wish: &Wish,
-    ) -> Result<(Place, oneshot::Receiver<Answer>), AcquireError> {
+    fn stand_in_line(self: &Arc<Self>, wish: &Wish) -> Result<(Place, oneshot::Receiver<Answer>), LockError> {
         let config = &self.engine.config;
         let full = |waiting, cap| {
             let remaining = self.taken_for(wish);
-            AcquireError::TooManyWaiters { key: wish.name.clone(), waiting, cap, remaining }
+            LockError::TooManyWaiters { key: wish.name.clone(), waiting, cap, remaining }
         };
         let (counted, waiting) = Counted::new(&self.engine);
         if waiting >= config.max_waiters {

@@ -22,7 +22,7 @@ use self::line::Lines;
 pub(crate) use self::permits::owner_of;
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 use crate::engine::Engine;
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 use crate::key::LockKey;
 use crate::store::{LatchStore, LockStore, SemaphoreStore};
 use crate::sync::atomic::Ordering;
@@ -45,11 +45,11 @@ impl Counting {
     }
 
     /// Those who want permits of `name`; made with the first call.
-    fn lines(&self, name: &LockKey) -> Result<&Arc<Lines>, AcquireError> {
+    fn lines(&self, name: &LockKey) -> Result<&Arc<Lines>, LockError> {
         if self.lines.get().is_none() {
             // Outside of the cell: a store of the user's own is asked.
             let Some(store) = self.engine.store.semaphores() else {
-                return Err(AcquireError::misconfigured(format!(
+                return Err(LockError::misconfigured(format!(
                     "semaphore {name}: the store {:?} has no semaphores",
                     self.engine.store
                 )));
@@ -57,7 +57,7 @@ impl Counting {
             self.lines.get_or_init(|| Some(Arc::new(self.start(store))));
         }
         let lines = self.lines.get().and_then(Option::as_ref);
-        lines.ok_or_else(|| AcquireError::ShutDown { key: name.clone() })
+        lines.ok_or_else(|| LockError::ShutDown { key: name.clone() })
     }
 
     fn start(&self, store: Arc<dyn SemaphoreStore>) -> Lines {
@@ -68,10 +68,10 @@ impl Counting {
         Lines::new(Engine::start(engine.config.clone(), engine.clock, permits, engine.runtime.clone()), store)
     }
 
-    fn latches(&self, name: &LockKey) -> Result<Arc<dyn LatchStore>, AcquireError> {
+    fn latches(&self, name: &LockKey) -> Result<Arc<dyn LatchStore>, LockError> {
         let latches = self.latches.get_or_init(|| self.engine.store.latches());
         latches.clone().ok_or_else(|| {
-            AcquireError::misconfigured(format!(
+            LockError::misconfigured(format!(
                 "latch {name}: the store {:?} has no latches",
                 self.engine.store
             ))

@@ -11,7 +11,7 @@ use super::permits::ids_of;
 use super::{Counting, dispatched};
 use crate::engine::acquire::Wait;
 use crate::engine::hold::Lease;
-use crate::error::{AcquireError, ExtendError, LockError, ReleaseError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::Label;
@@ -40,7 +40,7 @@ use crate::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, 
 #[derive(Clone)]
 pub struct Semaphore {
     counting: Arc<Counting>,
-    name: Result<LockKey, AcquireError>,
+    name: Result<LockKey, LockError>,
     permits: u32,
     wait: Option<Wait>,
     lease: Option<Duration>,
@@ -48,7 +48,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    pub(crate) fn new(counting: Arc<Counting>, name: Result<LockKey, AcquireError>) -> Self {
+    pub(crate) fn new(counting: Arc<Counting>, name: Result<LockKey, LockError>) -> Self {
         Self { counting, name, permits: 1, wait: None, lease: None, label: Label::Borrowed("") }
     }
 
@@ -71,7 +71,7 @@ impl Semaphore {
         self
     }
 
-    /// Does not wait: one attempt, and [`AcquireError::Busy`] if too few permits are left.
+    /// Does not wait: one attempt, and [`LockError::Busy`] if too few permits are left.
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -97,19 +97,19 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// - [`AcquireError::TimedOut`]: too few were left until the wait ended.
-    /// - [`AcquireError::Busy`]: too few are left, and [`no_wait`](Self::no_wait) was given.
-    /// - [`AcquireError::TooManyWaiters`]: a waiter cap of the manager is reached.
-    /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
-    /// - [`AcquireError::ShutDown`], [`AcquireError::InvalidKey`].
-    /// - [`AcquireError::Misconfigured`]: no permits, or more than 1000, were asked for; a lease out of range; somebody's
+    /// - [`LockError::TimedOut`]: too few were left until the wait ended.
+    /// - [`LockError::Busy`]: too few are left, and [`no_wait`](Self::no_wait) was given.
+    /// - [`LockError::TooManyWaiters`]: a waiter cap of the manager is reached.
+    /// - [`LockError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`LockError::ShutDown`], [`LockError::InvalidKey`].
+    /// - [`LockError::Misconfigured`]: no permits, or more than 1000, were asked for; a lease out of range; somebody's
     ///   data under that name; a store without semaphores.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future at any point leaves nothing behind: the caller leaves the line, and permits that were just
     /// granted are released in the background.
-    pub async fn acquire(self) -> Result<SemaphorePermit, AcquireError> {
+    pub async fn acquire(self) -> Result<SemaphorePermit, LockError> {
         let wait = self.wait;
         self.acquire_within(wait).await
     }
@@ -126,18 +126,18 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(self) -> Result<Option<SemaphorePermit>, AcquireError> {
+    pub async fn try_acquire(self) -> Result<Option<SemaphorePermit>, LockError> {
         match self.acquire_within(Some(Wait::No)).await {
             Ok(permit) => Ok(Some(permit)),
-            Err(AcquireError::Busy { .. }) => Ok(None),
+            Err(LockError::Busy { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn acquire_within(self, wait: Option<Wait>) -> Result<SemaphorePermit, AcquireError> {
+    async fn acquire_within(self, wait: Option<Wait>) -> Result<SemaphorePermit, LockError> {
         let name = self.name?;
         if !(1..=MAX_PERMITS).contains(&self.permits) {
-            return Err(AcquireError::misconfigured(format!(
+            return Err(LockError::misconfigured(format!(
                 "semaphore {name}: {} permits were asked for; ask for 1 to {MAX_PERMITS}",
                 self.permits
             )));
@@ -209,10 +209,8 @@ impl Semaphore {
             let changed = lines.engine.bounded(|_| lines.store.change(request)).await;
             changed.map_err(|error| match error.kind() {
                 // More than Java can count.
-                StoreErrorKind::Refused => {
-                    AcquireError::misconfigured(format!("semaphore {key}: {error}")).into()
-                }
-                _ => AcquireError::from_store(key, Arc::new(error)).into(),
+                StoreErrorKind::Refused => LockError::misconfigured(format!("semaphore {key}: {error}")),
+                _ => LockError::from_store(key, error),
             })
         };
         dispatched(&engine, &name, 2, call).await
@@ -329,7 +327,7 @@ impl SemaphorePermit {
     /// # Cancel safety
     ///
     /// As [`LockGuard::extend`].
-    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+    pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
         self.guard.extend(lease).await
     }
 
@@ -337,16 +335,16 @@ impl SemaphorePermit {
     ///
     /// # Errors
     ///
-    /// - [`ReleaseError::Lost`]: one of them had been lost before, so others may have had it meanwhile. The others of
+    /// - [`LockError::Lost`]: one of them had been lost before, so others may have had it meanwhile. The others of
     ///   several were given back.
-    /// - [`ReleaseError::Unavailable`]: the store did not confirm. The release is sent again in the background until the
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is sent again in the background until the
     ///   lease is over.
     ///
     /// # Cancel safety
     ///
     /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it is
     /// dispatched by the drop.
-    pub async fn release(self) -> Result<(), ReleaseError> {
+    pub async fn release(self) -> Result<(), LockError> {
         self.guard.release().await
     }
 }

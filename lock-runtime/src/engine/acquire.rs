@@ -16,7 +16,7 @@ use super::places::{Counted, OwnPlace};
 use super::registry::{Key, Lane, Spec};
 use crate::begun;
 use crate::clock::Tick;
-use crate::error::{AcquireError, ExtendError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
@@ -75,7 +75,7 @@ pub struct Acquire {
 }
 
 enum State {
-    Refused(AcquireError),
+    Refused(LockError),
     /// Has its place already, if it has waited elsewhere.
     New(Box<Request>, Option<Counted>),
     Waiting(Box<Waiting>),
@@ -89,7 +89,7 @@ enum State {
 struct Extending {
     guard: LockGuard,
     request: Box<Request>,
-    outcome: Pin<Box<dyn Future<Output = Result<(), ExtendError>> + Send>>,
+    outcome: Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>,
 }
 
 struct Waiting {
@@ -112,7 +112,7 @@ struct Waiting {
 }
 
 impl Acquire {
-    pub(crate) fn new(request: Result<Request, AcquireError>) -> Self {
+    pub(crate) fn new(request: Result<Request, LockError>) -> Self {
         Self {
             state: match request {
                 Ok(request) => State::New(Box::new(request), None),
@@ -141,7 +141,7 @@ impl fmt::Debug for Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<LockGuard, AcquireError>;
+    type Output = Result<LockGuard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let progress = ready!(tokio::task::coop::poll_proceed(cx));
@@ -152,7 +152,7 @@ impl Future for Acquire {
 }
 
 impl Acquire {
-    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, AcquireError>> {
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, LockError>> {
         loop {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
@@ -199,22 +199,20 @@ impl Acquire {
                         let Extending { guard, request, .. } = *extending;
                         let error = match outcome {
                             Ok(()) if !guard.is_lost() => return Poll::Ready(Ok(guard)),
-                            Err(ExtendError::NotHeld { .. }) if request.engine.runtime_is_gone() => {
-                                AcquireError::ShutDown { key: request.key }
+                            Err(LockError::NotHeld { .. }) if request.engine.runtime_is_gone() => {
+                                LockError::ShutDown { key: request.key }
                             }
                             // The outer hold is gone, perhaps after the answer and before this poll: the call stands
                             // in line like everybody else.
-                            Ok(()) | Err(ExtendError::Lost { .. } | ExtendError::NotHeld { .. }) => {
+                            Ok(()) | Err(LockError::Lost { .. } | LockError::NotHeld { .. }) => {
                                 drop(guard);
                                 self.state = State::New(request, None);
                                 continue;
                             }
-                            Err(ExtendError::Unavailable { key, cause }) => {
-                                AcquireError::Unavailable { key, cause }
+                            Err(LockError::Unconfirmed { key, cause }) => {
+                                LockError::Unavailable { key, cause }
                             }
-                            Err(ExtendError::Misconfigured { reason }) => {
-                                AcquireError::Misconfigured { reason }
-                            }
+                            Err(error) => error,
                         };
                         return Poll::Ready(Err(error));
                     }
@@ -225,7 +223,7 @@ impl Acquire {
     }
 }
 
-type Several = Pin<Box<dyn Future<Output = Result<LockGuard, AcquireError>> + Send>>;
+type Several = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
 
 enum Started {
     Several(Several),
@@ -240,13 +238,13 @@ fn start(
     mut request: Box<Request>,
     counted: Option<Counted>,
     cx: &mut Context<'_>,
-) -> Result<Started, AcquireError> {
+) -> Result<Started, LockError> {
     let engine = &request.engine;
     if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration) {
         if request.lease.is_renewed && request.min_hold > engine.config.lease {
             reason.push_str("; it is that long because of `min_hold`");
         }
-        return Err(AcquireError::misconfigured(reason));
+        return Err(LockError::misconfigured(reason));
     }
     let patience = match request.wait {
         Wait::No => engine.config.call_timeout,
@@ -337,7 +335,7 @@ fn start(
     match enqueued {
         Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
         // `enter` has looked for another place already.
-        Ok(Enqueued::Elsewhere) => Err(AcquireError::ShutDown { key: waiting.request.key.clone() }),
+        Ok(Enqueued::Elsewhere) => Err(LockError::ShutDown { key: waiting.request.key.clone() }),
         Ok(Enqueued::Waiting(_)) => match waiting.poll(cx) {
             Poll::Ready(Ok(Some(entry))) => Ok(Started::Entered(waiting.enter(entry))),
             Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(waiting.request.clone(), waiting.counted.take())),
@@ -355,7 +353,7 @@ fn start(
 type Keys = Vec<(LockKey, Kind)>;
 
 /// The keys of a lock of several that enclosing calls hold, and the others.
-fn split(request: &Request) -> Result<(Keys, Keys), AcquireError> {
+fn split(request: &Request) -> Result<(Keys, Keys), LockError> {
     let scope = Scope::current();
     let (mut held, mut free) = (Vec::new(), Vec::new());
     for (key, kind) in request.spec.keys(&request.key) {
@@ -366,7 +364,7 @@ fn split(request: &Request) -> Result<(Keys, Keys), AcquireError> {
 }
 
 /// Enters again what enclosing calls hold, one after the other in the order of the keys, then takes the others together.
-async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, AcquireError> {
+async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, LockError> {
     let bare = Request { spec: Spec::one(request.spec.kind), ..request.clone() };
     let of = |key: LockKey, kind, more: Keys| {
         let spec = Spec { kind, more: more.into(), permits: 0 };
@@ -391,25 +389,25 @@ async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, 
             Box::pin(Acquire::new(Ok(request))).await
         }
         Some(guard) => Ok(guard),
-        None => Err(AcquireError::misconfigured("a lock of no keys")),
+        None => Err(LockError::misconfigured("a lock of no keys")),
     }
 }
 
 /// The cap that was reached is that of all keys together, for which so many wait.
-fn all_full(error: AcquireError, waiting: usize) -> AcquireError {
+fn all_full(error: LockError, waiting: usize) -> LockError {
     match error {
-        AcquireError::TooManyWaiters { key, cap, remaining, .. } => {
-            AcquireError::TooManyWaiters { key, waiting, cap, remaining }
+        LockError::TooManyWaiters { key, cap, remaining, .. } => {
+            LockError::TooManyWaiters { key, waiting, cap, remaining }
         }
         error => error,
     }
 }
 
-type Place = (Arc<Key>, Option<OwnPlace>, Result<Enqueued, AcquireError>, Tick);
+type Place = (Arc<Key>, Option<OwnPlace>, Result<Enqueued, LockError>, Tick);
 
 /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
 /// others, or in one of its own.
-fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError> {
+fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, LockError> {
     let (engine, name, kind) = (&request.engine, &request.key, request.spec.kind);
     if !wish.scope.is_empty()
         && let Some(host) = engine.host(name, kind, &wish.scope)?
@@ -459,7 +457,7 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError
     }
 }
 
-fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, AcquireError> {
+fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, LockError> {
     let (engine, name) = (&request.engine, &request.key);
     let own = OwnPlace::new(engine, name, cap.most).map_err(|waiting| {
         cap.refuse(name, waiting, engine.registry.taken_in_own(name, engine.clock.now()))
@@ -477,7 +475,7 @@ enum Entered {
 
 impl Waiting {
     /// `None`: it has to ask again, in another lane.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, AcquireError>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, LockError>> {
         let id = self.id;
         let (polled, now) = self
             .request
@@ -569,7 +567,7 @@ impl Waiting {
     }
 
     /// The wait is over. `unanswered`: the store has not answered anything for all of it.
-    fn give_up(&mut self, now: Tick, unanswered: bool) -> AcquireError {
+    fn give_up(&mut self, now: Tick, unanswered: bool) -> LockError {
         self.queued = false;
         let id = self.id;
         let (last_error, remaining, own) = self.request.engine.act(&self.key, |machine, now, effects| {
@@ -583,11 +581,11 @@ impl Waiting {
         let waited = now.since(self.started);
         // Somebody may have been seen to have it before this call came.
         let nobody_seen = unanswered && remaining.is_none() || self.request.wait == Wait::No;
-        let last_error = last_error.or_else(|| nobody_seen.then(|| Arc::new(no_answer(waited))));
-        AcquireError::wait_over(self.request.key.clone(), last_error, waited, remaining)
+        let last_error = last_error.or_else(|| nobody_seen.then(|| no_answer(waited)));
+        LockError::wait_over(self.request.key.clone(), last_error, waited, remaining)
     }
 
-    fn record(&self, outcome: Result<&Entry, &AcquireError>) {
+    fn record(&self, outcome: Result<&Entry, &LockError>) {
         record(&self.request, &self.span, self.started, outcome);
     }
 
@@ -635,7 +633,7 @@ impl Drop for Waiting {
     }
 }
 
-fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Result<&Entry, &AcquireError>) {
+fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Result<&Entry, &LockError>) {
     let outcome = match outcome {
         Ok(entry) => {
             span.record("token", entry.first().1.get());
@@ -647,17 +645,14 @@ fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Resul
                 "granted"
             }
         }
-        Err(AcquireError::Busy { .. }) => "busy",
-        Err(AcquireError::TimedOut { .. }) => "timed_out",
-        Err(AcquireError::TooManyWaiters { .. }) => "too_many_waiters",
-        Err(AcquireError::Unavailable { .. }) => "unavailable",
-        Err(AcquireError::NotReplicated { .. }) => "not_replicated",
-        Err(AcquireError::ShutDown { .. }) => "shut_down",
-        Err(
-            AcquireError::Misconfigured { .. }
-            | AcquireError::InvalidKey(_)
-            | AcquireError::KindConflict { .. },
-        ) => "misconfigured",
+        Err(LockError::Busy { .. }) => "busy",
+        Err(LockError::TimedOut { .. }) => "timed_out",
+        Err(LockError::TooManyWaiters { .. }) => "too_many_waiters",
+        Err(LockError::Unavailable { .. }) => "unavailable",
+        Err(LockError::NotReplicated { .. }) => "not_replicated",
+        Err(LockError::ShutDown { .. }) => "shut_down",
+        // `Misconfigured`, `InvalidKey` or `KindConflict`: an acquire has no other error.
+        Err(_) => "misconfigured",
     };
     span.record("outcome", outcome);
     let _entered = span.enter();

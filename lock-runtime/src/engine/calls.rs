@@ -14,7 +14,7 @@ use super::machine::Report;
 use super::{Engine, LONGEST};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::error::{AcquireError, ExtendError, LockError, Loss, ReleaseError};
+use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::store::{
     BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
@@ -118,7 +118,7 @@ impl Engine {
             Some(Err(_)) => StoreError::new(StoreErrorKind::Unanswered, "the task of the call panicked"),
             None => no_answer(limit),
         };
-        Err(LockError::Unavailable { key, cause: Arc::new(cause) })
+        Err(LockError::Unavailable { key, cause })
     }
 
     pub(crate) fn overdue(&self) -> StoreError {
@@ -132,7 +132,7 @@ impl Engine {
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
     ) -> Result<T, LockError> {
         let result = self.bounded(call).await;
-        result.map_err(|error| AcquireError::from_store(name.clone(), Arc::new(error)).into())
+        result.map_err(|error| LockError::from_store(name.clone(), error))
     }
 
     /// One `keep` call; returns when it was sent.
@@ -202,7 +202,7 @@ impl Engine {
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
-    ) -> impl Future<Output = Result<(), ExtendError>> + Send + use<> {
+    ) -> impl Future<Output = Result<(), LockError>> + Send + use<> {
         let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
         let key = hold.item.key.clone();
         let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.config.call_timeout * 2;
@@ -212,8 +212,8 @@ impl Engine {
         });
         async move {
             match time::timeout(&engine.runtime, limit, outcome).await {
-                Some(outcome) => outcome.unwrap_or(Err(ExtendError::NotHeld { key })),
-                None => Err(ExtendError::Unavailable { key, cause: Arc::new(no_answer(limit)) }),
+                Some(outcome) => outcome.unwrap_or(Err(LockError::NotHeld { key })),
+                None => Err(LockError::Unconfirmed { key, cause: no_answer(limit) }),
             }
         }
     }
@@ -223,7 +223,7 @@ impl Engine {
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
-    ) -> Result<(), ExtendError> {
+    ) -> Result<(), LockError> {
         let key = hold.item.key.clone();
         let mut backoff = Backoff::new();
         loop {
@@ -231,7 +231,7 @@ impl Engine {
                 (sent, Ok(kept)) => match all_kept(kept) {
                     Ok(kept) => {
                         let kept = self.kept(hold, kept, sent, lease);
-                        return kept.map_err(|why| ExtendError::Lost { key, why });
+                        return kept.map_err(|why| LockError::Lost { key, why });
                     }
                     Err(error) => error,
                 },
@@ -240,10 +240,10 @@ impl Engine {
             let now = self.clock.now();
             let next = now + backoff.next();
             if error.kind() == StoreErrorKind::Unsupported {
-                return Err(ExtendError::Misconfigured { reason: format!("lock {key}: {error}").into() });
+                return Err(LockError::Misconfigured { reason: format!("lock {key}: {error}").into() });
             }
             if !error.is_transient() || next >= retry_until || !hold.is_valid(next) {
-                return Err(ExtendError::Unavailable { key, cause: Arc::new(error) });
+                return Err(LockError::Unconfirmed { key, cause: error });
             }
             tokio::time::sleep(next.since(now)).await;
         }
@@ -267,7 +267,7 @@ impl Engine {
             let valid = hold.is_valid(self.clock.now());
             if !valid || !hold.key().is_some_and(|key| lock(&key.machine).has(&hold)) {
                 let why = Loss::LeaseOver;
-                return tell(if valid { Ok(()) } else { Err(ReleaseError::Lost { key: key(), why }) });
+                return tell(if valid { Ok(()) } else { Err(LockError::Lost { key: key(), why }) });
             }
             let sent = self.clock.now();
             let lease = match hold.is_renewing() {
@@ -280,12 +280,11 @@ impl Engine {
             match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
                 Ok(kept) => {
                     let kept = self.kept(&hold, kept, sent, lease);
-                    return tell(kept.map_err(|why| ReleaseError::Lost { key: key(), why }));
+                    return tell(kept.map_err(|why| LockError::Lost { key: key(), why }));
                 }
                 Err(error) => {
                     tracing::debug!(key = %hold.item.key, %error, "downgrade failed");
-                    let cause = Arc::new(error);
-                    tell(Err(ReleaseError::Unavailable { key: key(), cause }));
+                    tell(Err(LockError::Unconfirmed { key: key(), cause: error }));
                     tokio::time::sleep(backoff.next()).await;
                 }
             }

@@ -209,7 +209,7 @@ fn engine(config: Config, runtime: &Handle) -> Arc<Engine> {
     Engine::start(config, Clock::Model, store, runtime.clone())
 }
 
-fn poll(acquire: &mut Acquire) -> Poll<Result<crate::LockGuard, crate::AcquireError>> {
+fn poll(acquire: &mut Acquire) -> Poll<Result<crate::LockGuard, crate::LockError>> {
     std::pin::Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -278,7 +278,7 @@ fn a_shutdown_reaches_everybody_who_waits() {
         ending.join().unwrap();
         let again = spawn(move || if polled.is_pending() { poll(&mut waiter) } else { polled });
         let polled = again.join().unwrap();
-        let told = matches!(polled, Poll::Ready(Err(crate::AcquireError::ShutDown { .. })));
+        let told = matches!(polled, Poll::Ready(Err(crate::LockError::ShutDown { .. })));
         assert!(told, "waits for ever: {polled:?}");
     });
 }

@@ -48,7 +48,7 @@ use crate::backoff::jitter;
 use crate::begun;
 use crate::clock::{Clock, Tick};
 use crate::config::Config;
-use crate::error::{AcquireError, Loss};
+use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::metrics;
 use crate::scope::Scope;
@@ -242,12 +242,7 @@ impl Engine {
     /// # Errors
     ///
     /// When the enclosing call has the key in a kind that has no room for the one wanted.
-    pub(crate) fn host(
-        &self,
-        name: &LockKey,
-        kind: Kind,
-        scope: &Scope,
-    ) -> Result<Option<Host>, AcquireError> {
+    pub(crate) fn host(&self, name: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, LockError> {
         let find = |grant: &Arc<Grant>| {
             let (held, at) = grant.hold.find(name)?;
             let host = grant.hold.key().filter(|host| host.engine == self.id)?;
@@ -255,7 +250,7 @@ impl Engine {
         };
         let Some((held, part, key)) = scope.innermost(find) else { return Ok(None) };
         if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
-            return Err(AcquireError::KindConflict { key: name.clone(), held, wanted: kind });
+            return Err(LockError::KindConflict { key: name.clone(), held, wanted: kind });
         }
         let guest = key.spec.kind != kind || part.is_some();
         Ok(Some(Host { key, guest, part }))

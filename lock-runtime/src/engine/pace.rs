@@ -1,6 +1,5 @@
 //! [`Pace`]: when a contender tries again. No I/O and no clock of its own.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Tick;
@@ -41,7 +40,7 @@ pub(crate) struct Pace {
     step_back: Option<StepBack>,
     unanswered: u32,
     phantoms_until: Tick,
-    last_error: Option<Arc<StoreError>>,
+    last_error: Option<StoreError>,
     setback: Setback,
     listening: bool,
     /// Whether the next attempt comes after a message.
@@ -57,7 +56,7 @@ pub(crate) struct Pace {
 struct Setback {
     until: Tick,
     errors: u32,
-    error: Option<Arc<StoreError>>,
+    error: Option<StoreError>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +88,7 @@ impl Pace {
     }
 
     /// Why there was no grant with this policy, if the store has failed.
-    pub(crate) fn last_error_for(&self, wanted: Replication) -> Option<Arc<StoreError>> {
+    pub(crate) fn last_error_for(&self, wanted: Replication) -> Option<StoreError> {
         let of_policy = self.setback.error.as_ref().filter(|_| !wanted.is_none());
         of_policy.or(self.last_error.as_ref()).cloned()
     }
@@ -216,7 +215,7 @@ impl Pace {
     }
 
     /// The store failed; returns how long to hold back.
-    pub(crate) fn failed(&mut self, now: Tick, error: Arc<StoreError>, random: f64) {
+    pub(crate) fn failed(&mut self, now: Tick, error: StoreError, random: f64) {
         self.last_error = Some(error);
         self.step_back = None;
         self.not_before = now + back_off(&mut self.errors, random);
@@ -224,7 +223,7 @@ impl Pace {
 
     /// An attempt failed that replicas had to confirm. Whoever asks without them may try at once, and no message makes
     /// the others try earlier: the undo of their own attempt is one.
-    pub(crate) fn set_back(&mut self, now: Tick, error: Arc<StoreError>, random: f64) {
+    pub(crate) fn set_back(&mut self, now: Tick, error: StoreError, random: f64) {
         self.step_back = None;
         self.setback.error = Some(error);
         self.setback.until = now + back_off(&mut self.setback.errors, random);
@@ -437,9 +436,9 @@ mod tests {
     #[test]
     fn who_is_new_does_not_wait_for_the_end_of_a_back_off() {
         let mut pace = Pace::default();
-        let error = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "down"));
+        let error = StoreError::new(StoreErrorKind::Unreachable, "down");
         for _ in 0..20 {
-            pace.failed(at(0), Arc::clone(&error), 1.0);
+            pace.failed(at(0), error.clone(), 1.0);
         }
         pace.asked(Replication::NONE, false, at(7));
         assert_eq!(pace.not_before(), at(7));
@@ -453,9 +452,9 @@ mod tests {
     #[test]
     fn errors_back_off_to_a_second() {
         let mut pace = Pace::default();
-        let error = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "down"));
+        let error = StoreError::new(StoreErrorKind::Unreachable, "down");
         for _ in 0..20 {
-            pace.failed(at(0), Arc::clone(&error), 1.0);
+            pace.failed(at(0), error.clone(), 1.0);
             assert!(pace.not_before() <= at(1000));
         }
         assert_eq!(pace.not_before(), at(1000));

@@ -11,7 +11,7 @@ use super::pending::Pending;
 use super::reaper::may_pass;
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::error::{Loss, ReleaseError};
+use crate::error::{LockError, Loss};
 use crate::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
 
 /// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in time.
@@ -47,7 +47,7 @@ pub(super) fn answered(
 ) {
     if let Some(report) = report {
         let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
-        let lost = || ReleaseError::Lost { key: hold.item.key.clone(), why: Loss::TakenAway };
+        let lost = || LockError::Lost { key: hold.item.key.clone(), why: Loss::TakenAway };
         let _ = report.send(if held || certain { Ok(()) } else { Err(lost()) });
     }
     if let Some(request) = hold.unanswered() {
@@ -67,7 +67,7 @@ pub(crate) async fn send(
     watches: u32,
     mut report: Option<Report>,
     mut first: Option<StoreError>,
-    on_error: impl Fn(&Arc<StoreError>),
+    on_error: impl Fn(&StoreError),
 ) -> Sent {
     let key = &hold.item.key;
     let unconfirmed = Unconfirmed { engine: Arc::clone(engine), hold: Arc::clone(hold), over: false };
@@ -93,7 +93,7 @@ pub(crate) async fn send(
                 answered(engine, hold, &released, unanswered && now < hold.deadline(), report.take());
                 return Sent::Answered { sent, released };
             }
-            Err(error) => Arc::new(error),
+            Err(error) => error,
         };
         unanswered |= error.outcome_unknown();
         if let Some(takeover) = then.take()
@@ -104,8 +104,8 @@ pub(crate) async fn send(
         tracing::debug!(%key, %error, "release failed");
         on_error(&error);
         if let Some(report) = report.take() {
-            let cause = Arc::clone(&error);
-            let _ = report.send(Err(ReleaseError::Unavailable { key: key.clone(), cause }));
+            let cause = error.clone();
+            let _ = report.send(Err(LockError::Unconfirmed { key: key.clone(), cause }));
         }
         // The margin was taken off the lease for us; the store's own clock ends the hold that much later.
         let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;

@@ -13,7 +13,7 @@ use crate::engine::hold::Lease;
 #[cfg(feature = "layer")]
 use crate::engine::out_of_range;
 use crate::engine::registry::Spec;
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
 use crate::replication::Replication;
@@ -34,13 +34,13 @@ const SHORTEST_HOLD: Duration = Duration::from_millis(1);
 /// A call inside a locked body that asks for the body's own key enters at once and shares the fencing token. This
 /// goes by lexical nesting ([`with`](Self::with), [`LockGuard::scope`], `#[distributed_lock]`), not by thread or
 /// task: two calls side by side exclude each other, readers excepted. A read inside an own write enters too; any other
-/// mix of kinds is [`KindConflict`](AcquireError::KindConflict) at once.
+/// mix of kinds is [`KindConflict`](LockError::KindConflict) at once.
 #[must_use = "a lock is not taken before `acquire`, `try_acquire` or `with`"]
 #[derive(Clone)]
 pub struct Lock {
-    engine: Result<Arc<Engine>, AcquireError>,
+    engine: Result<Arc<Engine>, LockError>,
     /// The (first) key, its kind, and further ones.
-    keys: Result<(LockKey, Spec), AcquireError>,
+    keys: Result<(LockKey, Spec), LockError>,
     wait: Option<Wait>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
@@ -56,8 +56,8 @@ pub type Mutex = Lock;
 
 impl Lock {
     pub(crate) fn new(
-        engine: Result<Arc<Engine>, AcquireError>,
-        keys: Result<(LockKey, Spec), AcquireError>,
+        engine: Result<Arc<Engine>, LockError>,
+        keys: Result<(LockKey, Spec), LockError>,
     ) -> Self {
         let label = crate::metrics::Label::Borrowed("");
         Self {
@@ -78,7 +78,7 @@ impl Lock {
     ///
     /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the store is stretched
     /// by 100 ms, or four round trips, so that its one attempt can be answered: if that is granted, it is granted. When no
-    /// answer has come by then, the error is [`Unavailable`](AcquireError::Unavailable).
+    /// answer has come by then, the error is [`Unavailable`](LockError::Unavailable).
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::at_most(limit));
         self
@@ -90,7 +90,7 @@ impl Lock {
         self
     }
 
-    /// Does not wait: one attempt, and [`AcquireError::Busy`] if somebody else has the lock.
+    /// Does not wait: one attempt, and [`LockError::Busy`] if somebody else has the lock.
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -141,7 +141,7 @@ impl Lock {
     }
 
     /// At most this many callers of this process may wait for the key, this one among them; otherwise
-    /// [`AcquireError::TooManyWaiters`] at once. The manager's
+    /// [`LockError::TooManyWaiters`] at once. The manager's
     /// [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) holds as well. A caller whose first attempt
     /// is under way waits too, so 1 lets one caller ask at a time, and 0 is refused. Whoever enters an own hold again does
     /// not wait, and is not counted.
@@ -160,12 +160,12 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// - [`AcquireError::TimedOut`]: somebody else still had it when the wait ended.
-    /// - [`AcquireError::Busy`]: somebody else has it, and [`no_wait`](Self::no_wait) was given.
-    /// - [`AcquireError::TooManyWaiters`]: a waiter cap of the manager, or of this lock, is reached.
-    /// - [`AcquireError::Unavailable`]: the store failed until the wait ended; with the last cause.
-    /// - [`AcquireError::NotReplicated`]: too few replicas confirmed the grant until the wait ended.
-    /// - [`AcquireError::ShutDown`], [`AcquireError::Misconfigured`], [`AcquireError::InvalidKey`].
+    /// - [`LockError::TimedOut`]: somebody else still had it when the wait ended.
+    /// - [`LockError::Busy`]: somebody else has it, and [`no_wait`](Self::no_wait) was given.
+    /// - [`LockError::TooManyWaiters`]: a waiter cap of the manager, or of this lock, is reached.
+    /// - [`LockError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`LockError::NotReplicated`]: too few replicas confirmed the grant until the wait ended.
+    /// - [`LockError::ShutDown`], [`LockError::Misconfigured`], [`LockError::InvalidKey`].
     ///
     /// # Cancel safety
     ///
@@ -178,7 +178,7 @@ impl Lock {
 
     /// This lock for other keys.
     #[cfg(feature = "layer")]
-    pub(crate) fn of(mut self, keys: Result<(LockKey, Spec), AcquireError>) -> Self {
+    pub(crate) fn of(mut self, keys: Result<(LockKey, Spec), LockError>) -> Self {
         self.keys = keys;
         self
     }
@@ -217,7 +217,7 @@ impl Lock {
         self
     }
 
-    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, AcquireError> {
+    pub(crate) fn engine(&self) -> Result<&Arc<Engine>, LockError> {
         self.engine.as_ref().map_err(Clone::clone)
     }
 
@@ -240,10 +240,10 @@ impl Lock {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(self) -> Result<Option<LockGuard>, AcquireError> {
+    pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
         match Acquire::new(self.request(Some(Wait::No))).await {
             Ok(guard) => Ok(Some(guard)),
-            Err(AcquireError::Busy { .. }) => Ok(None),
+            Err(LockError::Busy { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -277,13 +277,13 @@ impl Lock {
         Run::new(guard, OnLost::Cancel, body(view)).await
     }
 
-    fn request(self, wait: Option<Wait>) -> Result<Request, AcquireError> {
+    fn request(self, wait: Option<Wait>) -> Result<Request, LockError> {
         let lease = match &self.engine {
             Ok(engine) => self.checked_lease(&engine.config),
             Err(error) => return Err(error.clone()),
         };
         let (engine, (key, spec)) = (self.engine?, self.keys?);
-        let lease = lease.map_err(|reason| AcquireError::misconfigured(format!("lock {key}: {reason}")))?;
+        let lease = lease.map_err(|reason| LockError::misconfigured(format!("lock {key}: {reason}")))?;
         Ok(Request {
             wait: wait.unwrap_or_else(|| Wait::at_most(engine.config.default_wait)),
             key,

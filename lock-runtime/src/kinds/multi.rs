@@ -1,7 +1,7 @@
 //! The keys of a lock of several.
 
 use crate::engine::registry::Spec;
-use crate::error::AcquireError;
+use crate::error::LockError;
 use crate::key::{IntoLockKey, InvalidKey, LockKey};
 use crate::store::Kind;
 
@@ -63,7 +63,7 @@ impl From<&Self> for MultiKey {
 }
 
 /// The keys in their order, each once.
-pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKey, Spec), AcquireError> {
+pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKey, Spec), LockError> {
     let mut sorted = Vec::new();
     for MultiKey { key, kind } in keys {
         sorted.push((key?, kind));
@@ -72,21 +72,21 @@ pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKe
     sorted.dedup();
     if sorted.len() > MOST_KEYS {
         let reason = format!("a lock of {} keys; the most is {MOST_KEYS}", sorted.len());
-        return Err(AcquireError::misconfigured(reason));
+        return Err(LockError::misconfigured(reason));
     }
     let twice = sorted.windows(2).find_map(|pair| match pair {
         [(a, _), (b, _)] if a == b => Some(a),
         _ => None,
     });
     match twice {
-        Some(key) => Err(AcquireError::misconfigured(format!(
+        Some(key) => Err(LockError::misconfigured(format!(
             "lock {key} is named twice, in two kinds; name it once, in the stronger one"
         ))),
         None => {
             let mut keys = sorted.into_iter();
             let first = keys.next();
             let (key, kind) =
-                first.ok_or_else(|| AcquireError::misconfigured("a lock of no keys; name one at least"))?;
+                first.ok_or_else(|| LockError::misconfigured("a lock of no keys; name one at least"))?;
             Ok((key, Spec { kind, more: keys.collect(), permits: 0 }))
         }
     }

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 
 use super::refusal::{ProblemDetails, Protocol, Reason, Refusal, Refuse};
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 use crate::guard::HeldLock;
 
 /// The lock under which the request runs. `Option<HeldLock>` is for handlers that also run without: on requests of skipped
@@ -62,14 +62,6 @@ impl IntoResponse for LockError {
     }
 }
 
-/// As that of a [`LockError`].
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-impl IntoResponse for AcquireError {
-    fn into_response(self) -> Response {
-        LockError::from(self).into_response()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use axum::Router;
@@ -120,7 +112,7 @@ mod tests {
     /// A handler's error is a problem for the client, and whole for logs.
     #[tokio::test]
     async fn an_error_is_a_response() {
-        let error = AcquireError::Busy { key: LockKey::new("s3cret").unwrap(), remaining: None };
+        let error = LockError::Busy { key: LockKey::new("s3cret").unwrap(), remaining: None };
         let response = error.into_response();
         assert_eq!(response.headers()["content-type"], "application/problem+json");
         assert!(response.extensions().get::<LockError>().unwrap().to_string().contains("s3cret"));

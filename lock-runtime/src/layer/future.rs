@@ -23,7 +23,7 @@ use super::mode::{Handler, Handling, Mode};
 use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after, spread};
 use super::service::without_lock;
 use crate::engine::acquire::Acquire;
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics;
@@ -195,8 +195,8 @@ impl<K, R: Refuse> Shared<K, R> {
     }
 
     /// The key of a request that goes on although it did not get its lock.
-    fn lets_pass(&self, error: &AcquireError) -> Option<LockKey> {
-        let (AcquireError::Unavailable { key, .. } | AcquireError::NotReplicated { key, .. }) = error else {
+    fn lets_pass(&self, error: &LockError) -> Option<LockKey> {
+        let (LockError::Unavailable { key, .. } | LockError::NotReplicated { key, .. }) = error else {
             return None;
         };
         if self.settings.on_store_down != StoreDown::PassThrough {
@@ -280,9 +280,7 @@ where
                             let handler = M::run(handling, shared.locks.runtime());
                             State::Handling { handler, shared, protocol }
                         }
-                        Err(error) => {
-                            State::Refused(Box::new(shared.refusal_by(protocol, &LockError::from(error))))
-                        }
+                        Err(error) => State::Refused(Box::new(shared.refusal_by(protocol, &error))),
                     }
                 }
                 StateProjection::Handling { handler, shared, protocol } => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::{Code, Status};
 
 use super::refusal::{PUSHBACK, Protocol, Refusal, details, pushback};
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 
 /// With the codes of [`Reason::grpc_code`](super::Reason::grpc_code). The message for the client has neither the key nor
 /// what the store said; the error itself is the status's `source`, for logs. What is set up wrongly is an error in the log.
@@ -20,14 +20,6 @@ impl From<LockError> for Status {
         }
         status.set_source(Arc::new(error));
         status
-    }
-}
-
-/// As that of a [`LockError`].
-#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
-impl From<AcquireError> for Status {
-    fn from(error: AcquireError) -> Self {
-        LockError::from(error).into()
     }
 }
 
@@ -61,7 +53,7 @@ mod tests {
             assert!(!format!("{headers:?}").contains("s3cret"));
             assert!(status.source().unwrap().to_string().contains("s3cret"));
         }
-        assert_eq!(Status::from(AcquireError::Busy { key: key(), remaining: None }).code(), Code::Aborted);
+        assert_eq!(Status::from(LockError::Busy { key: key(), remaining: None }).code(), Code::Aborted);
     }
 
     /// What the layer writes by hand is what tonic's clients read.

@@ -103,7 +103,7 @@ impl<T: Skipped, E> Skipped for Result<T, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::AcquireError;
+    use crate::error::LockError;
 
     #[test]
     fn a_skipped_call_returns_the_value_for_nothing() {
@@ -120,7 +120,7 @@ mod tests {
                 Self(error)
             }
         }
-        let error = LockError::from(AcquireError::misconfigured("x"));
+        let error = LockError::misconfigured("x");
         let carried = <Result<(), Mine>>::carry(error);
         assert!(matches!(carried, Err(Mine(LockError::Misconfigured { .. }))));
     }

@@ -129,7 +129,8 @@ pub enum StockError {
         /// The stock.
         stock: LockKey,
         /// The store's last error.
-        cause: Arc<StoreError>,
+        #[source]
+        cause: StoreError,
     },
     /// Done at the primary, but too few replicas have confirmed it in time: a failover may undo it. Send the same again: that
     /// waits for the replicas once more, and does nothing else.
@@ -138,7 +139,8 @@ pub enum StockError {
         /// The stock.
         stock: LockKey,
         /// How many have confirmed it.
-        cause: Arc<StoreError>,
+        #[source]
+        cause: StoreError,
     },
     /// The name of the stock is none.
     #[error(transparent)]

@@ -9,7 +9,7 @@ use super::order::order;
 use crate::backoff::jitter;
 use crate::clock::Tick;
 use crate::engine::acquire::Wait;
-use crate::error::{AcquireError, ReleaseError};
+use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::kinds::Lock;
@@ -27,7 +27,7 @@ pub const MAX_SEGMENTS: u32 = 1024;
 /// is the [mutex](crate::LockManager::mutex) `stock:1001:i`, counted from 0.
 ///
 /// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::AcquireError> {
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
 /// # let locks = lock_runtime::LockManager::connect("memory:").await.unwrap();
 /// let shelves = locks.segmented("stock:1001", 10);
 /// if let Some(shelf) = shelves.acquire_any().await? {
@@ -45,7 +45,7 @@ pub struct SegmentedLock {
     /// The settings. Its key is not used.
     lock: Lock,
     wait: Option<Wait>,
-    segments: Result<Arc<Segments>, AcquireError>,
+    segments: Result<Arc<Segments>, LockError>,
 }
 
 struct Segments {
@@ -54,9 +54,9 @@ struct Segments {
 }
 
 impl Segments {
-    fn new(name: &LockKey, count: u32) -> Result<Self, AcquireError> {
+    fn new(name: &LockKey, count: u32) -> Result<Self, LockError> {
         if !(1..=MAX_SEGMENTS).contains(&count) {
-            return Err(AcquireError::misconfigured(format!(
+            return Err(LockError::misconfigured(format!(
                 "{name}: {count} segments were asked for; ask for 1 to {MAX_SEGMENTS}"
             )));
         }
@@ -87,7 +87,7 @@ impl Budget {
 }
 
 impl SegmentedLock {
-    pub(crate) fn new(lock: Lock, name: Result<LockKey, AcquireError>, count: u32) -> Self {
+    pub(crate) fn new(lock: Lock, name: Result<LockKey, LockError>, count: u32) -> Self {
         let segments = name.and_then(|name| Segments::new(&name, count)).map(Arc::new);
         Self { lock, wait: None, segments }
     }
@@ -105,7 +105,7 @@ impl SegmentedLock {
         self
     }
 
-    /// Does not wait: [`AcquireError::Busy`] if somebody else has the segment, or every one that is tried.
+    /// Does not wait: [`LockError::Busy`] if somebody else has the segment, or every one that is tried.
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -151,7 +151,7 @@ impl SegmentedLock {
     /// # Errors
     ///
     /// That of the name, or of a number that is not 1 to [`MAX_SEGMENTS`].
-    pub fn segments(&self) -> Result<u32, AcquireError> {
+    pub fn segments(&self) -> Result<u32, LockError> {
         Ok(self.all()?.keys.len() as u32)
     }
 
@@ -174,25 +174,20 @@ impl SegmentedLock {
         }
     }
 
-    fn all(&self) -> Result<&Arc<Segments>, AcquireError> {
+    fn all(&self) -> Result<&Arc<Segments>, LockError> {
         self.segments.as_ref().map_err(Clone::clone)
     }
 
-    fn budget(&self) -> Result<Budget, AcquireError> {
+    fn budget(&self) -> Result<Budget, LockError> {
         let engine = self.lock.engine()?;
         let wait = self.wait.unwrap_or_else(|| Wait::at_most(engine.config.default_wait));
         Ok(Budget { wait, asked: engine.clock.now() })
     }
 
     /// One segment, with what is left of the budget.
-    async fn take(
-        &self,
-        segments: &Segments,
-        index: u32,
-        budget: Budget,
-    ) -> Result<SegmentGuard, AcquireError> {
+    async fn take(&self, segments: &Segments, index: u32, budget: Budget) -> Result<SegmentGuard, LockError> {
         let Some(key) = segments.keys.get(index as usize) else {
-            return Err(AcquireError::misconfigured(format!(
+            return Err(LockError::misconfigured(format!(
                 "there is no segment {index}: they are numbered from 0 to {}",
                 segments.keys.len() - 1
             )));
@@ -202,8 +197,8 @@ impl SegmentedLock {
         let guard = self.lock.clone().at(key.clone()).acquire_within(left).await;
         let guard = guard.map_err(|error| match (error, budget.wait) {
             // Nothing was left of the wait: for the caller it is over.
-            (AcquireError::Busy { key, remaining }, Wait::For(_)) => {
-                AcquireError::TimedOut { key, waited: clock.now().since(budget.asked), remaining }
+            (LockError::Busy { key, remaining }, Wait::For(_)) => {
+                LockError::TimedOut { key, waited: clock.now().since(budget.asked), remaining }
             }
             (error, _) => error,
         })?;
@@ -223,7 +218,7 @@ impl SegmentedLock {
     /// # Cancel safety
     ///
     /// As [`Lock::acquire`].
-    pub async fn acquire_any(&self) -> Result<Option<SegmentGuard>, AcquireError> {
+    pub async fn acquire_any(&self) -> Result<Option<SegmentGuard>, LockError> {
         let segments = Arc::clone(self.all()?);
         let budget = self.budget()?;
         let engine = self.lock.engine()?;
@@ -251,9 +246,9 @@ impl SegmentedLock {
             let (attempt, begun) = (Budget { wait: Wait::No, ..budget }, engine.clock.now());
             match self.take(&segments, index, attempt).await {
                 Ok(guard) => return Ok(Some(guard)),
-                Err(AcquireError::Busy { .. }) => {}
-                Err(AcquireError::NotReplicated { .. }) => failing.push(at),
-                Err(error @ AcquireError::Unavailable { .. }) => {
+                Err(LockError::Busy { .. }) => {}
+                Err(LockError::NotReplicated { .. }) => failing.push(at),
+                Err(error @ LockError::Unavailable { .. }) => {
                     failing.push(at);
                     // It has not refused, it is silent: so it will be when it is asked for the others that it has.
                     if engine.clock.now().since(begun) >= engine.config.call_timeout / 2 {
@@ -279,12 +274,12 @@ impl SegmentedLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`], and [`AcquireError::Misconfigured`] for a number that no segment has.
+    /// As [`Lock::acquire`], and [`LockError::Misconfigured`] for a number that no segment has.
     ///
     /// # Cancel safety
     ///
     /// As [`Lock::acquire`].
-    pub async fn acquire(&self, index: u32) -> Result<SegmentGuard, AcquireError> {
+    pub async fn acquire(&self, index: u32) -> Result<SegmentGuard, LockError> {
         let segments = Arc::clone(self.all()?);
         self.take(&segments, index, self.budget()?).await
     }
@@ -299,7 +294,7 @@ impl SegmentedLock {
     /// # Cancel safety
     ///
     /// As [`Lock::acquire`]; what was taken until then is released in the background.
-    pub async fn acquire_all(&self) -> Result<AllSegments, AcquireError> {
+    pub async fn acquire_all(&self) -> Result<AllSegments, LockError> {
         let segments = Arc::clone(self.all()?);
         let budget = self.budget()?;
         let mut guards = Vec::with_capacity(segments.keys.len());
@@ -355,7 +350,7 @@ impl SegmentGuard {
     /// # Cancel safety
     ///
     /// As [`LockGuard::release`].
-    pub async fn release(self) -> Result<(), ReleaseError> {
+    pub async fn release(self) -> Result<(), LockError> {
         self.guard.release().await
     }
 }
@@ -410,7 +405,7 @@ impl AllSegments {
     /// # Cancel safety
     ///
     /// Those that are not released yet are released in the background.
-    pub async fn release(self) -> Result<(), ReleaseError> {
+    pub async fn release(self) -> Result<(), LockError> {
         let mut result = Ok(());
         for guard in self.guards {
             let released = guard.release().await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::error::StockError;
 use super::lock::{MAX_SEGMENTS, SegmentGuard};
 use crate::backoff::jitter;
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 use crate::key::{IntoLockKey, LockKey};
 use crate::replication::Replication;
 use crate::store::stock::{
@@ -378,11 +378,11 @@ impl At<'_> {
     }
 
     fn failed(&self, cause: StoreError) -> StockError {
-        match AcquireError::from_store(self.name.clone(), Arc::new(cause)) {
-            AcquireError::Unavailable { key: stock, cause } => StockError::Unavailable { stock, cause },
-            AcquireError::NotReplicated { key: stock, cause } => StockError::NotReplicated { stock, cause },
-            AcquireError::Misconfigured { reason } => StockError::Misconfigured { reason },
-            error => StockError::Lock(LockError::from(error)),
+        match LockError::from_store(self.name.clone(), cause) {
+            LockError::Unavailable { key: stock, cause } => StockError::Unavailable { stock, cause },
+            LockError::NotReplicated { key: stock, cause } => StockError::NotReplicated { stock, cause },
+            LockError::Misconfigured { reason } => StockError::Misconfigured { reason },
+            error => StockError::Lock(error),
         }
     }
 

@@ -1,13 +1,15 @@
 //! [`StoreError`].
 
+use std::sync::Arc;
+
 /// Why a store could not do what it was asked.
 ///
-/// The message has the store's own words and where the store is, never a secret.
+/// The message has the store's own words and where the store is, never a secret. Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
     kind: StoreErrorKind,
-    message: String,
+    message: Arc<str>,
 }
 
 /// What kind of failure a [`StoreError`] is, and so what to do about it.
@@ -48,7 +50,7 @@ pub enum StoreErrorKind {
 impl StoreError {
     /// An error of this kind. `message` must not contain a secret.
     #[must_use]
-    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
+    pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
         Self { kind, message: message.into() }
     }
 

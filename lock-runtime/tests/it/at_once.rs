@@ -11,7 +11,7 @@ use lock_runtime::store::{
     Released, ScanRequest, Scanned, StoreError, Watch, Withdrawn,
 };
 use lock_runtime::testing::{self, memory_manager};
-use lock_runtime::{AcquireError, FencingToken, LockKey, LockManager, ReleaseError};
+use lock_runtime::{FencingToken, LockError, LockKey, LockManager};
 use tokio::time::{Instant, advance, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -185,7 +185,7 @@ async fn a_store_that_panics_is_one_that_did_not_answer() {
     let (locks, rival, counts) = managers(Answers::InPlace);
     counts.panics.store(1, Ordering::SeqCst);
     let error = locks.mutex("k").no_wait().acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     assert!(error.to_string().contains("panicked"), "{error}");
     counts.panics.store(2, Ordering::SeqCst);
     let guard = locks.mutex("k").acquire().await.unwrap();
@@ -276,7 +276,7 @@ async fn story(answers: Answers) -> String {
     // A rival is waited for, and gets its turn.
     let theirs = rival.mutex("r").acquire().await.unwrap();
     let error = locks.mutex("r").wait(50 * MS).acquire().await.unwrap_err();
-    tell(format!("timed out {}", matches!(error, AcquireError::TimedOut { .. })));
+    tell(format!("timed out {}", matches!(error, LockError::TimedOut { .. })));
     let mut ours = tokio::spawn(locks.mutex("r").acquire());
     tell(format!("waits {}", tokio::time::timeout(50 * MS, &mut ours).await.is_err()));
     drop(theirs);
@@ -358,7 +358,7 @@ fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
     has_begun.recv().unwrap();
     let released = ours.block_on(guard.release());
     // Lost, if what watches over it is gone already.
-    let said = matches!(released, Err(ReleaseError::Unavailable { .. } | ReleaseError::Lost { .. }));
+    let said = matches!(released, Err(LockError::Unconfirmed { .. } | LockError::Lost { .. }));
     assert!(said, "{released:?}");
     drop(go);
     going.join().unwrap();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{
-    AcquireError, ConnectError, ExtendError, InvalidKey, Lock, LockKey, LockManager, LockManagerBuilder,
-    Replication, TokenRetention,
+    ConnectError, InvalidKey, Lock, LockError, LockKey, LockManager, LockManagerBuilder, Replication,
+    TokenRetention,
 };
 
 const SECRET: &str = "hunter2";
@@ -90,7 +90,7 @@ async fn a_text_that_is_no_key_is_refused_with_a_reason() {
                     assert_eq!(said, "", "{key:?} was locked");
                     guard.release().await.unwrap();
                 }
-                Err(AcquireError::InvalidKey(error)) => on(error, &key, said),
+                Err(LockError::InvalidKey(error)) => on(error, &key, said),
                 Err(error) => panic!("{key:?}: {error:?}"),
             }
         }
@@ -208,7 +208,7 @@ async fn a_request_refuses_durations_that_make_no_sense_and_works_with_the_other
                         assert_eq!(said, "", "{what} is taken");
                         guard.release().await.unwrap_or_else(|error| panic!("{what}: {error}"));
                     }
-                    Err(AcquireError::Misconfigured { reason }) => assert_refused(&what, &reason, said),
+                    Err(LockError::Misconfigured { reason }) => assert_refused(&what, &reason, said),
                     Err(error) => panic!("{what}: {error:?}"),
                 }
             }
@@ -219,7 +219,7 @@ async fn a_request_refuses_durations_that_make_no_sense_and_works_with_the_other
         [(Duration::ZERO, "too short"), (NANOSECOND, "too short"), (EONS, "too long"), (MAX, "too long")]
     {
         match guard.extend(lease).await {
-            Err(ExtendError::Misconfigured { reason }) => assert_refused("extend", &reason, said),
+            Err(LockError::Misconfigured { reason }) => assert_refused("extend", &reason, said),
             other => panic!("extend by {lease:?}: {other:?}"),
         }
     }
@@ -227,7 +227,7 @@ async fn a_request_refuses_durations_that_make_no_sense_and_works_with_the_other
     let semaphore = locks.semaphore("permits");
     for lease in [Duration::ZERO, NANOSECOND, EONS, MAX] {
         match semaphore.clone().lease(lease).acquire().await {
-            Err(AcquireError::Misconfigured { reason }) => assert!(reason.contains("too "), "{reason}"),
+            Err(LockError::Misconfigured { reason }) => assert!(reason.contains("too "), "{reason}"),
             other => panic!("{lease:?}: {other:?}"),
         }
     }

@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use crate::block_on::block_on;
-use lock_runtime::{AcquireError, ConnectError, ExtendError, LockError, LockManager, Loss, ReleaseError};
+use lock_runtime::{ConnectError, LockError, LockManager, Loss};
 use tokio::task::LocalSet;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ fn everything_works_under_another_executor() {
         let guard = locks.mutex("k").acquire().await.unwrap();
         assert!(locks.status("k").await.unwrap().is_locked());
         let error = locks.mutex("k").wait(SECOND / 20).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         guard.release().await.unwrap();
         let token = locks.mutex("k").with(async |held| held.fencing_token()).await.unwrap();
         let fixed = locks.mutex("k").lease(SECOND / 5).acquire().await.unwrap();
@@ -28,7 +28,7 @@ fn everything_works_under_another_executor() {
         fixed.extend(SECOND / 4).await.unwrap();
         assert!(locks.force_release("k").await.unwrap());
         let error = fixed.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
         locks.shutdown(SECOND).await.unwrap();
     });
 }
@@ -117,9 +117,9 @@ fn lost_resolves_when_the_managers_runtime_goes() {
         runtime.shutdown_timeout(SECOND);
         watcher.join().unwrap();
         let error = block_on(waiter).unwrap_err();
-        assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+        assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
         let error = block_on(guard.release()).unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { why: Loss::ShutDown, .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { why: Loss::ShutDown, .. }), "{error:?}");
     }
 }
 
@@ -138,7 +138,7 @@ fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
     healthy.block_on(async {
         // Ends by itself, or the test does not.
         let waited = locks.mutex("k").wait(SECOND / 2).acquire().await;
-        assert!(matches!(waited, Err(AcquireError::Unavailable { .. })), "{waited:?}");
+        assert!(matches!(waited, Err(LockError::Unavailable { .. })), "{waited:?}");
     });
 }
 
@@ -217,16 +217,16 @@ fn nothing_waits_for_ever_for_a_runtime_that_does_not_run() {
     let healthy = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let all = async {
         let tried = locks.mutex("b").try_acquire().await.map(drop);
-        assert!(matches!(tried, Err(AcquireError::Unavailable { .. })), "{tried:?}");
+        assert!(matches!(tried, Err(LockError::Unavailable { .. })), "{tried:?}");
         let extended = guard.extend(61 * SECOND).await;
-        assert!(matches!(extended, Err(ExtendError::Unavailable { .. })), "{extended:?}");
+        assert!(matches!(extended, Err(LockError::Unconfirmed { .. })), "{extended:?}");
         let forced = locks.force_release("b").await;
         assert!(matches!(forced, Err(LockError::Unavailable { .. })), "{forced:?}");
         let counted = locks.latch("l").count_down().await;
         assert!(matches!(counted, Err(LockError::Unavailable { .. })), "{counted:?}");
         let longer = locks.mutex("a").lease(62 * SECOND).wait(SECOND / 20);
         let inside = guard.scope(longer.acquire()).await.map(drop);
-        assert!(matches!(inside, Err(AcquireError::Unavailable { .. })), "{inside:?}");
+        assert!(matches!(inside, Err(LockError::Unavailable { .. })), "{inside:?}");
     };
     let answered = healthy.block_on(async { tokio::time::timeout(60 * SECOND, all).await });
     assert!(answered.is_ok(), "something waits");

@@ -244,7 +244,7 @@ async fn a_reader_that_has_to_ask_elsewhere_keeps_its_place_among_the_waiters() 
     let mut third = locks.read("k").acquire();
     assert!(poll(&mut third).is_pending());
     let fourth = locks.read("k").acquire().await.unwrap_err();
-    assert!(matches!(fourth, lock_runtime::AcquireError::TooManyWaiters { .. }), "{fourth:?}");
+    assert!(matches!(fourth, lock_runtime::LockError::TooManyWaiters { .. }), "{fourth:?}");
     let _second = second.await.unwrap();
     let _third = third.await.unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_runtime::testing::{leftovers, manager_on, named_memory_store};
-use lock_runtime::{AcquireError, Kind, LockError, LockKey, LockManager, MultiKey};
+use lock_runtime::{Kind, LockError, LockKey, LockManager, MultiKey};
 use tokio::time::{Instant, sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
@@ -94,7 +94,7 @@ async fn whoever_gives_up_leaves_the_fair_queue() {
     let [a, b] = processes();
     let held = a.fair("k").acquire().await.unwrap();
     let given_up = b.fair("k").wait(500 * MS).acquire().await;
-    assert!(matches!(given_up, Err(AcquireError::TimedOut { .. })), "{given_up:?}");
+    assert!(matches!(given_up, Err(LockError::TimedOut { .. })), "{given_up:?}");
     let dropped = timeout(500 * MS, b.fair("k").wait_forever().acquire()).await;
     assert!(dropped.is_err());
     sleep(10 * MS).await;
@@ -213,10 +213,10 @@ async fn a_reader_cannot_become_a_writer() {
     let reader = a.read("k").acquire().await.unwrap();
     let upgrade = reader.scope(a.write("k").acquire()).await;
     let expected =
-        matches!(&upgrade, Err(AcquireError::KindConflict { held: Kind::Read, wanted: Kind::Write, .. }));
+        matches!(&upgrade, Err(LockError::KindConflict { held: Kind::Read, wanted: Kind::Write, .. }));
     assert!(expected, "{upgrade:?}");
     let mixed = reader.scope(a.mutex("k").acquire()).await;
-    assert!(matches!(mixed, Err(AcquireError::KindConflict { .. })), "{mixed:?}");
+    assert!(matches!(mixed, Err(LockError::KindConflict { .. })), "{mixed:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,9 +352,9 @@ async fn kinds_may_be_mixed() {
     drop(guard);
     drop(timeout(SECOND, waiter).await.unwrap().unwrap());
     let twice = a.multi([MultiKey::read("k"), MultiKey::write("k")]).acquire().await;
-    assert!(matches!(twice, Err(AcquireError::Misconfigured { .. })), "{twice:?}");
+    assert!(matches!(twice, Err(LockError::Misconfigured { .. })), "{twice:?}");
     let none = a.multi(Vec::<LockKey>::new()).acquire().await;
-    assert!(matches!(none, Err(AcquireError::Misconfigured { .. })), "{none:?}");
+    assert!(matches!(none, Err(LockError::Misconfigured { .. })), "{none:?}");
 }
 
 #[tokio::test(start_paused = true)]

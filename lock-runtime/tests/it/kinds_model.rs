@@ -14,10 +14,7 @@ use crate::gated::random::{KEYS, PROCESSES, Process, Waits, plans, processes, ra
 use crate::gated::{Bug, Plan};
 use lock_runtime::store::LockStore;
 use lock_runtime::testing::manager_on;
-use lock_runtime::{
-    AcquireError, FencingToken, Kind, Lock, LockError, LockGuard, LockKey, LockManager, MultiKey,
-    ReleaseError,
-};
+use lock_runtime::{FencingToken, Kind, Lock, LockError, LockGuard, LockKey, LockManager, MultiKey};
 use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
 
@@ -95,8 +92,8 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
 // ---- the model ---------------------------------------------------------------------------------------------------
 
 enum Outcome {
-    Acquired(Result<LockGuard, AcquireError>),
-    Released(Result<(), ReleaseError>),
+    Acquired(Result<LockGuard, LockError>),
+    Released(Result<(), LockError>),
     Downgraded(Result<LockGuard, LockError>),
 }
 
@@ -296,25 +293,26 @@ impl World {
             }
             (Outcome::Acquired(Err(error)), What::Acquire { waits, inside, .. }) => {
                 let fits = match (&error, waits) {
-                    (AcquireError::Busy { .. }, Waits::Try)
-                    | (AcquireError::TimedOut { .. }, Waits::For(_)) => true,
-                    (AcquireError::KindConflict { .. }, _) => {
+                    (LockError::Busy { .. }, Waits::Try) | (LockError::TimedOut { .. }, Waits::For(_)) => {
+                        true
+                    }
+                    (LockError::KindConflict { .. }, _) => {
                         self.stats.conflicts += 1;
                         inside
                     }
-                    (AcquireError::Unavailable { .. }, _) => self.rough,
+                    (LockError::Unavailable { .. }, _) => self.rough,
                     _ => false,
                 };
                 assert!(fits, "{waits:?}: {error:?}");
                 self.stats.refused += 1;
-                if let (Waits::For(ms), AcquireError::TimedOut { .. }) = (waits, &error) {
+                if let (Waits::For(ms), LockError::TimedOut { .. }) = (waits, &error) {
                     let waited = call.since.elapsed();
                     assert!(waited >= Duration::from_millis(ms), "after {waited:?}: {error:?}");
                 }
             }
             (Outcome::Released(result), _) => {
-                assert!(!matches!(result, Err(ReleaseError::NotHeld { .. })), "{result:?}");
-                let confirmed = !matches!(result, Err(ReleaseError::Unavailable { .. }));
+                assert!(!matches!(result, Err(LockError::NotHeld { .. })), "{result:?}");
+                let confirmed = !matches!(result, Err(LockError::Unconfirmed { .. }));
                 assert!(confirmed || self.rough, "{result:?}");
             }
             (Outcome::Downgraded(Ok(guard)), _) => {

@@ -9,6 +9,7 @@ mod bad_input;
 mod block_on;
 mod drops;
 mod drops_kinds;
+mod errors;
 mod executors;
 mod gated;
 mod kinds_edges;

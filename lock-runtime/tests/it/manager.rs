@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lock_runtime::testing::{manager_on, memory_store};
-use lock_runtime::{AcquireError, ConnectError, LockError, LockKey, LockManager, TokenRetention};
+use lock_runtime::{ConnectError, LockError, LockKey, LockManager, TokenRetention};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -53,10 +53,10 @@ async fn requests_that_cannot_work_are_refused() {
     ];
     for request in requests {
         let error = request.acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     }
     let error = locks.mutex("a{b").acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::InvalidKey(_)), "{error:?}");
+    assert!(matches!(error, LockError::InvalidKey(_)), "{error:?}");
     let error = locks.status("").await.unwrap_err();
     assert!(matches!(error, LockError::InvalidKey(_)), "{error:?}");
 }
@@ -97,9 +97,9 @@ fn when_the_managers_runtime_is_gone_acquires_fail_and_guards_are_lost() {
     drop(runtime);
     assert!(guard.is_lost());
     let error = other.block_on(waiter).unwrap().unwrap_err();
-    assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+    assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
     let error = other.block_on(locks.mutex("other").acquire()).unwrap_err();
-    assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+    assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
     drop(guard);
 }
 

@@ -14,9 +14,7 @@ use lock_runtime::store::{
     Released, StoreError, Watch,
 };
 use lock_runtime::testing::{leftovers, lose, manager_on, memory_manager, memory_store};
-use lock_runtime::{
-    AcquireError, ExtendError, LockGuard, LockKey, LockManager, LockManagerBuilder, in_current_scope,
-};
+use lock_runtime::{LockError, LockGuard, LockKey, LockManager, LockManagerBuilder, in_current_scope};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
@@ -176,7 +174,7 @@ async fn what_a_panicking_acquire_took_is_given_back() {
     let locks = manager(LockManager::builder(), &store);
     store.panic_in_acquire.store(true, Ordering::SeqCst);
     let error = locks.mutex("k").try_acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     let start = Instant::now();
     drop(locks.mutex("k").wait(20 * SECOND).acquire().await.unwrap());
     assert!(start.elapsed() < 5 * SECOND, "the key was left to its lease: {:?}", start.elapsed());
@@ -284,7 +282,7 @@ async fn a_longer_lease_inside_is_asked_for_until_its_wait_is_over() {
     drop(inner);
     store.hang_in_keep.store(true, Ordering::SeqCst);
     let error = guard.scope(locks.mutex("k").lease(120 * SECOND).try_acquire()).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -345,7 +343,7 @@ async fn an_extension_obeys_the_rules_for_leases() {
     let guard = locks.mutex("k").lease(SECOND).acquire().await.unwrap();
     for lease in [MS, 367 * 24 * 3600 * SECOND] {
         let error = guard.extend(lease).await.unwrap_err();
-        assert!(matches!(error, ExtendError::Misconfigured { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     }
     guard.extend(30 * 24 * 3600 * SECOND).await.unwrap();
 }

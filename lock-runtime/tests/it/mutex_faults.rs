@@ -12,7 +12,7 @@ use lock_runtime::store::{
     ReleaseRequest, Released, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
-use lock_runtime::{AcquireError, LockError, LockKey, LockManager, MultiKey, OwnerId, ReleaseError};
+use lock_runtime::{LockError, LockKey, LockManager, MultiKey, OwnerId};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -197,7 +197,7 @@ async fn a_store_that_is_down_is_unavailable_and_not_a_time_out() {
     store.acquire.lock().unwrap().extend(repeat_n(Fault::Error(StoreErrorKind::Unreachable), 1000));
     let start = Instant::now();
     let error = locks.mutex("k").wait(3 * SECOND).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     assert!(start.elapsed() >= 3 * SECOND && start.elapsed() < 3 * SECOND + 200 * MS);
     assert!(store.acquires.load(Ordering::SeqCst) < 30, "it backs off");
 }
@@ -208,14 +208,14 @@ async fn a_try_and_a_fatal_error_fail_at_once() {
     let locks = manager(&store);
     store.acquire.lock().unwrap().push_back(Fault::Error(StoreErrorKind::Unreachable));
     let start = Instant::now();
-    assert!(matches!(locks.mutex("k").try_acquire().await, Err(AcquireError::Unavailable { .. })));
+    assert!(matches!(locks.mutex("k").try_acquire().await, Err(LockError::Unavailable { .. })));
     for kind in [StoreErrorKind::ReadOnly, StoreErrorKind::Refused] {
         store.acquire.lock().unwrap().push_back(Fault::Error(kind));
-        assert!(matches!(locks.mutex("k").acquire().await, Err(AcquireError::Unavailable { .. })));
+        assert!(matches!(locks.mutex("k").acquire().await, Err(LockError::Unavailable { .. })));
     }
     for kind in [StoreErrorKind::Denied, StoreErrorKind::ForeignData, StoreErrorKind::Unsupported] {
         store.acquire.lock().unwrap().push_back(Fault::Error(kind));
-        assert!(matches!(locks.mutex("k").acquire().await, Err(AcquireError::Misconfigured { .. })));
+        assert!(matches!(locks.mutex("k").acquire().await, Err(LockError::Misconfigured { .. })));
     }
     assert!(start.elapsed() < 100 * MS);
     nothing_is_left(&locks, &store).await;
@@ -235,7 +235,7 @@ async fn a_key_is_asked_for_while_its_subscription_hangs() {
     sleep(1200 * MS).await;
     // With a wait that is over before the subscription is.
     let error = locks.mutex("k").wait(200 * MS).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
+    assert!(matches!(error, LockError::TimedOut { .. }), "{error}");
     let released = Instant::now();
     held.release().await.unwrap();
     let granted = waiter.await.unwrap().unwrap();
@@ -297,7 +297,7 @@ async fn a_key_without_messages_is_polled() {
         let held = holder.mutex("k").acquire().await.unwrap();
         let before = store.acquires.load(Ordering::SeqCst);
         let error = locks.mutex("k").wait(10 * SECOND).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error}");
         let polls = store.acquires.load(Ordering::SeqCst) - before;
         assert!((30..=70).contains(&polls), "{fault:?}: {polls}");
         let waiter = tokio::spawn(async move { locks.mutex("k").wait(5 * SECOND).acquire().await });
@@ -317,7 +317,7 @@ async fn who_comes_when_the_others_have_left_does_not_sit_out_their_back_off() {
     for (key, wait) in [("a", Duration::ZERO), ("b", 100 * MS)] {
         store.acquire.lock().unwrap().extend([Fault::Error(StoreErrorKind::Unreachable); 50]);
         let error = locks.mutex(key).wait(3 * SECOND).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error}");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{error}");
         store.acquire.lock().unwrap().clear();
         let asked = Instant::now();
         drop(locks.mutex(key).wait(wait).acquire().await.unwrap());
@@ -332,7 +332,7 @@ async fn a_try_that_comes_when_the_others_have_left_is_answered_at_once() {
     let (locks, rival) = (manager(&store), manager(&store));
     let held = rival.mutex("k").acquire().await.unwrap();
     let error = locks.mutex("k").wait(3 * SECOND).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
+    assert!(matches!(error, LockError::TimedOut { .. }), "{error}");
     let asked = Instant::now();
     assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
     assert!(asked.elapsed() < 20 * MS, "{:?}", asked.elapsed());
@@ -387,7 +387,7 @@ async fn a_call_that_hangs_holds_nobody_up_for_ever() {
     assert!(start.elapsed() < 3 * SECOND);
     store.release.lock().unwrap().push_back(Fault::Hang);
     let error = guard.release().await.unwrap_err();
-    assert!(matches!(error, ReleaseError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
     nothing_is_left(&locks, &store).await;
 }
 
@@ -410,10 +410,7 @@ async fn a_repeated_release_that_finds_nothing_is_ok_while_the_hold_was_certain(
     let guard = locks.mutex("k").acquire().await.unwrap();
     store.release.lock().unwrap().push_back(Fault::LoseReply);
     let error = guard.release().await.unwrap_err();
-    assert!(
-        matches!(error, ReleaseError::Unavailable { .. }),
-        "the caller hears the first failure: {error:?}"
-    );
+    assert!(matches!(error, LockError::Unconfirmed { .. }), "the caller hears the first failure: {error:?}");
     sleep(SECOND).await;
     assert_eq!(store.releases.load(Ordering::SeqCst), 2, "and it is sent again");
     nothing_is_left(&locks, &store).await;
@@ -569,7 +566,7 @@ async fn a_wait_shorter_than_the_round_trip_has_one_attempt() {
     let guard = locks.mutex("k").wait(MS).acquire().await.expect("if it is granted, it is granted");
     let start = Instant::now();
     let error = locks.mutex("k").wait(MS).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+    assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
     assert!(start.elapsed() < 10 * MS, "a local wait needs no attempt");
     drop(guard);
 }
@@ -585,7 +582,7 @@ async fn a_wait_in_which_the_store_has_not_answered_says_so() {
     let second = locks.mutex("k").wait(100 * MS).acquire().await;
     assert!(start.elapsed() <= 230 * MS, "{:?}", start.elapsed());
     for result in [second, first.await.unwrap()] {
-        let Err(AcquireError::Unavailable { cause, .. }) = result else { panic!("{result:?}") };
+        let Err(LockError::Unavailable { cause, .. }) = result else { panic!("{result:?}") };
         assert!(
             cause.kind() == StoreErrorKind::Unanswered && cause.to_string().contains("no answer"),
             "{cause}"
@@ -609,7 +606,7 @@ async fn a_process_that_stood_still_reads_the_answer_first() {
         // Nothing else is polled meanwhile.
         tokio::time::advance(SECOND).await;
         let result = waiter.await;
-        assert!(matches!(result, Err(AcquireError::TimedOut { .. })) != granted, "{key}: {result:?}");
+        assert!(matches!(result, Err(LockError::TimedOut { .. })) != granted, "{key}: {result:?}");
         assert_eq!(result.is_ok(), granted);
     }
     drop(held);
@@ -629,7 +626,7 @@ async fn a_wait_for_a_holder_that_was_seen_is_a_wait_in_vain() {
     // One who comes later has not been answered itself.
     let late = locks.mutex("k").wait(10 * MS).acquire().await.unwrap_err();
     for error in [late, waiter.await.unwrap().unwrap_err()] {
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
     }
 }
 
@@ -641,7 +638,7 @@ async fn a_short_wait_for_a_known_holder_is_not_stretched() {
     for _ in 0..3 {
         let start = Instant::now();
         let error = locks.mutex("k").wait(10 * MS).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         // From the second one on, the contender of the last one has asked, and is waiting for a message.
         assert!(start.elapsed() <= 12 * MS, "{:?}", start.elapsed());
     }
@@ -659,7 +656,7 @@ async fn who_comes_when_the_store_is_back_is_not_told_that_it_is_down() {
     // The next attempt for the first is hundreds of milliseconds away.
     sleep(10 * MS).await;
     let result = locks.mutex("k").wait(10 * MS).acquire().await;
-    assert!(matches!(result, Err(AcquireError::TimedOut { .. })), "the first has it: {result:?}");
+    assert!(matches!(result, Err(LockError::TimedOut { .. })), "the first has it: {result:?}");
     drop(first.await.unwrap().unwrap());
     nothing_is_left(&locks, &store).await;
 }
@@ -678,7 +675,7 @@ async fn local_waiters_share_the_contenders_error() {
         .collect();
     for waiter in waiters {
         let error = waiter.await.unwrap().unwrap_err();
-        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     }
     assert_eq!(store.acquires.load(Ordering::SeqCst), 2, "one contender for all of them");
     nothing_is_left(&locks, &store).await;
@@ -693,7 +690,7 @@ async fn a_try_beside_others_says_that_the_store_is_down() {
     let waiter = tokio::spawn(locks.mutex("k").wait(60 * SECOND).acquire());
     tokio::time::sleep(SECOND).await;
     let error = locks.mutex("k").try_acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error}");
     let guard = waiter.await.unwrap().unwrap();
     assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
     drop(guard);

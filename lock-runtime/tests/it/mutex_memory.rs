@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockError, LockManager, ReleaseError, in_current_scope};
+use lock_runtime::{LockError, LockManager, in_current_scope};
 use tokio::time::{Instant, advance, sleep};
 
 const MS: Duration = Duration::from_millis(1);
@@ -100,7 +100,7 @@ async fn a_wait_ends_in_time() {
     for locks in [a, b] {
         let start = Instant::now();
         let error = locks.mutex("k").wait(3 * SECOND).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         let took = start.elapsed();
         assert!(took >= 3 * SECOND && took < 3 * SECOND + 10 * MS, "{took:?}");
     }
@@ -127,7 +127,7 @@ async fn a_fixed_lease_ends_by_itself() {
     assert!(start.elapsed() >= 988 * MS && start.elapsed() < SECOND + 20 * MS, "{:?}", start.elapsed());
     assert!(guard.is_lost());
     assert!(next.fencing_token() > guard.fencing_token());
-    assert!(matches!(guard.release().await, Err(ReleaseError::Lost { .. })));
+    assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
     assert!(!next.is_lost());
     assert!(b.status("k").await.unwrap().is_locked());
 }
@@ -277,7 +277,7 @@ async fn force_release_frees_the_key_and_tells_the_holder() {
     let next = b.mutex("k").no_wait().acquire().await.unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
     tokio::time::timeout(11 * SECOND, guard.lost()).await.expect("told by its next renewal");
-    assert!(matches!(guard.release().await, Err(ReleaseError::Lost { .. })));
+    assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
     assert!(!next.is_lost());
 }
 
@@ -296,8 +296,8 @@ async fn shutdown_fails_waiters_lets_bodies_finish_and_releases() {
     sleep(10 * MS).await;
     locks.shutdown(5 * SECOND).await.unwrap();
     body.await.unwrap().unwrap();
-    assert!(matches!(waiter.await.unwrap(), Err(AcquireError::ShutDown { .. })));
-    assert!(matches!(locks.mutex("k").acquire().await, Err(AcquireError::ShutDown { .. })));
+    assert!(matches!(waiter.await.unwrap(), Err(LockError::ShutDown { .. })));
+    assert!(matches!(locks.mutex("k").acquire().await, Err(LockError::ShutDown { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,7 +307,7 @@ async fn waiter_caps_refuse_at_once() {
     let mut waiting = Box::pin(locks.mutex("k").acquire());
     assert!(futures_poll_once(&mut waiting).await);
     let error = locks.mutex("k").acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::TooManyWaiters { .. }), "{error:?}");
+    assert!(matches!(error, LockError::TooManyWaiters { .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

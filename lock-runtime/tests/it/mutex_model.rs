@@ -16,7 +16,7 @@ use crate::gated::random::{
 };
 use crate::gated::{Bug, Plan};
 use lock_runtime::store::LockStore;
-use lock_runtime::{AcquireError, ExtendError, HeldLock, LockError, LockGuard, LockKey, ReleaseError};
+use lock_runtime::{HeldLock, LockError, LockGuard, LockKey};
 use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
 
@@ -93,9 +93,9 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
 
 /// What a call came to.
 enum Outcome {
-    Acquired(Result<LockGuard, AcquireError>),
-    Extended(LockGuard, u64, Result<(), ExtendError>),
-    Released(Result<(), ReleaseError>),
+    Acquired(Result<LockGuard, LockError>),
+    Extended(LockGuard, u64, Result<(), LockError>),
+    Released(Result<(), LockError>),
     Forced(Result<bool, LockError>),
 }
 
@@ -345,9 +345,10 @@ impl World {
             (Outcome::Acquired(Err(error)), What::Acquire { waits, .. }) => {
                 self.stats.refused += 1;
                 let fits = match (&error, waits) {
-                    (AcquireError::Busy { .. }, Waits::Try)
-                    | (AcquireError::TimedOut { .. }, Waits::For(_)) => true,
-                    (AcquireError::Unavailable { .. }, _) => self.rough,
+                    (LockError::Busy { .. }, Waits::Try) | (LockError::TimedOut { .. }, Waits::For(_)) => {
+                        true
+                    }
+                    (LockError::Unavailable { .. }, _) => self.rough,
                     _ => false,
                 };
                 assert!(fits, "{waits:?}: {error:?}");
@@ -361,8 +362,8 @@ impl World {
                 let granted = &self.grants[&grant];
                 let fits = match &result {
                     Ok(()) => true,
-                    Err(ExtendError::Misconfigured { .. }) => granted.until.is_none() || self.rough,
-                    Err(ExtendError::Lost { .. }) => guard.is_lost(),
+                    Err(LockError::Misconfigured { .. }) => granted.until.is_none() || self.rough,
+                    Err(LockError::Lost { .. }) => guard.is_lost(),
                     Err(_) => self.rough,
                 };
                 assert!(fits, "{result:?}");
@@ -370,8 +371,8 @@ impl World {
             }
             (Outcome::Released(result), _) => {
                 self.stats.released += 1;
-                assert!(!matches!(result, Err(ReleaseError::NotHeld { .. })), "{result:?}");
-                let confirmed = !matches!(result, Err(ReleaseError::Unavailable { .. }));
+                assert!(!matches!(result, Err(LockError::NotHeld { .. })), "{result:?}");
+                let confirmed = !matches!(result, Err(LockError::Unconfirmed { .. }));
                 assert!(confirmed || self.rough, "{result:?}");
             }
             (Outcome::Forced(result), _) => {

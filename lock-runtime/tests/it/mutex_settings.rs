@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use lock_runtime::{
-    AcquireError, ConnectError, ExtendError, LockError, LockManager, LockManagerBuilder, TokenRetention,
-};
+use lock_runtime::store::{StoreError, StoreErrorKind};
+use lock_runtime::{ConnectError, LockError, LockManager, LockManagerBuilder, TokenRetention};
 use tokio::time::sleep;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -14,8 +13,8 @@ async fn connect(builder: LockManagerBuilder) -> LockManager {
     builder.connect("memory:").await.unwrap()
 }
 
-fn reason(error: AcquireError) -> String {
-    let AcquireError::Misconfigured { reason } = error else { panic!("{error:?}") };
+fn reason(error: LockError) -> String {
+    let LockError::Misconfigured { reason } = error else { panic!("{error:?}") };
     reason.to_string()
 }
 
@@ -60,7 +59,7 @@ async fn endless_leases_are_refused() {
         }
         let guard = locks.mutex("k").lease(SECOND).acquire().await.unwrap();
         let error = guard.extend(MAX).await.unwrap_err();
-        assert!(matches!(error, ExtendError::Misconfigured { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     }
     let locks = connect(LockManager::builder()).await;
     let error = locks.mutex("k").min_hold(MAX).acquire().await.unwrap_err();
@@ -133,7 +132,7 @@ async fn a_default_wait_of_zero_is_one_attempt() {
     let locks = connect(LockManager::builder().default_wait(Duration::ZERO)).await;
     let _held = locks.mutex("k").acquire().await.unwrap();
     let error = locks.mutex("k").acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,22 +162,12 @@ async fn an_address_that_is_none_is_not_repeated() {
 async fn only_what_never_started_is_retryable() {
     let locks = connect(LockManager::builder()).await;
     let guard = locks.mutex("k").lease(SECOND).acquire().await.unwrap();
-    let never_started = LockError::from(locks.mutex("k").no_wait().acquire().await.unwrap_err());
+    let never_started = locks.mutex("k").no_wait().acquire().await.unwrap_err();
     assert!(never_started.is_retryable() && !never_started.body_started());
-    let cause = lock_runtime::store::StoreError::new(
-        lock_runtime::store::StoreErrorKind::Unreachable,
-        "no connection",
-    );
-    let cause = std::sync::Arc::new(cause);
-    let key = guard.key().clone();
-    let unconfirmed = [
-        LockError::from(lock_runtime::ReleaseError::Unavailable { key: key.clone(), cause: cause.clone() }),
-        LockError::from(ExtendError::Unavailable { key, cause }),
-    ];
-    for error in unconfirmed {
-        assert!(!error.is_retryable() && error.body_started(), "{error}");
-    }
+    let cause = StoreError::new(StoreErrorKind::Unreachable, "no connection");
+    let unconfirmed = LockError::Unconfirmed { key: guard.key().clone(), cause };
+    assert!(!unconfirmed.is_retryable() && unconfirmed.body_started(), "{unconfirmed}");
     sleep(2 * SECOND).await;
-    let lost = LockError::from(guard.release().await.unwrap_err());
+    let lost = guard.release().await.unwrap_err();
     assert!(!lost.is_retryable() && lost.body_started(), "{lost}");
 }

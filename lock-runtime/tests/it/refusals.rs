@@ -7,13 +7,13 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Lock, LockError, LockGuard, LockManager};
+use lock_runtime::{Lock, LockError, LockGuard, LockManager};
 use tokio::time::advance;
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
-type Acquiring = Pin<Box<dyn Future<Output = Result<LockGuard, AcquireError>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
 
 async fn manager() -> LockManager {
     LockManager::connect("memory:").await.unwrap()
@@ -33,14 +33,14 @@ async fn waiting(lock: Lock) -> Acquiring {
     acquire
 }
 
-fn remaining(error: &AcquireError) -> Option<Duration> {
+fn remaining(error: &LockError) -> Option<Duration> {
     let by_runtime = match error {
-        AcquireError::Busy { remaining, .. }
-        | AcquireError::TimedOut { remaining, .. }
-        | AcquireError::TooManyWaiters { remaining, .. } => *remaining,
+        LockError::Busy { remaining, .. }
+        | LockError::TimedOut { remaining, .. }
+        | LockError::TooManyWaiters { remaining, .. } => *remaining,
         error => panic!("{error:?}"),
     };
-    let by_lock = match LockError::from(error.clone()) {
+    let by_lock = match error.clone() {
         LockError::Busy { remaining, .. }
         | LockError::TimedOut { remaining, .. }
         | LockError::TooManyWaiters { remaining, .. } => remaining,
@@ -52,14 +52,14 @@ fn remaining(error: &AcquireError) -> Option<Duration> {
 }
 
 /// Which cap is reached, and how many wait.
-fn cap(error: &AcquireError) -> (&'static str, usize) {
+fn cap(error: &LockError) -> (&'static str, usize) {
     match error {
-        AcquireError::TooManyWaiters { cap, waiting, .. } => (cap, *waiting),
+        LockError::TooManyWaiters { cap, waiting, .. } => (cap, *waiting),
         error => panic!("{error:?}"),
     }
 }
 
-fn about(wanted: Duration, error: &AcquireError) {
+fn about(wanted: Duration, error: &LockError) {
     let found = remaining(error).expect("known");
     assert!(found <= wanted && found + SECOND > wanted, "{found:?} instead of {wanted:?}");
 }
@@ -101,12 +101,12 @@ async fn whose_wait_is_over_hears_for_how_long_the_key_is_still_taken() {
     let _guard = theirs.mutex("k").lease(10 * SECOND).acquire().await.unwrap();
     for lock in [ours.mutex("k"), ours.fair("k")] {
         let error = lock.wait(SECOND).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(remaining(&error).is_some_and(|left| left > 7 * SECOND), "{error:?}");
     }
     let _guard = ours.mutex("own").acquire().await.unwrap();
     let error = ours.mutex("own").wait(SECOND).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+    assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
     assert!(remaining(&error).is_some_and(|left| left > 20 * SECOND && left <= LEASE), "{error:?}");
 }
 
@@ -188,5 +188,5 @@ async fn who_enters_again_is_not_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_cap_of_nobody_is_refused() {
     let error = manager().await.mutex("k").max_waiters(0).acquire().await.unwrap_err();
-    assert!(matches!(&error, AcquireError::Misconfigured { .. }) && error.to_string().contains("no_wait"));
+    assert!(matches!(&error, LockError::Misconfigured { .. }) && error.to_string().contains("no_wait"));
 }

@@ -11,7 +11,7 @@ use lock_runtime::store::{
     StoreErrorKind, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
-use lock_runtime::{AcquireError, FencingToken, Lock, LockError, LockKey, LockManager, Replication};
+use lock_runtime::{FencingToken, Lock, LockError, LockKey, LockManager, Replication};
 use tokio::time::Instant;
 
 const MS: Duration = Duration::from_millis(1);
@@ -127,7 +127,7 @@ async fn a_grant_that_nobody_confirms_is_undone_and_tried_again_until_the_wait_e
         let before = store.synced();
         let began = Instant::now();
         let error = lock.wait(3 * SECOND).replication(one()).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+        assert!(matches!(error, LockError::NotReplicated { .. }), "{error:?}");
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
         assert!(began.elapsed() >= 3 * SECOND);
         assert!(began.elapsed() < 6 * SECOND, "{:?}", began.elapsed());
@@ -138,7 +138,6 @@ async fn a_grant_that_nobody_confirms_is_undone_and_tried_again_until_the_wait_e
         let left = leftovers(&locks);
         assert_eq!((left.keys, left.tasks, left.waiters), (0, 0, 0));
 
-        let error = LockError::from(error);
         assert!(error.is_retryable() && !error.is_busy() && !error.body_started());
     }
 }
@@ -166,7 +165,7 @@ async fn a_try_fails_at_once() {
     let locks = store.manager();
     let two = Replication::majority(100 * MS);
     let error = locks.mutex("k").replication(two).try_acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+    assert!(matches!(error, LockError::NotReplicated { .. }), "{error:?}");
     assert_eq!(store.synced(), 1);
     let guard = locks.mutex("k").replication(one()).try_acquire().await.unwrap().unwrap();
     guard.release().await.unwrap();
@@ -178,7 +177,7 @@ async fn the_managers_policy_holds_for_locks_that_say_nothing() {
     let inner = Arc::clone(&store) as Arc<dyn LockStore>;
     let locks = manager_on(LockManager::builder().replication(one()), inner);
     let error = locks.mutex("k").no_wait().acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+    assert!(matches!(error, LockError::NotReplicated { .. }), "{error:?}");
     let guard = locks.mutex("k").replication(Replication::NONE).acquire().await.unwrap();
     guard.release().await.unwrap();
 }
@@ -221,7 +220,7 @@ async fn nobody_is_made_to_wait_for_replicas_by_a_hold_without() {
     tokio::task::yield_now().await;
     plain.release().await.unwrap();
     let error = replicated.await.unwrap().unwrap_err();
-    assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+    assert!(matches!(error, LockError::NotReplicated { .. }), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,10 +249,10 @@ async fn callers_without_a_policy_hear_nothing_of_replicas() {
         rival.release().await.unwrap();
         let plain = plain.await.unwrap().unwrap();
         let error = hurried.await.unwrap().unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         plain.release().await.unwrap();
         let error = first.await.unwrap().unwrap_err();
-        assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+        assert!(matches!(error, LockError::NotReplicated { .. }), "{error:?}");
     }
 
     // A store that knows of no replicas refuses the policy, and not those who wait behind it.
@@ -264,7 +263,7 @@ async fn callers_without_a_policy_hear_nothing_of_replicas() {
     tokio::time::sleep(MS).await;
     let plain = tokio::spawn(locks.mutex("k").wait(SECOND * 20).acquire());
     tokio::time::sleep(MS).await;
-    assert!(matches!(first.await.unwrap(), Err(AcquireError::Misconfigured { .. })));
+    assert!(matches!(first.await.unwrap(), Err(LockError::Misconfigured { .. })));
     rival.release().await.unwrap();
     plain.await.unwrap().unwrap().release().await.unwrap();
 }
@@ -319,7 +318,7 @@ async fn an_attempt_that_is_undone_does_not_call_for_the_next() {
     let waiting = tokio::spawn(locks.mutex("k").wait(4 * SECOND).replication(policy).acquire());
     tokio::time::sleep(SECOND).await;
     rival.release().await.unwrap();
-    assert!(matches!(waiting.await.unwrap(), Err(AcquireError::NotReplicated { .. })));
+    assert!(matches!(waiting.await.unwrap(), Err(LockError::NotReplicated { .. })));
     assert!((3..20).contains(&store.synced()), "{} tries", store.synced());
 }
 
@@ -349,10 +348,10 @@ async fn no_error_of_an_attempt_with_a_policy_is_told_to_others() {
     let plain = tokio::spawn(locks.mutex("k").wait(2 * SECOND).acquire());
     let hurried = tokio::spawn(locks.mutex("k").wait(SECOND).acquire());
     tokio::time::sleep(MS).await;
-    assert!(matches!(hurried.await.unwrap(), Err(AcquireError::TimedOut { .. })));
+    assert!(matches!(hurried.await.unwrap(), Err(LockError::TimedOut { .. })));
     rival.release().await.unwrap();
     plain.await.unwrap().unwrap().release().await.unwrap();
-    assert!(matches!(policy.await.unwrap(), Err(AcquireError::Unavailable { .. })));
+    assert!(matches!(policy.await.unwrap(), Err(LockError::Unavailable { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -382,7 +381,7 @@ async fn replicas_that_have_for_ever_do_not_outlast_the_wait() {
     let for_ever = Replication::at_least(1, Duration::MAX);
     let began = Instant::now();
     let error = locks.mutex("k").wait(SECOND).replication(for_ever).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error:?}");
+    assert!(matches!(error, LockError::NotReplicated { .. }), "{error:?}");
     assert!((SECOND..6 * SECOND).contains(&began.elapsed()), "{:?}", began.elapsed());
     tokio::time::sleep(60 * SECOND).await;
     assert!(!store.status("k").await.is_locked());
@@ -394,6 +393,6 @@ async fn replicas_that_have_for_ever_do_not_outlast_the_wait() {
 async fn a_store_without_replicas_says_so() {
     let locks = manager_on(LockManager::builder(), memory_store());
     let error = locks.mutex("k").replication(one()).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     assert!(error.to_string().contains("replica"), "{error}");
 }

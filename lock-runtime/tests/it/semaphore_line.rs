@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lock_runtime::testing::memory_manager;
-use lock_runtime::{AcquireError, LockManager};
+use lock_runtime::{LockError, LockManager};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -101,7 +101,7 @@ async fn one_who_waits_is_not_refused_for_those_who_come_later() {
                 while granted.load(Ordering::Relaxed) < ENOUGH && !late.load(Ordering::Relaxed) {
                     let mut acquire = Box::pin(permits.clone().acquire());
                     let acquired = match poll(&mut acquire) {
-                        Poll::Ready(Err(AcquireError::TooManyWaiters { .. })) => {
+                        Poll::Ready(Err(LockError::TooManyWaiters { .. })) => {
                             refused.fetch_add(1, Ordering::Relaxed);
                             tokio::task::yield_now().await;
                             continue;
@@ -114,7 +114,7 @@ async fn one_who_waits_is_not_refused_for_those_who_come_later() {
                             granted.fetch_add(1, Ordering::Relaxed);
                             permit.release().await.unwrap();
                         }
-                        Err(AcquireError::TooManyWaiters { .. }) => late.store(true, Ordering::Relaxed),
+                        Err(LockError::TooManyWaiters { .. }) => late.store(true, Ordering::Relaxed),
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -140,20 +140,20 @@ async fn latch_waits_are_under_the_caps() {
         tokio::spawn(async move { latch.wait_forever().await })
     };
     let full = async |latch: &str| match locks.latch(latch).wait(SECOND).await {
-        Err(AcquireError::TooManyWaiters { waiting, cap, .. }) => (waiting, cap),
+        Err(LockError::TooManyWaiters { waiting, cap, .. }) => (waiting, cap),
         other => panic!("{other:?}"),
     };
     let waiting = [wait("a"), wait("a")];
     tokio::time::sleep(SECOND).await;
     let looked = locks.latch("a").wait(Duration::ZERO).await;
-    assert!(matches!(looked, Err(AcquireError::Busy { .. })), "{looked:?}");
+    assert!(matches!(looked, Err(LockError::Busy { .. })), "{looked:?}");
     assert_eq!(full("a").await, (2, "max_waiters_per_key"));
     let third = wait("b");
     tokio::time::sleep(SECOND).await;
     assert_eq!(full("b").await, (3, "max_waiters"));
     third.abort();
     assert!(third.await.is_err());
-    assert!(matches!(locks.latch("b").wait(SECOND).await, Err(AcquireError::TimedOut { .. })));
+    assert!(matches!(locks.latch("b").wait(SECOND).await, Err(LockError::TimedOut { .. })));
     locks.latch("a").count_down().await.unwrap();
     for waiter in waiting {
         waiter.await.unwrap().unwrap();

@@ -8,7 +8,7 @@ use crate::captured::alone;
 use crate::passes_on::passes_on;
 use lock_runtime::store::{BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
-use lock_runtime::{AcquireError, LockGuard, LockManager};
+use lock_runtime::{LockError, LockGuard, LockManager};
 use tokio::time::sleep;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -144,7 +144,7 @@ fn waiters_for_permits_are_told_that_their_task_panicked() {
         let waiters: Vec<_> = (0..3).map(|_| tokio::spawn(permits.clone().acquire())).collect();
         for waiter in waiters {
             let told = waiter.await.unwrap().unwrap_err();
-            assert!(matches!(&told, AcquireError::Unavailable { .. }), "{told:?}");
+            assert!(matches!(&told, LockError::Unavailable { .. }), "{told:?}");
         }
         assert_eq!(panics.count(), 1);
         assert!(permits.acquire().await.is_ok());

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockManager, ReleaseError};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::clock::now_nanos;
 use lock_tests::overlap::Recorder;
 
@@ -79,7 +79,7 @@ async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Insta
                 if sections % 2 == 0 {
                     match guard.release().await {
                         Ok(()) => {}
-                        Err(ReleaseError::Lost { .. }) => lost += 1,
+                        Err(LockError::Lost { .. }) => lost += 1,
                         Err(error) => println!("!{error}"),
                     }
                 } else {

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, LockError, LockGuard, LockManager};
+use lock_runtime::{Kind, LockError, LockGuard, LockManager};
 use lock_tests::fenced::FencedRegister;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -128,7 +128,7 @@ async fn main() {
     }
 }
 
-async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<LockGuard, AcquireError> {
+async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<LockGuard, LockError> {
     let mut lock = lock_tests::kinds::lock(locks, options.kind.unwrap_or(Kind::Mutex), key);
     if let Some(wait) = options.wait {
         lock = lock.wait(wait);

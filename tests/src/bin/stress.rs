@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{
-    AcquireError, ConnectError, LockError, LockGuard, LockManager, Loss, ReleaseError, testing,
-};
+use lock_runtime::{ConnectError, LockError, LockGuard, LockManager, Loss, testing};
 use lock_tests::clock::{nanos_from_now, now_nanos};
 use lock_tests::dice::Dice;
 use lock_tests::history::{Event, Log, Outcome, Want};
@@ -203,7 +201,7 @@ impl Worker {
         wish: &Wish,
         wait: Duration,
         mut dice: Dice,
-    ) -> Result<Held, AcquireError> {
+    ) -> Result<Held, LockError> {
         if matches!(self.orders.lock, Lock::NoOwnerCheck | Lock::ForgetWaiter) {
             return Ok(self.acquire_raw(index, &wish.parts[0].0).await);
         }
@@ -268,8 +266,8 @@ impl Worker {
                 Err(error) => return Err(ended(Outcome::Failed((&error).into(), error.to_string()))),
             },
             Some(reader) => match guard.release().await {
-                Ok(()) | Err(ReleaseError::Unavailable { .. }) => reader,
-                Err(ReleaseError::Lost { why, .. }) => return Err(ended(lost(why))),
+                Ok(()) | Err(LockError::Unconfirmed { .. }) => reader,
+                Err(LockError::Lost { why, .. }) => return Err(ended(lost(why))),
                 error => return Err(ended((&error).into())),
             },
         };
@@ -286,7 +284,7 @@ impl Worker {
             let request = wish.request(&self.locks, dice).no_wait();
             match guard.scope(request.acquire()).await {
                 // A fixed lease may have to be made longer, which takes a call to the store.
-                Err(AcquireError::Unavailable { .. }) if !guard.is_lost() => return,
+                Err(LockError::Unavailable { .. }) if !guard.is_lost() => return,
                 inner => inner.map_err(|error| error.to_string()),
             }
         };

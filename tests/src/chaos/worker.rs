@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, ConnectError, LockGuard, LockManager, testing};
+use lock_runtime::{ConnectError, LockError, LockGuard, LockManager, testing};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -257,7 +257,7 @@ impl Worker {
     }
 
     /// `None` when the future was dropped.
-    async fn acquire(&self, wish: &Wish, dice: &mut Dice) -> Option<Result<LockGuard, AcquireError>> {
+    async fn acquire(&self, wish: &Wish, dice: &mut Dice) -> Option<Result<LockGuard, LockError>> {
         if wish.is_deaf(self.orders.broken) {
             tokio::time::sleep(Duration::from_secs(10)).await;
         }

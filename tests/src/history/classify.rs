@@ -1,23 +1,8 @@
 //! The library's errors as those of histories.
 
-use lock_runtime::{AcquireError, LockError, ReleaseError};
+use lock_runtime::LockError;
 
 use super::event::{ErrorClass, Event, Outcome};
-
-impl From<&AcquireError> for ErrorClass {
-    fn from(error: &AcquireError) -> Self {
-        match error {
-            AcquireError::Busy { .. } => Self::Busy,
-            AcquireError::TimedOut { .. } => Self::TimedOut,
-            AcquireError::TooManyWaiters { .. } => Self::TooManyWaiters,
-            AcquireError::Unavailable { .. } => Self::Unavailable,
-            AcquireError::NotReplicated { .. } => Self::NotReplicated,
-            AcquireError::ShutDown { .. } => Self::ShutDown,
-            AcquireError::Misconfigured { .. } => Self::Misconfigured,
-            _ => Self::Other,
-        }
-    }
-}
 
 impl From<&LockError> for ErrorClass {
     fn from(error: &LockError) -> Self {
@@ -36,13 +21,13 @@ impl From<&LockError> for ErrorClass {
     }
 }
 
-impl From<&Result<(), ReleaseError>> for Outcome {
-    fn from(result: &Result<(), ReleaseError>) -> Self {
+impl From<&Result<(), LockError>> for Outcome {
+    fn from(result: &Result<(), LockError>) -> Self {
         match result {
             Ok(()) => Self::Released,
-            Err(ReleaseError::Lost { why, .. }) => Self::Lost(why.to_string()),
-            Err(error @ ReleaseError::NotHeld { .. }) => Self::Failed(ErrorClass::NotHeld, error.to_string()),
-            Err(error @ ReleaseError::Unavailable { .. }) => {
+            Err(LockError::Lost { why, .. }) => Self::Lost(why.to_string()),
+            Err(error @ LockError::NotHeld { .. }) => Self::Failed(ErrorClass::NotHeld, error.to_string()),
+            Err(error @ LockError::Unconfirmed { .. }) => {
                 Self::Failed(ErrorClass::Unavailable, error.to_string())
             }
             Err(error) => Self::Failed(ErrorClass::Other, error.to_string()),
@@ -50,8 +35,8 @@ impl From<&Result<(), ReleaseError>> for Outcome {
     }
 }
 
-impl From<&AcquireError> for Event {
-    fn from(error: &AcquireError) -> Self {
+impl From<&LockError> for Event {
+    fn from(error: &LockError) -> Self {
         Self::Refused { error: error.into(), why: error.to_string() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Lock, LockGuard, LockManager};
+use lock_runtime::{Lock, LockError, LockGuard, LockManager};
 
 use super::client::Java;
 use super::lock::JavaLock;
@@ -52,7 +52,7 @@ impl Kind {
     /// # Errors
     ///
     /// Those of [`Lock::acquire`].
-    pub async fn acquire(self, locks: &LockManager, name: &str) -> Result<LockGuard, AcquireError> {
+    pub async fn acquire(self, locks: &LockManager, name: &str) -> Result<LockGuard, LockError> {
         self.acquire_within(locks, name, Duration::from_secs(60)).await
     }
 
@@ -66,7 +66,7 @@ impl Kind {
         locks: &LockManager,
         name: &str,
         wait: Duration,
-    ) -> Result<LockGuard, AcquireError> {
+    ) -> Result<LockGuard, LockError> {
         self.request(locks, name).wait(wait).acquire().await
     }
 
@@ -80,7 +80,7 @@ impl Kind {
         locks: &LockManager,
         name: &str,
         lease: Duration,
-    ) -> Result<LockGuard, AcquireError> {
+    ) -> Result<LockGuard, LockError> {
         self.request(locks, name).lease(lease).wait(Duration::from_secs(60)).acquire().await
     }
 

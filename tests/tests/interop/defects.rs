@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, LockManager};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::eventually;
 use lock_tests::java::{Java, Kind, SLACK, Servers, Settings, Shared, connect};
 
@@ -78,7 +78,7 @@ async fn a_lock_left_by_an_interrupted_java_thread_is_seen_and_freed_by_force() 
         assert!(time_left(&server).is_some(), "freed after {:?}: is the defect mended?", start.elapsed());
         tokio::time::sleep(ms(50)).await;
     }
-    assert!(matches!(locks.mutex("k").no_wait().acquire().await, Err(AcquireError::Busy { .. })));
+    assert!(matches!(locks.mutex("k").no_wait().acquire().await, Err(LockError::Busy { .. })));
     let holders = locks.status("k").await.unwrap().holders;
     assert!(holders.len() == 1 && holders[0].0.to_string().starts_with(java.client()), "{holders:?}");
     assert!(locks.force_release("k").await.unwrap());
@@ -236,6 +236,6 @@ async fn a_name_with_a_lone_brace_is_refused_here() {
     java.lock("a", "lock", "a{b").lock().await.done();
     for name in ["a{b", "{}x", "x}{y"] {
         let error = locks.mutex(name).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::InvalidKey { .. }), "{error:?}");
+        assert!(matches!(error, LockError::InvalidKey { .. }), "{error:?}");
     }
 }

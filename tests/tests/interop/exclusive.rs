@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, Loss, ReleaseError};
+use lock_runtime::{LockError, Loss};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
     Java, Kind, LEASE, SLACK, Servers, Settings, Shared, connect, judge, with_defaults, with_short_lease,
@@ -176,7 +176,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         lock.lock().await.done();
         let start = Instant::now();
         let error = kind.acquire_within(&locks, "k", limit).await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() >= limit && start.elapsed() < limit + SLACK, "{:?}", start.elapsed());
         lock.unlock().await.done();
         // Who gave up does not listen any more, and got nothing.
@@ -236,7 +236,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let after = Duration::from_nanos(entered.end - start);
         assert!(after >= lock_tests::validity(lease) && after < lease + SLACK, "{after:?}");
         assert!(guard.is_lost());
-        assert!(matches!(guard.release().await, Err(ReleaseError::Lost { .. })));
+        assert!(matches!(guard.release().await, Err(LockError::Lost { .. })));
         assert!(lock.status().await.mine);
         lock.unlock().await.done();
     }
@@ -328,7 +328,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         // The holder hears of it at its next renewal.
         tokio::time::timeout(LEASE + SLACK, guard.lost()).await.expect("the lock is lost");
         match guard.release().await {
-            Err(ReleaseError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
+            Err(LockError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
             other => panic!("{other:?}"),
         }
         assert!(next.status().await.mine, "the next holder is not disturbed");

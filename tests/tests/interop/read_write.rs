@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockGuard, LockManager, Loss, ReleaseError};
+use lock_runtime::{LockError, LockGuard, LockManager, Loss};
 use lock_tests::clock::now_nanos;
 use lock_tests::java::{
     Java, JavaLock, Kind, LEASE, SLACK, Servers, Settings, Shared, connect, judge, nothing_is_left,
@@ -498,7 +498,7 @@ async fn a_forced_unlock_of_either_side_takes_the_lock_from_the_readers_of_both(
         waiting.await.done();
         tokio::time::timeout(LEASE + SLACK, guard.lost()).await.expect("the lock is lost");
         match guard.release().await {
-            Err(ReleaseError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
+            Err(LockError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
             other => panic!("{other:?}"),
         }
         assert_eq!(reader.unlock().await.exception(), "IllegalMonitorStateException");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockGuard, LockManager, Loss, MultiKey, ReleaseError};
+use lock_runtime::{LockError, LockGuard, LockManager, Loss, MultiKey};
 use lock_tests::clock::now_nanos;
 use lock_tests::eventually;
 use lock_tests::java::{
@@ -230,7 +230,7 @@ async fn several_keys_are_lost_together_when_java_takes_one_by_force() {
     assert!(java.lock("admin", "lock", "b").force_unlock().await.is_true());
     tokio::time::timeout(LEASE + SLACK, guard.lost()).await.expect("the locks are lost");
     match guard.release().await {
-        Err(ReleaseError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
+        Err(LockError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
         other => panic!("{other:?}"),
     }
     nothing_is_left(&server).await;

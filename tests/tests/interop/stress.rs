@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::{AcquireError, Lock, LockGuard, LockManager, MultiKey};
+use lock_runtime::{Lock, LockError, LockGuard, LockManager, MultiKey};
 use lock_tests::java::{Java, SLACK, Servers, Settings, Shared, connect};
 use lock_tests::overlap::{Recorder, Report};
 use tokio::task::JoinSet;
@@ -154,7 +154,7 @@ async fn task(locks: LockManager, recorder: Arc<Recorder>, first: usize, end: In
         }
         let guard = match work.request(&locks).wait(Duration::from_secs(60)).acquire().await {
             Ok(guard) => guard,
-            Err(error @ AcquireError::TimedOut { .. }) => panic!("{work:?}: {error}"),
+            Err(error @ LockError::TimedOut { .. }) => panic!("{work:?}: {error}"),
             Err(error) => panic!("{work:?} failed: {error}"),
         };
         let longest = asked.elapsed();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, ConnectError, LockKey, LockManager, Replication, TokenRetention};
+use lock_runtime::{ConnectError, LockError, LockKey, LockManager, Replication, TokenRetention};
 use lock_tests::{RedisServer, Sentinels};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ async fn a_database_that_the_server_has_not_is_named() {
     let asked = locks.mutex("k").wait(600 * SECOND).acquire();
     let error = tokio::time::timeout(60 * SECOND, asked).await.expect("at once").unwrap_err();
     assert!(
-        matches!(&error, AcquireError::Misconfigured { reason } if reason.contains("a database that the server does not have")),
+        matches!(&error, LockError::Misconfigured { reason } if reason.contains("a database that the server does not have")),
         "{error:?}"
     );
 
@@ -97,6 +97,6 @@ async fn replicas_that_have_for_ever_to_confirm_do_not_outlast_the_wait() {
     for timeout in [Duration::from_nanos(1), Duration::MAX] {
         let asked = locks.mutex("k").replication(Replication::at_least(1, timeout)).wait(SECOND).acquire();
         let error = tokio::time::timeout(60 * SECOND, asked).await.expect("the wait is over").unwrap_err();
-        assert!(matches!(error, AcquireError::NotReplicated { .. }), "{timeout:?}: {error:?}");
+        assert!(matches!(error, LockError::NotReplicated { .. }), "{timeout:?}: {error:?}");
     }
 }

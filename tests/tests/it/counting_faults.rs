@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockError, LockManager};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::proxy::{Fault, Line, Proxy, Way};
 use lock_tests::redis::Data;
 use lock_tests::{RedisServer, eventually, first_poll};
@@ -157,13 +157,13 @@ async fn without_a_server_waits_end_as_unavailable_and_go_on_when_it_is_back() {
         async { locks.latch("l").wait(ms(1500)).await },
     );
     for error in [first.unwrap_err(), second.unwrap_err(), waited.unwrap_err()] {
-        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     }
     for error in [
         locks.semaphore("s").try_acquire().await.map(drop).unwrap_err(),
         locks.latch("l").wait(Duration::ZERO).await.unwrap_err(),
     ] {
-        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     }
     let error = locks.latch("l").count_down().await.unwrap_err();
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");

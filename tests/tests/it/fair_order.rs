@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, FencingToken, LockGuard, LockManager};
+use lock_runtime::{FencingToken, LockError, LockGuard, LockManager};
 use lock_tests::kinds::{is_free, is_locked, nothing_is_left, status, waiters_are};
 use lock_tests::{Site, eventually, first_poll, on_every_store, poll_once_and_drop, validity};
 use tokio::task::JoinHandle;
@@ -23,7 +23,7 @@ async fn three(site: &Site) -> [LockManager; 3] {
     [site.manager_with(endless).await, site.manager_with(endless).await, site.manager_with(endless).await]
 }
 
-type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
+type Waiter = JoinHandle<Result<LockGuard, LockError>>;
 
 /// Waits for `key` in a task of its own; returns when it is in the queue, as the `place`th.
 async fn queue(locks: &LockManager, key: &'static str, place: u64) -> Waiter {
@@ -124,7 +124,7 @@ on_every_store! {
         for manager in &locks {
             assert!(manager.fair("refused").try_acquire().await.unwrap().is_none());
             let error = manager.fair("refused").no_wait().acquire().await.unwrap_err();
-            assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+            assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
         }
         assert_eq!(locks[2].status("refused").await.unwrap().waiters, 1);
         held.release().await.unwrap();
@@ -139,7 +139,7 @@ on_every_store! {
         let held = locks[0].fair("ghost").acquire().await.unwrap();
         let start = Instant::now();
         let error = locks[1].fair("ghost").wait(ms(200)).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() >= ms(200) && start.elapsed() < site.at_most(ms(200)), "{:?}", start.elapsed());
         poll_once_and_drop(locks[2].fair("ghost").wait(LONG).acquire()).await;
         let waiter = queue_behind_nobody(&locks[2], "ghost").await;

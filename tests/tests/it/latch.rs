@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockError, LockManager};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::on_every_store;
 use tokio::time::Instant;
 
@@ -13,10 +13,7 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// A task that waits for the latch, and is waiting for a while already.
-async fn waiting(
-    locks: &LockManager,
-    name: &'static str,
-) -> tokio::task::JoinHandle<Result<(), AcquireError>> {
+async fn waiting(locks: &LockManager, name: &'static str) -> tokio::task::JoinHandle<Result<(), LockError>> {
     let locks = locks.clone();
     let task = tokio::spawn(async move { locks.latch(name).wait(LONG).await });
     tokio::time::sleep(ms(100)).await;
@@ -43,10 +40,10 @@ on_every_store! {
         latch.try_set_count(1).await.unwrap();
         let start = Instant::now();
         let error = latch.wait(ms(700)).await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() >= ms(700) && start.elapsed() < site.at_most(ms(700)), "{:?}", start.elapsed());
         let error = latch.wait(Duration::ZERO).await.unwrap_err();
-        assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
     }
 
     async fn everybody_who_waits_for_a_latch_goes_on(site: Site) {
@@ -132,7 +129,7 @@ on_every_store! {
         let waiter = waiting(&locks, "l").await;
         locks.shutdown(LONG).await.unwrap();
         let error = waiter.await.unwrap().unwrap_err();
-        assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+        assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
         let error = locks.latch("l").count_down().await.unwrap_err();
         assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
     }

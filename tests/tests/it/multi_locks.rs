@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{
-    AcquireError, ExtendError, Kind, LockError, LockGuard, LockManagerBuilder, MultiKey, ReleaseError,
-};
+use lock_runtime::{Kind, LockError, LockGuard, LockManagerBuilder, MultiKey};
 use lock_tests::kinds::{is_free, is_locked, lock, locked, nothing_is_left, rival_of, status, waiters_are};
 use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop, validity};
 use tokio::time::{Instant, timeout};
@@ -78,7 +76,7 @@ on_every_store! {
             for manager in [&locks, &other] {
                 assert!(manager.multi(["{s}a", "{s}b", "{s}c"]).try_acquire().await.unwrap().is_none());
                 let error = manager.multi(["{s}a", "{s}b", "{s}c"]).wait(ms(100)).acquire().await.unwrap_err();
-                assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+                assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
             }
             for key in ["{s}a", "{s}b", "{s}c"] {
                 assert_eq!(is_locked(&locks, key).await, key == busy);
@@ -122,7 +120,7 @@ on_every_store! {
         });
         let took = start.elapsed();
         assert!(took >= limit && took < site.at_most(limit), "{took:?}");
-        assert!(matches!(error, Err(AcquireError::TimedOut { .. })), "{error:?}");
+        assert!(matches!(error, Err(LockError::TimedOut { .. })), "{error:?}");
         assert_eq!(locked(&locks, &["{s}a", "{s}b"]).await, [false, true]);
         b.release().await.unwrap();
     }
@@ -248,9 +246,9 @@ on_every_store! {
             next.release().await.unwrap();
         }
         let error = guard.extend(longer).await.unwrap_err();
-        assert!(matches!(error, ExtendError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         let error = guard.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
     }
 
     /// Whichever key is taken away, the guard is lost as a whole, once, and the body cancelled.
@@ -272,7 +270,7 @@ on_every_store! {
                 eventually(async || is_free(lock(&other, rival_of(kind), key)).await, site.at_most(lease)).await;
             }
             let error = guard.release().await.unwrap_err();
-            assert!(matches!(error, ReleaseError::Lost { .. }), "{kind:?}: {error:?}");
+            assert!(matches!(error, LockError::Lost { .. }), "{kind:?}: {error:?}");
         }
         let outcome = locks
             .multi(mixed())
@@ -322,7 +320,7 @@ on_every_store! {
         let last = tokio::spawn(other.fair("{s}f").wait(LONG).acquire());
         waiters_are(&locks, "{s}f", 3).await;
         held.release().await.unwrap();
-        let get = async |waiter: tokio::task::JoinHandle<Result<LockGuard, AcquireError>>| {
+        let get = async |waiter: tokio::task::JoinHandle<Result<LockGuard, LockError>>| {
             let guard = waiter.await.unwrap().unwrap();
             let (key, token) = guard.tokens()[0].clone();
             assert_eq!(key.as_str(), "{s}f");
@@ -340,12 +338,12 @@ on_every_store! {
         let locks = site.manager().await;
         let none: [MultiKey; 0] = [];
         let error = locks.multi(none).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
         let twice = [MultiKey::read("a"), MultiKey::write("a")];
         let error = locks.multi(twice).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
         let error = locks.multi(["a", ""]).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::InvalidKey(_)), "{error:?}");
+        assert!(matches!(error, LockError::InvalidKey(_)), "{error:?}");
         let one = locks.multi([MultiKey::write("a"), MultiKey::write("a")]).acquire().await.unwrap();
         assert_eq!(one.tokens().len(), 1);
         let reader = one.downgrade().await.unwrap();

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, MultiKey, ReleaseError};
+use lock_runtime::{Kind, LockError, MultiKey};
 use lock_tests::kinds::{is_free, is_locked, lock, locked, nothing_is_left, rival_of, status};
 use lock_tests::on_every_store;
 use tokio::time::timeout;
@@ -38,7 +38,7 @@ on_every_store! {
         // Of the written key a reader, too; others in other kinds conflict.
         outer.scope(locks.read("w").try_acquire()).await.unwrap().expect("read inside write").release().await.unwrap();
         let error = outer.scope(locks.write("r").try_acquire()).await.unwrap_err();
-        assert!(matches!(error, AcquireError::KindConflict { .. }), "{error:?}");
+        assert!(matches!(error, LockError::KindConflict { .. }), "{error:?}");
         // All together, and re-entered by the guard.
         let again = outer.scope(locks.multi(mixed()).try_acquire()).await.unwrap().expect("own keys");
         assert_eq!(again.tokens(), outer.tokens());
@@ -87,7 +87,7 @@ on_every_store! {
         assert!(inner.is_lost() && view.is_lost() && inner.cancellation_token().is_cancelled());
         assert!(inner.reenter().is_err());
         let error = inner.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         drop(outer);
         nothing_is_left(&site, &[&locks], &["a", "b"]).await;
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{ExtendError, LockError, LockManagerBuilder, TokenRetention};
+use lock_runtime::{LockError, LockManagerBuilder, TokenRetention};
 use lock_tests::{eventually, on_every_store, validity};
 use tokio::time::Instant;
 
@@ -88,7 +88,7 @@ on_every_store! {
         let guard = locks.mutex("too late").lease(ms(200)).acquire().await.unwrap();
         guard.lost().await;
         let error = guard.extend(LONG).await.unwrap_err();
-        assert!(matches!(error, ExtendError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         assert!(guard.is_lost(), "lost is final");
     }
 
@@ -158,6 +158,6 @@ on_every_store! {
         assert!(guard.is_lost());
         assert!(other.mutex("shut").try_acquire().await.unwrap().is_some(), "given back");
         let error = locks.mutex("shut").acquire().await.unwrap_err();
-        assert!(matches!(error, lock_runtime::AcquireError::ShutDown { .. }), "{error:?}");
+        assert!(matches!(error, lock_runtime::LockError::ShutDown { .. }), "{error:?}");
     }
 }

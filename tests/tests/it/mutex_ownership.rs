@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{ExtendError, LockError, LockGuard, LockManager, OwnerId, ReleaseError};
+use lock_runtime::{LockError, LockGuard, LockManager, OwnerId};
 use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop};
 use tokio::time::Instant;
 
@@ -32,13 +32,13 @@ on_every_store! {
         let guard = locks.mutex("gone").acquire().await.unwrap();
         assert!(other.force_release("gone").await.unwrap());
         let error = guard.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
 
         let guard = locks.mutex("gone").acquire().await.unwrap();
         assert!(other.force_release("gone").await.unwrap());
         let next = other.mutex("gone").try_acquire().await.unwrap().expect("it was freed");
         let error = guard.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         assert!(owner(&locks, "gone").await.is_some(), "the next holder is not disturbed");
         next.release().await.unwrap();
     }
@@ -49,7 +49,7 @@ on_every_store! {
         assert!(other.force_release("gone").await.unwrap());
         let next = other.mutex("gone").lease(LONG).try_acquire().await.unwrap().expect("it was freed");
         let error = guard.extend(ENDLESS).await.unwrap_err();
-        assert!(matches!(error, ExtendError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         assert!(guard.is_lost());
         let remaining = other.status("gone").await.unwrap().remaining.expect("still taken");
         assert!(remaining <= LONG, "the next holder's lease is its own: {remaining:?}");
@@ -98,12 +98,12 @@ on_every_store! {
             match way {
                 "extend" => {
                     let error = stale.extend(ENDLESS).await.unwrap_err();
-                    assert!(matches!(error, ExtendError::Lost { .. }), "{error:?}");
+                    assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
                     assert!(other.status("siblings").await.unwrap().remaining.unwrap() <= LONG);
                 }
                 "release" => {
                     let error = stale.release().await.unwrap_err();
-                    assert!(matches!(error, ReleaseError::Lost { .. }), "{error:?}");
+                    assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
                 }
                 _ => drop(stale),
             }

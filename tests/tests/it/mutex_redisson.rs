@@ -71,7 +71,7 @@ on_every_store! {
                 waiting.push(tokio::spawn(async move {
                     let guard = other.mutex(key).wait(LONG).acquire().await?;
                     guard.release().await.expect("held until here");
-                    Ok::<_, lock_runtime::AcquireError>(())
+                    Ok::<_, lock_runtime::LockError>(())
                 }));
                 // Both ways of giving back.
                 if round % 2 == 0 { guard.release().await.unwrap() } else { drop(guard) }
@@ -179,7 +179,7 @@ on_every_store! {
         assert!(guard.cancellation_token().is_cancelled());
         assert!(next.fencing_token() > guard.fencing_token());
         let error = guard.release().await.expect_err("it was lost");
-        assert!(matches!(error, lock_runtime::ReleaseError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, lock_runtime::LockError::Lost { .. }), "{error:?}");
         assert!(is_locked(&other, "ends").await, "the next holder is not disturbed");
         next.release().await.unwrap();
     }

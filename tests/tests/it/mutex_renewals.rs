@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
-use lock_runtime::{AcquireError, ExtendError, LockGuard, LockManager};
+use lock_runtime::{LockError, LockGuard, LockManager};
 use lock_tests::probe::{Probe, Renewals};
 use lock_tests::{RedisServer, on_every_store, validity};
 use tokio::time::{Instant, sleep};
@@ -117,7 +117,7 @@ async fn a_failed_extension_releases_nothing() {
     let guard = locks.mutex("k").lease(LONG).acquire().await.unwrap();
     server.stop();
     let error = guard.extend(LONG * 2).await.unwrap_err();
-    assert!(matches!(error, ExtendError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
     assert!(!guard.is_lost());
     server.cont();
     let other = LockManager::connect(&server.url()).await.unwrap();
@@ -152,11 +152,11 @@ async fn a_server_that_falls_silent_is_unavailable_when_the_wait_ends() {
     server.stop();
     let start = Instant::now();
     let error = locks.mutex("k").wait(SECOND).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     assert!(start.elapsed() >= SECOND && start.elapsed() < SECOND + SLACK, "{:?}", start.elapsed());
     let start = Instant::now();
     let error = locks.mutex("other").try_acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     assert!(start.elapsed() < SLACK, "{:?}", start.elapsed());
     server.cont();
     // And what was given up meanwhile is not in the way.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::AcquireError;
+use lock_runtime::LockError;
 use lock_tests::{Site, first_poll, on_every_store};
 use tokio::time::Instant;
 
@@ -90,7 +90,7 @@ on_every_store! {
             let error = waiter.mutex("limit").wait(Duration::from_secs(3)).acquire().await.unwrap_err();
             let took = start.elapsed();
             assert!(took >= ms(2900) && took <= ms(3500), "{took:?}");
-            assert!(matches!(error, AcquireError::TimedOut { waited, .. } if waited >= ms(2900)), "{error:?}");
+            assert!(matches!(error, LockError::TimedOut { waited, .. } if waited >= ms(2900)), "{error:?}");
         }
     }
 
@@ -100,7 +100,7 @@ on_every_store! {
         for asker in [&locks, &other] {
             assert!(asker.mutex("busy").try_acquire().await.unwrap().is_none());
             let error = asker.mutex("busy").no_wait().acquire().await.unwrap_err();
-            assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+            assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
             assert!(error.is_busy());
         }
     }
@@ -110,7 +110,7 @@ on_every_store! {
         let _held = locks.mutex("default").acquire().await.unwrap();
         let start = Instant::now();
         let error = locks.mutex("default").acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() >= ms(300) && start.elapsed() < site.at_most(ms(300)), "{:?}", start.elapsed());
     }
 
@@ -142,7 +142,7 @@ on_every_store! {
                     match locks.mutex("crowd").wait(wait).acquire().await {
                         // Kept until everybody else has given up.
                         Ok(guard) => drop(winners.send(guard)),
-                        Err(error) => assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}"),
+                        Err(error) => assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}"),
                     }
                 })
             })

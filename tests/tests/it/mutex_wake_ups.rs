@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_runtime::testing::memory_manager;
-use lock_runtime::{AcquireError, LockManager};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::{Distance, RedisServer, Site, eventually, first_poll, on_every_store, validity};
 use tokio::time::Instant;
 
@@ -166,7 +166,7 @@ async fn short_waits_end_when_they_should() {
         for limit in [1, 10, 50] {
             let start = Instant::now();
             let error = waiting.mutex("short").wait(ms(limit)).acquire().await.unwrap_err();
-            assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+            assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
             let took = start.elapsed();
             assert!(took >= ms(limit) && took <= ms(limit + 2), "{took:?} instead of {limit} ms");
         }
@@ -188,7 +188,7 @@ async fn waiting_here_and_then_elsewhere_is_one_wait() {
     let lost = start.elapsed();
     assert!(lost > ms(500) && lost < ms(2000), "heard in the middle of the wait: {lost:?}");
     let error = waiter.await.unwrap().unwrap_err();
-    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+    assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
     assert!(start.elapsed() >= ms(2500) && start.elapsed() < ms(2510), "{:?}", start.elapsed());
     drop(taken);
 }

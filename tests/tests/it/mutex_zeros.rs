@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, ConnectError, LockManager, LockManagerBuilder, TokenRetention};
+use lock_runtime::{ConnectError, LockError, LockManager, LockManagerBuilder, TokenRetention};
 use lock_tests::{Site, on_every_store};
 
 const ZERO: Duration = Duration::ZERO;
@@ -70,10 +70,10 @@ on_every_store! {
         let (locks, other) = (site.manager().await, site.manager().await);
         let guard = locks.mutex("zero").wait(ZERO).min_hold(ZERO).acquire().await.unwrap();
         let error = other.mutex("zero").wait(ZERO).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
         for request in [locks.mutex("zero").lease(ZERO), locks.mutex("zero").max_hold(ZERO)] {
             let error = request.acquire().await.unwrap_err();
-            assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+            assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
         }
         guard.release().await.unwrap();
     }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{
-    AcquireError, ExtendError, Kind, LockError, LockManager, LockManagerBuilder, ReleaseError,
-};
+use lock_runtime::{Kind, LockError, LockManager, LockManagerBuilder};
 use lock_tests::kinds::{
     EXCLUSIVE, KINDS, is_free, is_locked, lock, nothing_is_left, rival_of, status, waiters_are,
 };
@@ -130,7 +128,7 @@ on_every_store! {
                 let error = lock(waiter, kind, "limit").wait(limit).acquire().await.unwrap_err();
                 let took = start.elapsed();
                 assert!(took >= limit && took < site.at_most(limit), "{kind:?}: {took:?}");
-                assert!(matches!(error, AcquireError::TimedOut { .. }), "{kind:?}: {error:?}");
+                assert!(matches!(error, LockError::TimedOut { .. }), "{kind:?}: {error:?}");
             }
             held.release().await.unwrap();
             // The places of those who gave up are taken back in the background.
@@ -152,9 +150,9 @@ on_every_store! {
             assert!(guard.is_lost() && guard.remaining().is_zero());
             assert!(next.fencing_token() > guard.fencing_token(), "{kind:?}");
             let error = guard.extend(LONG).await.unwrap_err();
-            assert!(matches!(error, ExtendError::Lost { .. }), "{kind:?}: {error:?}");
+            assert!(matches!(error, LockError::Lost { .. }), "{kind:?}: {error:?}");
             let error = guard.release().await.unwrap_err();
-            assert!(matches!(error, ReleaseError::Lost { .. }), "{kind:?}: {error:?}");
+            assert!(matches!(error, LockError::Lost { .. }), "{kind:?}: {error:?}");
             assert!(is_locked(&other, "ends").await, "the next holder is not disturbed");
             assert!(!next.is_lost());
             next.release().await.unwrap();
@@ -282,7 +280,7 @@ on_every_store! {
             assert!(start.elapsed() < site.at_most(ms(100)), "{kind:?}: {:?}", start.elapsed());
             assert!(next.fencing_token() > guard.fencing_token(), "{kind:?}: the counter survives");
             let error = guard.release().await.unwrap_err();
-            assert!(matches!(error, ReleaseError::Lost { .. }), "{kind:?}: {error:?}");
+            assert!(matches!(error, LockError::Lost { .. }), "{kind:?}: {error:?}");
             next.release().await.unwrap();
             // On a quorum a release is answered by most of the servers; the last one may hear of it later.
             eventually(async || !locks.force_release("forced").await.unwrap(), LONG).await;

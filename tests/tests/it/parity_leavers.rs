@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockManagerBuilder};
+use lock_runtime::{LockError, LockManagerBuilder};
 use lock_tests::kinds::{KINDS, is_free, lock, nothing_is_left, rival_of, status, waiters_are};
 use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop};
 use tokio::time::Instant;
@@ -112,7 +112,7 @@ on_every_store! {
         assert_eq!((error.cut_off(), error.drained()), (4, true));
         for waiter in waiting {
             let error = waiter.await.unwrap().unwrap_err();
-            assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+            assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
         }
         assert!(held.iter().all(lock_runtime::LockGuard::is_lost));
         for (kind, key) in KINDS.into_iter().zip(["a", "b", "c", "d"]) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, LockError, LockGuard, LockManager, MultiKey};
+use lock_runtime::{Kind, LockError, LockGuard, LockManager, MultiKey};
 use lock_tests::kinds::{EXCLUSIVE, KINDS, is_free, is_locked, lock, nothing_is_left, rival_of, status};
 use lock_tests::{eventually, on_every_store, validity};
 use tokio::sync::Barrier;
@@ -18,9 +18,9 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// What a call of kind `wanted` is told inside one of kind `held`.
-fn assert_conflict(error: &AcquireError, held: Kind, wanted: Kind) {
+fn assert_conflict(error: &LockError, held: Kind, wanted: Kind) {
     match error {
-        AcquireError::KindConflict { held: h, wanted: w, key } if (*h, *w) == (held, wanted) => {
+        LockError::KindConflict { held: h, wanted: w, key } if (*h, *w) == (held, wanted) => {
             assert_eq!(key.as_str(), "conflict");
         }
         other => panic!("{wanted:?} in {held:?}: {other:?}"),
@@ -105,7 +105,7 @@ on_every_store! {
         for (reader, manager) in [(&one, &locks), (&two, &other)] {
             let error = reader.scope(manager.write("up").wait_forever().acquire()).await.unwrap_err();
             assert!(
-                matches!(error, AcquireError::KindConflict { held: Kind::Read, wanted: Kind::Write, .. }),
+                matches!(error, LockError::KindConflict { held: Kind::Read, wanted: Kind::Write, .. }),
                 "{error:?}"
             );
             assert!(!reader.is_lost());
@@ -145,7 +145,7 @@ on_every_store! {
         }
         // It is no writer any more.
         let error = reader.scope(locks.write("downgraded").try_acquire()).await.unwrap_err();
-        assert!(matches!(error, AcquireError::KindConflict { .. }), "{error:?}");
+        assert!(matches!(error, LockError::KindConflict { .. }), "{error:?}");
         assert!(!reader.is_lost());
         reader.release().await.unwrap();
         assert!(is_free(other.write("downgraded")).await);
@@ -230,7 +230,7 @@ on_every_store! {
             for manager in [&locks, &other] {
                 assert!(!is_free(lock(manager, kind, "plain")).await, "{kind:?}");
                 let error = lock(manager, kind, "plain").wait(ms(100)).acquire().await.unwrap_err();
-                assert!(matches!(error, AcquireError::TimedOut { .. }), "{kind:?}: {error:?}");
+                assert!(matches!(error, LockError::TimedOut { .. }), "{kind:?}: {error:?}");
             }
             // One release frees it.
             guard.release().await.unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lock_runtime::testing::{manager_on, memory_store};
-use lock_runtime::{Kind, LockGuard, LockKey, LockManager, ReleaseError};
+use lock_runtime::{Kind, LockError, LockGuard, LockKey, LockManager};
 use lock_tests::kinds::{KINDS, is_free, lock, rival_of};
 use lock_tests::probe::{Probe, Renewals};
 use lock_tests::redis::Data;
@@ -89,7 +89,7 @@ async fn locks_of_all_kinds_are_renewed_again_after_a_server_has_forgotten_them(
         for guard in held {
             timeout(LONG, guard.lost()).await.expect("the server has forgotten it");
             let error = guard.release().await.unwrap_err();
-            assert!(matches!(error, ReleaseError::Lost { .. }), "{round}: {error:?}");
+            assert!(matches!(error, LockError::Lost { .. }), "{round}: {error:?}");
         }
         let mut held = Vec::new();
         for kind in KINDS {

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::{
-    AcquireError, FencingToken, LockError, LockGuard, LockManager, LockManagerBuilder, Loss, ReleaseError,
-};
+use lock_runtime::{FencingToken, LockError, LockGuard, LockManager, LockManagerBuilder, Loss};
 use lock_tests::redis::Data;
 use lock_tests::{RedisServer, eventually};
 use tokio::task::JoinHandle;
@@ -139,7 +137,7 @@ impl Scene {
     }
 
     /// The other manager waits for the lock, and has subscribed to its releases.
-    async fn waiter(&self) -> JoinHandle<Result<LockGuard, AcquireError>> {
+    async fn waiter(&self) -> JoinHandle<Result<LockGuard, LockError>> {
         let other = self.other.clone();
         let waiter = tokio::spawn(async move { other.mutex("k").wait(LONG).acquire().await });
         eventually(async || listeners(&self.server) == "1", SLACK).await;
@@ -166,7 +164,7 @@ impl Scene {
     async fn finish(self, highest: FencingToken) {
         if self.event.outcome() == Outcome::Foreign {
             let error = self.other.mutex("k").wait(LONG).acquire().await.unwrap_err();
-            assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+            assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
             let error = self.other.force_release("k").await.unwrap_err();
             assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
             assert_eq!(self.server.cli(&["GET", LOCK]), DATA);
@@ -186,7 +184,7 @@ impl Scene {
 /// The holder was told why its lock is gone.
 async fn assert_taken_away(guard: LockGuard) {
     let error = guard.release().await.unwrap_err();
-    assert!(matches!(error, ReleaseError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
+    assert!(matches!(error, LockError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
 }
 
 /// The holder hears of it at its next renewal, or goes on as if nothing had been.
@@ -251,7 +249,7 @@ async fn while_waited_for(event: Event) {
         }
         Outcome::Foreign => {
             let error = waiter.await.unwrap().unwrap_err();
-            assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+            assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
             assert!(error.to_string().contains(LOCK), "{error}");
             assert_taken_away(guard).await;
             token

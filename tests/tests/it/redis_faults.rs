@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, ConnectError, LockManager};
+use lock_runtime::{ConnectError, LockError, LockManager};
 use lock_tests::redis::{Connection, Data, Reply};
 use lock_tests::{Helper, RedisServer, eventually, eventually_blocking};
 use tokio::task::JoinSet;
@@ -77,10 +77,10 @@ async fn an_acquire_fails_when_the_server_is_gone() {
     server.kill();
     // Without a wait: at once. With one: retried until it ends, and then not "timed out", for nobody held it.
     let error = locks.mutex("k").try_acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     let start = Instant::now();
     let error = locks.mutex("k").wait(ms(1000)).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     assert!(start.elapsed() >= ms(1000) && start.elapsed() < ms(1000) + SLACK, "{:?}", start.elapsed());
 }
 
@@ -388,7 +388,7 @@ async fn what_a_proxy_says_for_a_moment_is_asked_again() {
         let locks = LockManager::connect_lazy(format!("redis://127.0.0.1:{}", answering(reply))).unwrap();
         let start = Instant::now();
         let error = locks.mutex("k").wait(ms(300)).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
         assert!(start.elapsed() >= ms(300), "{error} after {:?}", start.elapsed());
     }
 }

@@ -10,10 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{
-    AcquireError, ConnectError, ExtendError, LockError, LockGuard, LockManager, LockManagerBuilder, Loss,
-    ReleaseError,
-};
+use lock_runtime::{ConnectError, LockError, LockGuard, LockManager, LockManagerBuilder, Loss};
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::proxy::{Fault, Injection, Line, Proxy, Way};
 use lock_tests::{RedisServer, eventually};
@@ -105,7 +102,7 @@ async fn connected(settings: LockManagerBuilder, proxy: &Proxy) -> LockManager {
 /// Releases a lock by a call with a short time-out, which a busy machine may miss.
 async fn release(guard: LockGuard) {
     if let Err(error) = guard.release().await {
-        assert!(matches!(error, ReleaseError::Unavailable { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
     }
 }
 
@@ -287,7 +284,7 @@ async fn a_try_that_breaks_is_unavailable_and_takes_nothing() {
                 assert!(!case.is_fatal(), "an answer that nobody got");
                 release(guard.expect("nobody holds it")).await;
             }
-            Err(error) => assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}"),
+            Err(error) => assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}"),
         }
         assert_eq!(injection.hits(), 1);
         // Its lease would be over much later: what it took is given back, and a late copy takes nothing.
@@ -326,7 +323,7 @@ async fn an_acquire_whose_answers_never_come_is_unavailable_when_its_wait_ends()
         let start = Instant::now();
         let error = scene.proxied.mutex(&scene.key).wait(ms(2000)).acquire().await.unwrap_err();
         assert!(start.elapsed() >= ms(2000) && start.elapsed() < SLACK, "{:?}", start.elapsed());
-        assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
         assert!(injection.hits() > 1, "it was sent again");
         injection.lift();
         scene.finish(rival).await;
@@ -487,7 +484,7 @@ async fn a_release_that_breaks_is_unconfirmed_and_done_long_before_the_lease_is_
         let injection = scene.inject(1, Line::Commands, case);
         match guard.release().await {
             Ok(()) => assert!(!case.is_fatal(), "an answer that nobody got"),
-            Err(error) => assert!(matches!(error, ReleaseError::Unavailable { .. }), "{error:?}"),
+            Err(error) => assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}"),
         }
         assert_eq!(injection.hits(), 1);
         let next = tokio::time::timeout(SLACK, scene.direct.mutex(&scene.key).wait(LONG).acquire());
@@ -568,7 +565,7 @@ async fn a_forced_release_that_breaks_is_unavailable_and_done_or_not_done() {
         }
         eventually(async || !scene.is_locked(), SLACK).await;
         let error = guard.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
         let rival = scene.rival();
         scene.finish(rival).await;
     })
@@ -589,7 +586,7 @@ async fn an_extension_that_breaks_is_unavailable_and_never_shortens() {
         match guard.extend(LONGER).await {
             Ok(()) => assert!(!case.is_fatal(), "an answer that nobody got"),
             Err(error) => {
-                assert!(matches!(error, ExtendError::Unavailable { .. }), "{error:?}");
+                assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
                 // What is not confirmed is not counted on.
                 let sum = acquired.elapsed() + guard.remaining();
                 assert!(sum <= LEASE, "{sum:?}");
@@ -598,7 +595,7 @@ async fn an_extension_that_breaks_is_unavailable_and_never_shortens() {
         assert_eq!(injection.hits(), 1);
         assert!(!guard.is_lost());
         while let Err(error) = guard.extend(LONGER).await {
-            assert!(matches!(error, ExtendError::Unavailable { .. }), "{error:?}");
+            assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
         }
         assert!(acquired.elapsed() + guard.remaining() > LEASE, "{:?}", guard.remaining());
         recorder.leave(held, || guard.remaining());
@@ -625,7 +622,7 @@ async fn calls_that_break_together_fail_or_succeed_each_and_leave_nothing() {
             match outcome {
                 Ok(guard) => release(guard.expect("nobody else wants it")).await,
                 Err(error) => {
-                    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+                    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
                     failed += 1;
                 }
             }
@@ -700,8 +697,7 @@ async fn storm(enter: Enter, cases: usize) -> Report {
                 if enter == Enter::WithTheLock {
                     section(&recorder, &guard).await;
                     if let Err(error) = guard.release().await {
-                        let typed =
-                            matches!(error, ReleaseError::Lost { .. } | ReleaseError::Unavailable { .. });
+                        let typed = matches!(error, LockError::Lost { .. } | LockError::Unconfirmed { .. });
                         assert!(typed, "{error:?}");
                     }
                 } else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Kind, LockGuard, LockManager, LockManagerBuilder};
+use lock_runtime::{Kind, LockError, LockGuard, LockManager, LockManagerBuilder};
 use lock_tests::kinds::{is_free, is_locked, nothing_is_left, status, waiters_are};
 use lock_tests::{Site, eventually, first_poll, on_every_store};
 use tokio::sync::Barrier;
@@ -242,7 +242,7 @@ on_every_store! {
         assert!(locks[1].write("try").try_acquire().await.unwrap().is_none());
         assert!(is_free(locks[1].read("try")).await);
         let error = locks[1].write("try").wait(ms(100)).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         // One that has waited in vain does not either, once it has gone.
         eventually(async || is_free(locks[1].read("try")).await, LONG).await;
         reader.release().await.unwrap();

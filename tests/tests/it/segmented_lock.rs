@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_runtime::segmented::{MAX_SEGMENTS, SegmentGuard, SegmentedLock};
 use lock_runtime::testing::{leftovers, lose};
-use lock_runtime::{AcquireError, LockManager, ReleaseError};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::clock::now_nanos;
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::stocks::poll_at_most;
@@ -66,7 +66,7 @@ on_every_store! {
         let all: HashSet<_> = guards.iter().map(SegmentGuard::index).collect();
         assert_eq!(all.len(), 8);
         let error = lock.no_wait().acquire_any().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
     }
 
     async fn any_falls_through_those_that_others_have(site: Site) {
@@ -146,14 +146,14 @@ on_every_store! {
         let lock = segments(&locks, 20).wait(wait);
         let start = Instant::now();
         let error = lock.acquire_any().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() >= wait && start.elapsed() < site.at_most(wait), "{:?}", start.elapsed());
         // All of them together too: the first ones are free and cost nothing.
         theirs.release().await.unwrap();
         let theirs = segments(&other, 20).acquire(15).await.unwrap();
         let start = Instant::now();
         let error = lock.acquire_all().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(error.to_string().contains("stock:1001:15"), "{error}");
         assert!(start.elapsed() >= wait && start.elapsed() < site.at_most(wait), "{:?}", start.elapsed());
         // What it had until then is given back.
@@ -179,7 +179,7 @@ on_every_store! {
             });
         }
         let error = segments(&locks, 4).wait(wait).acquire_all().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() >= wait && start.elapsed() < site.at_most(wait), "{:?}", start.elapsed());
         assert!(releases.join_all().await.iter().all(Result::is_ok));
         all_are_free(&other, 4).await;
@@ -190,9 +190,9 @@ on_every_store! {
         let theirs = segments(&other, 4).acquire_all().await.unwrap();
         for lock in [segments(&locks, 4).no_wait(), segments(&locks, 4).wait(Duration::ZERO)] {
             let start = Instant::now();
-            assert!(matches!(lock.acquire_any().await.unwrap_err(), AcquireError::Busy { .. }));
-            assert!(matches!(lock.acquire(2).await.unwrap_err(), AcquireError::Busy { .. }));
-            assert!(matches!(lock.acquire_all().await.unwrap_err(), AcquireError::Busy { .. }));
+            assert!(matches!(lock.acquire_any().await.unwrap_err(), LockError::Busy { .. }));
+            assert!(matches!(lock.acquire(2).await.unwrap_err(), LockError::Busy { .. }));
+            assert!(matches!(lock.acquire_all().await.unwrap_err(), LockError::Busy { .. }));
             assert!(start.elapsed() < site.at_most(Duration::ZERO), "{:?}", start.elapsed());
         }
         theirs.release().await.unwrap();
@@ -211,7 +211,7 @@ on_every_store! {
         inner.release().await.unwrap();
         let mutex = other.mutex("stock:1001:1").acquire().await.unwrap();
         let error = segments(&locks, 3).no_wait().acquire(1).await.unwrap_err();
-        assert!(matches!(error, AcquireError::Busy { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
         mutex.release().await.unwrap();
     }
 
@@ -304,7 +304,7 @@ on_every_store! {
         assert_eq!(lost, [2]);
         // The others are given back, and the first trouble is told.
         let error = all.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         all_are_free(&locks, 4).await;
         let guard = segments(&locks, 4).acquire(1).await.unwrap();
         assert!(lose(&locks, "stock:1001:1"));
@@ -347,7 +347,7 @@ on_every_store! {
         assert_eq!(one.segments().unwrap(), 1);
         let guard = any(&one).await;
         assert_eq!(guard.index(), 0);
-        assert!(matches!(one.clone().no_wait().acquire_any().await.unwrap_err(), AcquireError::Busy { .. }));
+        assert!(matches!(one.clone().no_wait().acquire_any().await.unwrap_err(), LockError::Busy { .. }));
         guard.release().await.unwrap();
         one.acquire_all().await.unwrap().release().await.unwrap();
 
@@ -355,7 +355,7 @@ on_every_store! {
         assert_eq!(many.segments().unwrap(), 1024);
         let all = many.acquire_all().await.unwrap();
         assert_eq!(all.segments().len(), 1024);
-        assert!(matches!(many.clone().no_wait().acquire_any().await.unwrap_err(), AcquireError::Busy { .. }));
+        assert!(matches!(many.clone().no_wait().acquire_any().await.unwrap_err(), LockError::Busy { .. }));
         all.release().await.unwrap();
         let guard = many.acquire(1023).await.unwrap();
         assert_eq!(guard.key().as_str(), "stock:1001:1023");
@@ -373,18 +373,18 @@ on_every_store! {
                 lock.segments().map(drop).unwrap_err(),
             ];
             for error in errors {
-                assert!(matches!(error, AcquireError::Misconfigured { .. }), "{count}: {error:?}");
+                assert!(matches!(error, LockError::Misconfigured { .. }), "{count}: {error:?}");
                 assert!(error.to_string().contains("1024"), "{error}");
             }
             lock.mark_empty(0);
         }
         let error = segments(&locks, 3).acquire(3).await.unwrap_err();
-        assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
         assert!(error.to_string().contains("0 to 2"), "{error}");
         let error = locks.segmented("a{b", 3).acquire_any().await.unwrap_err();
-        assert!(matches!(error, AcquireError::InvalidKey { .. }), "{error:?}");
+        assert!(matches!(error, LockError::InvalidKey { .. }), "{error:?}");
         let error = locks.segmented("", 3).acquire_all().await.unwrap_err();
-        assert!(matches!(error, AcquireError::InvalidKey { .. }), "{error:?}");
+        assert!(matches!(error, LockError::InvalidKey { .. }), "{error:?}");
     }
 }
 
@@ -473,9 +473,9 @@ async fn a_server_that_fails_for_some_segments_is_no_hindrance_for_the_others() 
     let silent = *on_first.iter().next().unwrap();
     let hasty = lock.clone().wait(ms(500));
     let error = hasty.acquire(silent).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     let error = hasty.acquire_all().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     cluster.nodes_mut()[0].cont();
     lock.acquire_all().await.unwrap().release().await.unwrap();
 }
@@ -490,11 +490,11 @@ async fn a_server_that_is_silent_is_waited_for_once() {
     server.stop();
     let begun = Instant::now();
     let error = segments.clone().no_wait().acquire_any().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     // One of fifty, and not each for as long as a call may take.
     assert!(begun.elapsed() < timeout * 25, "{:?}", begun.elapsed());
     let error = segments.clone().wait(Duration::from_millis(20)).acquire_any().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. } | AcquireError::TimedOut { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. } | LockError::TimedOut { .. }), "{error:?}");
     server.cont();
     segments.acquire_any().await.unwrap().unwrap().release().await.unwrap();
 }
@@ -526,8 +526,8 @@ async fn a_server_that_is_gone_is_told_for_any_segment() {
     let wait = ms(700);
     let start = Instant::now();
     let error = lock.clone().wait(wait).acquire_any().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     assert!(start.elapsed() < wait + LONG / 2, "{:?}", start.elapsed());
     let error = lock.no_wait().acquire_all().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unavailable { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
 }

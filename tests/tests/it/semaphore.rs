@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockError, LockManager, ReleaseError, SemaphorePermit, testing};
+use lock_runtime::{LockError, LockManager, SemaphorePermit, testing};
 use lock_tests::{Site, eventually, first_poll, on_every_store, poll_once_and_drop};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -74,7 +74,7 @@ on_every_store! {
         assert_eq!(counts(&locks).await, (0, 0, 0));
         assert!(!is_free(&locks, 1).await);
         let error = locks.semaphore("s").wait(ms(300)).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert_eq!(counts(&locks).await, (0, 0, 0));
     }
 
@@ -160,7 +160,7 @@ on_every_store! {
         for locks in [&locks, &other] {
             let start = Instant::now();
             let error = locks.semaphore("s").permits(4).wait(ms(700)).acquire().await.unwrap_err();
-            assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+            assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
             let took = start.elapsed();
             assert!(took >= ms(700) && took < site.at_most(ms(700)), "{took:?}");
         }
@@ -168,7 +168,7 @@ on_every_store! {
         let _first = first_poll(locks.semaphore("s").permits(5).wait_forever().acquire()).await;
         let start = Instant::now();
         let error = locks.semaphore("s").wait(ms(300)).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() < site.at_most(ms(300)), "{:?}", start.elapsed());
     }
 
@@ -258,7 +258,7 @@ on_every_store! {
         let took = taken.elapsed();
         assert!(took > lease * 9 / 10 && took < site.at_most(lease), "{took:?}");
         let error = permit.release().await.unwrap_err();
-        assert!(matches!(error, ReleaseError::Lost { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         assert_eq!(counts(&locks).await, (0, 2, 2));
         next.release().await.unwrap();
         assert_eq!(counts(&locks).await, (2, 0, 2));
@@ -353,7 +353,7 @@ on_every_store! {
         let _permit = take(&other, 1).await;
         let _waiters = [waiting(&locks, 1).await, waiting(&locks, 1).await];
         let error = locks.semaphore("s").acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::TooManyWaiters { waiting: 2, .. }), "{error:?}");
+        assert!(matches!(error, LockError::TooManyWaiters { waiting: 2, .. }), "{error:?}");
     }
 
     async fn a_shutdown_ends_waits_and_gives_permits_back(site: Site) {
@@ -366,26 +366,26 @@ on_every_store! {
         assert!(permit.is_lost());
         for waiter in [waiter, second] {
             let error = waiter.await.unwrap_err();
-            assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+            assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
         }
         assert_eq!(counts(&other).await, (2, 0, 2));
         let error = locks.semaphore("s").acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+        assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
         // The same for a manager that had no semaphores before.
         let unused = site.manager().await;
         unused.shutdown(LONG).await.unwrap();
         let error = unused.semaphore("s").acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::ShutDown { .. }), "{error:?}");
+        assert!(matches!(error, LockError::ShutDown { .. }), "{error:?}");
     }
 
     async fn what_can_be_no_request_for_permits_is_refused(site: Site) {
         let (locks, _) = with_permits(&site, 1).await;
         for permits in [0, 1001] {
             let error = locks.semaphore("s").permits(permits).acquire().await.unwrap_err();
-            assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+            assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
         }
         let error = locks.semaphore("s").lease(ms(1)).acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+        assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
         let error = locks.semaphore("a{b").add_permits(1).await.unwrap_err();
         assert!(matches!(error, LockError::InvalidKey(_)), "{error:?}");
         let error = locks.semaphore("big").try_set_permits(u32::MAX).await.unwrap_err();

@@ -239,9 +239,8 @@ mod tests {
         let held = locks.fair("k").acquire().await.unwrap();
         assert!(locks.fair("k").try_acquire().await.unwrap().is_none());
         let (one, other) = (locks.clone(), locks.clone());
-        let waiters = [one, other].map(|locks| {
-            tokio::spawn(async move { locks.fair("k").acquire().await?.release().await.map_err(Into::into) })
-        });
+        let waiters = [one, other]
+            .map(|locks| tokio::spawn(async move { locks.fair("k").acquire().await?.release().await }));
         while locks.status("k").await.unwrap().waiters < 2 {
             tokio::task::yield_now().await;
         }

@@ -22,7 +22,7 @@ use super::subscription::{Heard, Subscription};
 use super::{Engine, LONGEST_SLEEP};
 use crate::backoff::jitter;
 use crate::clock::Tick;
-use crate::error::AcquireError;
+use crate::error::LockError;
 use crate::store::{
     AcquireRequest, DIRECT_LEASE, Notice, ServerTime, StoreError, StoreErrorKind, TokenRange,
 };
@@ -53,7 +53,7 @@ impl Drop for Alive {
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
                 let cause =
                     StoreError::new(StoreErrorKind::Unanswered, "the task that asks for this key panicked");
-                machine.fail_all(&AcquireError::Unavailable { key, cause: Arc::new(cause) }, now, effects);
+                machine.fail_all(&LockError::Unavailable { key, cause }, now, effects);
             } else {
                 machine.shut_down(now, effects);
             }
@@ -224,7 +224,7 @@ impl Driver {
                 engine.reap(request);
             }
         }
-        self.failed(error, ask.replication);
+        self.failed(&error, ask.replication);
     }
 
     async fn give_back(&mut self, mut releasing: Releasing, first: Option<StoreError>) {
@@ -232,7 +232,7 @@ impl Driver {
         let takeover = releasing.then.as_ref().map(|(_, takeover)| takeover.clone());
         let report = releasing.report.take();
         let key = Arc::clone(&self.key);
-        let note = |error: &Arc<StoreError>| {
+        let note = |error: &StoreError| {
             let random = jitter();
             engine.act(&key, |machine, now, effects| machine.note_error(error, now, random, effects));
         };

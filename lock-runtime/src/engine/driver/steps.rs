@@ -195,12 +195,11 @@ impl Driver {
         }
     }
 
-    pub(super) fn failed(&self, error: StoreError, asked: Replication) {
+    pub(super) fn failed(&self, error: &StoreError, asked: Replication) {
         // It may be where nothing of others may panic.
         shielded(|| tracing::debug!(key = %self.key.name, %error, "acquire attempt failed"));
-        let error = Arc::new(error);
         let random = jitter();
-        self.act(|machine, now, effects| machine.on_error(&error, asked, now, random, effects));
+        self.act(|machine, now, effects| machine.on_error(error, asked, now, random, effects));
     }
 
     /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
@@ -218,7 +217,7 @@ impl Driver {
         let items = request.items.iter().zip(&granted.tokens);
         let more = items.skip(1).map(|(item, range)| (item.clone(), FencingToken::new(range.last)));
         let (Some(item), Some(&tokens)) = (request.items.first(), granted.tokens.first()) else {
-            self.failed(engine.overdue(), request.replication);
+            self.failed(&engine.overdue(), request.replication);
             return;
         };
         let hold = Hold::new(engine.new_id(), item.clone(), lease, sent, engine.runtime.clone());
@@ -226,7 +225,7 @@ impl Driver {
         let hold = Arc::new(hold);
         if !hold.is_valid(now) {
             engine.reap(Arc::clone(request));
-            self.failed(engine.overdue(), request.replication);
+            self.failed(&engine.overdue(), request.replication);
             return;
         }
         self.hold_granted(&hold, tokens, granted.server_time, now);

@@ -14,7 +14,7 @@ use crate::clock::Tick;
 use crate::engine::caller::Caller;
 use crate::engine::hold::Grant;
 use crate::engine::registry::Lane;
-use crate::error::{AcquireError, Loss};
+use crate::error::{LockError, Loss};
 use crate::store::{Few, Kind};
 
 impl Machine {
@@ -25,12 +25,12 @@ impl Machine {
         now: Tick,
         cap: Cap,
         effects: &mut Effects,
-    ) -> Result<Enqueued, AcquireError> {
+    ) -> Result<Enqueued, LockError> {
         if let Some(entry) = self.reenter(&wish, now, effects) {
             return Ok(Enqueued::Entered(entry));
         }
         if self.shut_down {
-            return Err(AcquireError::ShutDown { key: self.key.clone() });
+            return Err(LockError::ShutDown { key: self.key.clone() });
         }
         if let Some(entry) = self.join(&wish, now) {
             return Ok(Enqueued::Entered(entry));
@@ -65,7 +65,7 @@ impl Machine {
     /// A waiter's future is polled.
     pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick, waker: &Waker, effects: &mut Effects) -> Polled {
         let Some(waiter) = self.waiters.get_mut(id) else {
-            return Polled::Failed(AcquireError::ShutDown { key: self.key.clone() });
+            return Polled::Failed(LockError::ShutDown { key: self.key.clone() });
         };
         match &waiter.state {
             WaiterState::Failed(error) => {

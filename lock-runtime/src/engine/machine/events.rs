@@ -11,7 +11,7 @@ use super::{
 use crate::clock::Tick;
 use crate::engine::LONGEST;
 use crate::engine::hold::Hold;
-use crate::error::{AcquireError, Loss};
+use crate::error::{LockError, Loss};
 use crate::replication::Replication;
 use crate::store::{Busy, ServerTime, StoreError, TokenRange};
 
@@ -238,7 +238,7 @@ impl Machine {
     /// The attempt with this policy failed.
     pub(crate) fn on_error(
         &mut self,
-        error: &Arc<StoreError>,
+        error: &StoreError,
         asked: Replication,
         now: Tick,
         random: f64,
@@ -250,7 +250,7 @@ impl Machine {
             self.note_error(error, now, random, effects);
         } else {
             // No matter of those who have none, whatever it is: they find out by themselves.
-            self.pace.set_back(now, Arc::clone(error), random);
+            self.pace.set_back(now, error.clone(), random);
             self.tell(error, |wish| !wish.replication.is_none(), effects);
             self.unconfirmed = true;
         }
@@ -258,24 +258,18 @@ impl Machine {
     }
 
     /// A store error that waiters should know about.
-    pub(crate) fn note_error(
-        &mut self,
-        error: &Arc<StoreError>,
-        now: Tick,
-        random: f64,
-        effects: &mut Effects,
-    ) {
-        self.pace.failed(now, Arc::clone(error), random);
+    pub(crate) fn note_error(&mut self, error: &StoreError, now: Tick, random: f64, effects: &mut Effects) {
+        self.pace.failed(now, error.clone(), random);
         self.tell(error, |_| true, effects);
     }
 
     /// Fails those whom the error concerns, unless they go on waiting.
-    fn tell(&mut self, error: &Arc<StoreError>, concerned: impl Fn(&Wish) -> bool, effects: &mut Effects) {
+    fn tell(&mut self, error: &StoreError, concerned: impl Fn(&Wish) -> bool, effects: &mut Effects) {
         let fatal = !error.is_transient();
         if !fatal && self.tries == 0 {
             return;
         }
-        let told = AcquireError::from_store(self.key.clone(), Arc::clone(error));
+        let told = LockError::from_store(self.key.clone(), error.clone());
         let ends =
             |waiter: &Waiter| concerned(&waiter.wish) && (fatal || waiter.wish.patience == Patience::Try);
         self.fail_where(ends, &told, effects);
@@ -318,7 +312,7 @@ impl Machine {
     }
 
     /// Tells all waiters the error, and takes back what they are offered.
-    pub(crate) fn fail_all(&mut self, error: &AcquireError, now: Tick, effects: &mut Effects) {
+    pub(crate) fn fail_all(&mut self, error: &LockError, now: Tick, effects: &mut Effects) {
         self.fail_where(|_| true, error, effects);
         if let Phase::Held(held) = &mut self.phase
             && held.offer.take().is_some()
@@ -331,7 +325,7 @@ impl Machine {
     /// No grants from now on; everybody who waits is told.
     pub(crate) fn shut_down(&mut self, now: Tick, effects: &mut Effects) {
         self.shut_down = true;
-        let error = AcquireError::ShutDown { key: self.key.clone() };
+        let error = LockError::ShutDown { key: self.key.clone() };
         self.fail_all(&error, now, effects);
         if self.parked {
             effects.notify = true;

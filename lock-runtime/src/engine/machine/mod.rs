@@ -23,7 +23,7 @@ use super::pace::Pace;
 use super::pending::Pending;
 use super::registry::Lane;
 use crate::clock::{Clock, Tick};
-use crate::error::{AcquireError, ReleaseError};
+use crate::error::LockError;
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::scope::Scope;
@@ -115,8 +115,8 @@ pub(crate) struct Cap {
 
 impl Cap {
     /// What one is told who is one too many.
-    pub(crate) fn refuse(self, key: &LockKey, waiting: usize, remaining: Option<Duration>) -> AcquireError {
-        AcquireError::TooManyWaiters { key: key.clone(), waiting, cap: self.name, remaining }
+    pub(crate) fn refuse(self, key: &LockKey, waiting: usize, remaining: Option<Duration>) -> LockError {
+        LockError::TooManyWaiters { key: key.clone(), waiting, cap: self.name, remaining }
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) enum Polled {
         woken_soon: bool,
     },
     Granted(Entry),
-    Failed(AcquireError),
+    Failed(LockError),
     /// It has to ask again, in another lane.
     Elsewhere,
 }
@@ -212,7 +212,7 @@ pub(crate) enum Ended {
     /// The next local waiter has it.
     HandedOn,
     /// The store will be told; the receiver hears the outcome.
-    Releasing(oneshot::Receiver<Result<(), ReleaseError>>),
+    Releasing(oneshot::Receiver<Result<(), LockError>>),
     /// The same, and nobody is there to hear of it.
     ReleasingUnheard,
     /// `min_hold` is not over: the key stays taken, the store is told in the background.
@@ -252,7 +252,7 @@ pub(crate) struct Ask {
 }
 
 /// Where the outcome of a release is wanted.
-pub(crate) type Report = oneshot::Sender<Result<(), ReleaseError>>;
+pub(crate) type Report = oneshot::Sender<Result<(), LockError>>;
 
 /// How a release was asked for; empty when no guard asked.
 #[derive(Debug, Default)]
@@ -402,7 +402,7 @@ enum WaiterState {
     Offered,
     /// Let an offer pass; keeps its place, is not counted on until it is polled again.
     Stale,
-    Failed(AcquireError),
+    Failed(LockError),
     /// Has to ask again, in another lane.
     Moved,
 }
@@ -498,15 +498,15 @@ impl Machine {
     }
 
     /// What one is told who does not wait.
-    fn busy(&self, now: Tick) -> AcquireError {
-        AcquireError::Busy { key: self.key.clone(), remaining: self.taken_for(now) }
+    fn busy(&self, now: Tick) -> LockError {
+        LockError::Busy { key: self.key.clone(), remaining: self.taken_for(now) }
     }
 
     /// The same for a try behind waiters. If nobody is known to have the key, they wait for the
     /// store.
-    fn refuse_a_try(&self, wish: &Wish, now: Tick) -> AcquireError {
+    fn refuse_a_try(&self, wish: &Wish, now: Tick) -> LockError {
         let error = self.pace.last_error_for(wish.replication).filter(|_| self.taken_for(now).is_none());
-        error.map_or_else(|| self.busy(now), |error| AcquireError::from_store(self.key.clone(), error))
+        error.map_or_else(|| self.busy(now), |error| LockError::from_store(self.key.clone(), error))
     }
 
     /// Nothing is held, wanted or under way: the key can be forgotten.

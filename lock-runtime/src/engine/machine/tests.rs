@@ -243,9 +243,9 @@ impl World {
                         self.poll(id);
                     }
                     // Or what the store has told those who wait.
-                    Err(AcquireError::Busy { .. } | AcquireError::Unavailable { .. })
+                    Err(LockError::Busy { .. } | LockError::Unavailable { .. })
                         if patience == Patience::Try => {}
-                    Err(AcquireError::NotReplicated { .. }) if patience == Patience::Try && replicas > 0 => {}
+                    Err(LockError::NotReplicated { .. }) if patience == Patience::Try && replicas > 0 => {}
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -340,7 +340,7 @@ impl World {
             }
             return;
         };
-        let error = failure.map(|kind| Arc::new(StoreError::new(kind, "injected")));
+        let error = failure.map(|kind| StoreError::new(kind, "injected"));
         match (call, error) {
             (Step::Acquire(ask), Some(error)) => {
                 self.act(|machine, now, effects| {

@@ -322,7 +322,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use super::*;
     use crate::key::LockKey;
@@ -357,7 +356,7 @@ mod tests {
     /// What is said to the client has nothing of the key and of the store; the error has all of it.
     #[test]
     fn internals_are_in_the_error_only() {
-        let cause = Arc::new(StoreError::new(StoreErrorKind::Unreachable, "redis-7.internal:6379 refused"));
+        let cause = StoreError::new(StoreErrorKind::Unreachable, "redis-7.internal:6379 refused");
         let error = LockError::Unavailable { key: LockKey::new("s3cret").unwrap(), cause };
         let refusal = Refusal::of_error(&error, Protocol::Http);
         assert_eq!(refusal.detail(), Reason::StoreDown.detail());

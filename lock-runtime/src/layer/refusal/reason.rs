@@ -4,7 +4,7 @@ use std::fmt;
 
 use http::StatusCode;
 
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -173,8 +173,10 @@ impl From<&LockError> for Reason {
             LockError::Busy { .. } => Self::Busy,
             LockError::TimedOut { .. } => Self::TimedOut,
             LockError::TooManyWaiters { .. } => Self::TooManyWaiters,
-            LockError::Unavailable { .. } | LockError::NotReplicated { .. } => Self::StoreDown,
-            LockError::ShutDown { .. } => Self::ShutDown,
+            LockError::Unavailable { .. } | LockError::NotReplicated { .. } | LockError::Store { .. } => {
+                Self::StoreDown
+            }
+            LockError::ShutDown { .. } | LockError::CutOff(_) => Self::ShutDown,
             // The body has begun, and nobody knows whether it was alone until its end.
             LockError::Lost { .. } | LockError::Unconfirmed { .. } => Self::Lost,
             LockError::InvalidKey(_) => Self::BadKey,
@@ -185,24 +187,10 @@ impl From<&LockError> for Reason {
     }
 }
 
-impl From<&AcquireError> for Reason {
-    fn from(error: &AcquireError) -> Self {
-        match error {
-            AcquireError::Busy { .. } => Self::Busy,
-            AcquireError::TimedOut { .. } => Self::TimedOut,
-            AcquireError::TooManyWaiters { .. } => Self::TooManyWaiters,
-            AcquireError::Unavailable { .. } | AcquireError::NotReplicated { .. } => Self::StoreDown,
-            AcquireError::ShutDown { .. } => Self::ShutDown,
-            AcquireError::InvalidKey(_) => Self::BadKey,
-            AcquireError::KindConflict { .. } | AcquireError::Misconfigured { .. } => Self::Misconfigured,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::sync::Arc;
+
     use std::time::Duration;
 
     use super::*;
@@ -263,28 +251,25 @@ mod tests {
     #[test]
     fn errors_have_their_reason() {
         let key = || LockKey::new("a").unwrap();
-        let cause = || Arc::new(StoreError::new(StoreErrorKind::Unreachable, "down"));
+        let cause = || StoreError::new(StoreErrorKind::Unreachable, "down");
         let (held, wanted) = (Kind::Read, Kind::Write);
         let before = [
-            (AcquireError::Busy { key: key(), remaining: None }, Reason::Busy),
+            (LockError::Busy { key: key(), remaining: None }, Reason::Busy),
+            (LockError::TimedOut { key: key(), waited: Duration::ZERO, remaining: None }, Reason::TimedOut),
             (
-                AcquireError::TimedOut { key: key(), waited: Duration::ZERO, remaining: None },
-                Reason::TimedOut,
-            ),
-            (
-                AcquireError::TooManyWaiters { key: key(), waiting: 1, cap: "max_waiters", remaining: None },
+                LockError::TooManyWaiters { key: key(), waiting: 1, cap: "max_waiters", remaining: None },
                 Reason::TooManyWaiters,
             ),
-            (AcquireError::Unavailable { key: key(), cause: cause() }, Reason::StoreDown),
-            (AcquireError::NotReplicated { key: key(), cause: cause() }, Reason::StoreDown),
-            (AcquireError::ShutDown { key: key() }, Reason::ShutDown),
-            (AcquireError::KindConflict { key: key(), held, wanted }, Reason::Misconfigured),
-            (AcquireError::misconfigured("x"), Reason::Misconfigured),
+            (LockError::Unavailable { key: key(), cause: cause() }, Reason::StoreDown),
+            (LockError::NotReplicated { key: key(), cause: cause() }, Reason::StoreDown),
+            (LockError::ShutDown { key: key() }, Reason::ShutDown),
+            (LockError::KindConflict { key: key(), held, wanted }, Reason::Misconfigured),
+            (LockError::misconfigured("x"), Reason::Misconfigured),
             (LockKey::new("").unwrap_err().into(), Reason::BadKey),
         ];
         for (error, reason) in before {
             assert_eq!(Reason::from(&error), reason, "{error}");
-            assert_eq!(Reason::from(&LockError::from(error)), reason);
+            assert_eq!(Reason::from(&error), reason);
         }
         let after = [
             (LockError::Lost { key: key(), why: Loss::LeaseOver }, Reason::Lost),

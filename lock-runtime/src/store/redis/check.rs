@@ -91,7 +91,7 @@ pub(super) async fn check(
                 "maxmemory-policy is {policy}: the server may throw locks away when memory is short; set noeviction"
             );
             if strict {
-                return Err(address.error(StoreErrorKind::Refused, what));
+                return Err(address.error(StoreErrorKind::Unsupported, what));
             }
             tracing::warn!(store = ?address, "{what}");
         }

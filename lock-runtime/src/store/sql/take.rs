@@ -9,7 +9,7 @@ use super::records::{Look, Record, letter, signed, unsigned};
 use super::settle::End;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::error::AcquireError;
+use crate::error::LockError;
 use crate::segmented::{SegmentGuard, SegmentedLock};
 use crate::store::stock::books::few_parts;
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
@@ -82,20 +82,17 @@ fn plan(available: &[Part], quantity: u64) -> Plan {
 }
 
 /// A lock that could not be had: nothing was done.
-fn unlocked(error: &AcquireError) -> Result<TakeAnswer, StoreError> {
+fn unlocked(error: &LockError) -> Result<TakeAnswer, StoreError> {
     let kind = match error {
-        AcquireError::Busy { .. } | AcquireError::TimedOut { .. } | AcquireError::TooManyWaiters { .. } => {
+        LockError::Busy { .. } | LockError::TimedOut { .. } | LockError::TooManyWaiters { .. } => {
             return Ok(TakeAnswer::Contended);
         }
         // That of the lock may be unknown; the sale was not begun.
-        AcquireError::Unavailable { cause, .. } | AcquireError::NotReplicated { cause, .. } => {
+        LockError::Unavailable { cause, .. } | LockError::NotReplicated { cause, .. } => {
             if cause.outcome_unknown() { StoreErrorKind::NotReady } else { cause.kind() }
         }
-        // No retry mends that.
-        AcquireError::ShutDown { .. }
-        | AcquireError::KindConflict { .. }
-        | AcquireError::Misconfigured { .. }
-        | AcquireError::InvalidKey(_) => StoreErrorKind::Unsupported,
+        // No retry helps.
+        _ => StoreErrorKind::Unsupported,
     };
     Err(StoreError::new(kind, format!("nothing was taken: {error}")))
 }
@@ -177,7 +174,7 @@ impl SqlStocks {
         call: &Call<'_>,
         look: &Look,
         enough: &[u32],
-    ) -> Result<Option<SegmentGuard>, AcquireError> {
+    ) -> Result<Option<SegmentGuard>, LockError> {
         let lock = self.lock_of(call, look.segments);
         for segment in (0..look.segments).filter(|segment| !enough.contains(segment)) {
             lock.mark_empty(segment);
@@ -191,7 +188,7 @@ impl SqlStocks {
         call: &Call<'_>,
         segments: u32,
         wanted: &[u32],
-    ) -> Result<Vec<SegmentGuard>, AcquireError> {
+    ) -> Result<Vec<SegmentGuard>, LockError> {
         let lock = self.lock_of(call, segments);
         let mut guards = Vec::with_capacity(wanted.len());
         for &segment in wanted {

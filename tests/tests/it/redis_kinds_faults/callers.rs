@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, LockGuard, LockManager, MultiKey};
+use lock_runtime::{LockError, LockGuard, LockManager, MultiKey};
 use lock_tests::{RedisServer, eventually, first_poll};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -43,7 +43,7 @@ async fn every_kind_of_key_text_works_in_every_kind() {
                 let guard = match lock(&a).acquire().await {
                     Ok(guard) => guard,
                     Err(error) => {
-                        assert!(matches!(error, AcquireError::InvalidKey(_)), "{name}: {error}");
+                        assert!(matches!(error, LockError::InvalidKey(_)), "{name}: {error}");
                         continue;
                     }
                 };
@@ -91,7 +91,7 @@ async fn short_waits_and_none_leave_nothing_in_any_kind() {
             tokio::spawn(async move {
                 // Awaited: the next kind asks with no wait at all.
                 lock.acquire().await?.release().await.unwrap();
-                Ok::<_, AcquireError>(())
+                Ok::<_, LockError>(())
             })
         });
         tokio::time::sleep(ms(100)).await;
@@ -157,7 +157,7 @@ async fn a_shutdown_tells_waiters_of_every_kind_and_empties_the_queues() {
     b.shutdown(SLACK).await.unwrap();
     each("waiters", all, async |done| {
         let error = done.unwrap_err();
-        assert!(matches!(error, AcquireError::ShutDown { .. }), "{error}");
+        assert!(matches!(error, LockError::ShutDown { .. }), "{error}");
     })
     .await;
     assert_eq!(server.cli(&["EXISTS", "redisson_lock_queue:{lock:k}", "lock_rw_intent:{lock:r}"]), "0");
@@ -190,7 +190,7 @@ fn waiters_of_a_runtime_that_is_gone_do_not_hold_the_others_up() {
         each("the others", all, async |done| assert!(done.is_ok(), "{done:?}")).await;
         each("orphans", orphans, async |done| {
             let error = done.unwrap_err();
-            assert!(matches!(error, AcquireError::ShutDown { .. }), "{error}");
+            assert!(matches!(error, LockError::ShutDown { .. }), "{error}");
         })
         .await;
         all_is_quiet(&server, &[a, b]).await;

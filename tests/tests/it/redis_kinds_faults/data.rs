@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lock_runtime::{AcquireError, LockManager};
+use lock_runtime::{LockError, LockManager};
 use lock_tests::redis::Data;
 use lock_tests::{RedisServer, eventually};
 use tokio::task::JoinSet;
@@ -248,7 +248,7 @@ async fn full_memory_refuses_new_holds_of_every_kind_and_frees_old_ones() {
     }
     for kind in KINDS {
         let error = lock_of(&a, kind, &format!("{kind}2")).no_wait().acquire().await.unwrap_err();
-        assert!(matches!(error, AcquireError::Unavailable { .. }), "{kind}: {error}");
+        assert!(matches!(error, LockError::Unavailable { .. }), "{kind}: {error}");
     }
     // Places in queues have to be kept meanwhile.
     tokio::time::sleep(ms(4000)).await;

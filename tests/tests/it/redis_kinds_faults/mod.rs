@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_runtime::{AcquireError, Lock, LockManager, MultiKey, testing};
+use lock_runtime::{Lock, LockError, LockManager, MultiKey, testing};
 use lock_tests::{RedisServer, eventually};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -106,7 +106,7 @@ async fn waiters(server: &RedisServer, key: &str, count: usize) {
 }
 
 /// Acquires, holds for a moment, and notices whoever else does.
-async fn section(lock: Lock, inside: Arc<AtomicBool>) -> Result<u64, AcquireError> {
+async fn section(lock: Lock, inside: Arc<AtomicBool>) -> Result<u64, LockError> {
     let guard = lock.wait(LONG).acquire().await?;
     assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
     tokio::time::sleep(ms(2)).await;

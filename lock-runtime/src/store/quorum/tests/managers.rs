@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::rig::SECOND;
-use crate::error::{AcquireError, LockError};
+use crate::error::LockError;
 use crate::manager::LockManager;
 
 async fn managers(name: &str) -> [LockManager; 2] {
@@ -99,12 +99,12 @@ async fn what_a_quorum_cannot_do_is_said_clearly() {
     let [locks, _] = managers("limits").await;
     let error = locks.mutex("a").lease(SECOND * 90).acquire().await.unwrap_err();
     assert!(error.to_string().contains("longer than the longest of this store, 60s"), "{error}");
-    let error: LockError = locks.semaphore("s").try_acquire().await.unwrap_err().into();
+    let error: LockError = locks.semaphore("s").try_acquire().await.unwrap_err();
     assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     assert!(error.to_string().contains("has no semaphores"), "{error}");
     let error = locks.mutex("a").min_hold(SECOND * 90).acquire().await.unwrap_err();
     assert!(
-        !matches!(error, AcquireError::TimedOut { .. }) && error.to_string().contains("min_hold"),
+        !matches!(error, LockError::TimedOut { .. }) && error.to_string().contains("min_hold"),
         "{error}"
     );
     for (url, hint) in [
@@ -126,7 +126,7 @@ async fn a_re_entry_that_would_renew_for_too_long_is_refused() {
     let outer = locks.mutex("a").acquire().await.unwrap();
     let again = outer.scope(async { locks.mutex("a").min_hold(SECOND * 90).acquire().await }).await;
     let error = again.map(drop).unwrap_err();
-    assert!(matches!(error, AcquireError::Misconfigured { .. }), "{error:?}");
+    assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     tokio::time::sleep(SECOND * 120).await;
     assert!(!outer.is_lost());
 }

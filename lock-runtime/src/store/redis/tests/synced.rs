@@ -17,7 +17,7 @@ use crate::store::{
     AcquireRequest, Acquired, Item, Kind, ListenerPolicy, LockStore, Notice, StoreError, StoreErrorKind,
     Takeover, Withdrawn,
 };
-use crate::{AcquireError, LockManager};
+use crate::{LockError, LockManager};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than any test takes.
@@ -308,7 +308,7 @@ async fn a_user_who_may_not_wait_is_told() {
     let locks = LockManager::connect(&url).await.unwrap();
     let policy = Replication::at_least(1, LONG);
     let error = locks.mutex("c").replication(policy).wait(LONG).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::Misconfigured { .. }), "long before its wait is over: {error}");
+    assert!(matches!(error, LockError::Misconfigured { .. }), "long before its wait is over: {error}");
 }
 
 #[tokio::test]
@@ -408,7 +408,7 @@ async fn a_lock_is_had_only_when_it_is_replicated() {
 
     replicas[0].stop();
     let error = lock().wait(SECOND).acquire().await.unwrap_err();
-    assert!(matches!(error, AcquireError::NotReplicated { .. }), "{error}");
+    assert!(matches!(error, LockError::NotReplicated { .. }), "{error}");
     let free = async || !primary.keys().await.contains(&"lock:a".to_owned());
     until("it is withdrawn", &free).await;
     // Who wants no replicas is served.
