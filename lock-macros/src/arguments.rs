@@ -1,15 +1,21 @@
 //! What a function's arguments are called, and how the block of its body gets at them.
 //!
-//! The body moves into an `async` block inside the function. That block must not be `async move`: the function's
-//! future holds its arguments already, and a block that owned them would hold them again. A block that borrows needs
-//! `Sync` for what it only reads, which the plain function did not need. Borrowing *mutably* needs `Send` alone, so
-//! arguments taken by value are captured by `let _ = &mut argument;`. References are left to the compiler: a
+//! The body moves into an `async` block inside the function. That block must not be `async move`:
+//! the function's future holds its arguments already, and a block that owned them would hold them
+//! again. A block that borrows needs `Sync` for what it only reads, which the plain function did
+//! not need. Borrowing *mutably* needs `Send` alone.
+//!
+//! So the block names `&mut argument` once, for each argument by value that the body uses. It does
+//! so behind a `return`, where only the choice of captures looks: nothing is borrowed, no `mut` is
+//! needed, and lints about the argument stay as they were. References are left to the compiler: a
 //! `&mut &mut T` would cut the lifetime of what the body returns from it.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::{Attribute, FnArg, Ident, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token, Type};
+
+use crate::mentions::mentions;
 
 /// The arguments of a function.
 pub(crate) struct Arguments {
@@ -20,13 +26,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn of(signature: &Signature) -> Self {
-        let mut bindings = Vec::new();
-        for input in &signature.inputs {
-            if let FnArg::Typed(typed) = input {
-                collect_bindings(&typed.pat, &[], &mut bindings);
-            }
-        }
-        let names = bindings.into_iter().map(|binding| binding.pat.ident.clone()).collect();
+        let names = bindings(signature).into_iter().map(|binding| binding.pat.ident.clone()).collect();
         Self { names, own: signature.receiver().map(|receiver| receiver.self_token) }
     }
 
@@ -49,71 +49,67 @@ impl Arguments {
     }
 }
 
-/// What an `async fn` needs for its body to become a block that borrows the arguments.
-#[derive(Default)]
-pub(crate) struct Capture {
-    /// `let mut a = a;` for the names of patterns; goes before everything.
-    pub(crate) rebind: TokenStream,
-    /// `let _ = (&mut a, &mut b);`; goes into the block. What stands under a `#[cfg]` gets a statement of its own.
-    pub(crate) borrow: TokenStream,
-}
-
-impl Capture {
-    /// Decides it, and makes the arguments concerned `mut` in `signature`.
-    pub(crate) fn prepare(signature: &mut Signature) -> Self {
-        let returned = lifetimes_of(&signature.output);
-        let mut rebind = TokenStream::new();
-        let mut borrowed = Vec::new();
-        let allowed = quote!(#[allow(clippy::used_underscore_binding)]);
-        for input in &mut signature.inputs {
-            match input {
-                FnArg::Receiver(receiver) => {
-                    if by_value_receiver(receiver, &returned) {
-                        receiver.mutability.get_or_insert_default();
-                        borrowed.push((Vec::new(), receiver.self_token.into_token_stream()));
-                    }
+/// What makes the block of an `async fn` capture its arguments as told above; for behind a
+/// `return`.
+pub(crate) fn captures(signature: &Signature, body: &TokenStream) -> TokenStream {
+    let returned = lifetimes_of(&signature.output);
+    let mut captured = Vec::new();
+    for input in &signature.inputs {
+        match input {
+            FnArg::Receiver(receiver) => {
+                if by_value_receiver(receiver, &returned) && mentions(body.clone(), "self") {
+                    let own = receiver.self_token;
+                    captured.push((Vec::new(), captured_as(receiver.mutability.is_some(), own)));
                 }
-                FnArg::Typed(typed) => {
-                    if is_reference(&typed.ty) || shares_a_lifetime(&typed.ty, &returned) {
-                        continue;
-                    }
-                    if let Pat::Ident(PatIdent { by_ref: None, mutability, ident, subpat: None, .. }) =
-                        &mut *typed.pat
-                        && is_variable(ident)
-                    {
-                        mutability.get_or_insert_default();
-                        borrowed.push((conditions(&typed.attrs), ident.to_token_stream()));
-                        continue;
-                    }
-                    // A `mut` inside a pattern is an error where the pattern looks through a reference, which the
-                    // tokens of an alias do not show. A new variable of the same name always can be `mut`.
-                    let mut bindings = Vec::new();
-                    collect_bindings(&typed.pat, &conditions(&typed.attrs), &mut bindings);
-                    for Binding { pat, conditions } in bindings {
-                        if pat.by_ref.is_some() {
-                            continue;
-                        }
-                        let ident = &pat.ident;
-                        if pat.mutability.is_none() {
-                            rebind.extend(quote!(#(#conditions)* #allowed let mut #ident = #ident;));
-                        }
-                        borrowed.push((conditions, ident.to_token_stream()));
+            }
+            FnArg::Typed(typed) => {
+                if is_reference(&typed.ty) || is_plain(&typed.ty) || shares_a_lifetime(&typed.ty, &returned) {
+                    continue;
+                }
+                let mut bindings = Vec::new();
+                collect_bindings(&typed.pat, &conditions(&typed.attrs), &mut bindings);
+                for Binding { pat, conditions } in bindings {
+                    let name = pat.ident.unraw().to_string();
+                    if pat.by_ref.is_none() && mentions(body.clone(), &name) {
+                        captured.push((conditions, captured_as(pat.mutability.is_some(), &pat.ident)));
                     }
                 }
             }
         }
-        let mut borrow = TokenStream::new();
-        let (always, sometimes): (Vec<_>, Vec<_>) =
-            borrowed.into_iter().partition(|(conditions, _)| conditions.is_empty());
-        for (conditions, name) in sometimes {
-            borrow.extend(quote!(#(#conditions)* #allowed let _ = &mut #name;));
-        }
-        if !always.is_empty() {
-            let names = always.into_iter().map(|(_, name)| name);
-            borrow.extend(quote!(#allowed let _ = (#(&mut #names,)*);));
-        }
-        Self { rebind, borrow }
     }
+    touched(captured)
+}
+
+/// A variable that is `mut` is borrowed mutably by a body that needs the `mut`. Naming all of it
+/// makes that one borrow, and leaves the others to `unused_mut`.
+fn captured_as(is_mut: bool, name: impl ToTokens) -> TokenStream {
+    if is_mut { quote!(&#name) } else { quote!(&mut #name) }
+}
+
+/// Uses all arguments, for an item that comes out as it was written: the mistake in the attribute
+/// is the news.
+pub(crate) fn all_used(signature: &Signature) -> TokenStream {
+    let used = bindings(signature).into_iter().map(|Binding { pat, conditions }| {
+        let name = &pat.ident;
+        (conditions, quote!(&#name))
+    });
+    touched(used.collect())
+}
+
+/// `let _ = (&a, &b);`. What stands under a `#[cfg]` gets a statement of its own.
+fn touched(borrows: Vec<(Vec<&Attribute>, TokenStream)>) -> TokenStream {
+    let allowed = quote!(#[allow(unreachable_code, clippy::used_underscore_binding)]);
+    let (always, sometimes): (Vec<_>, Vec<_>) =
+        borrows.into_iter().partition(|(conditions, _)| conditions.is_empty());
+    let mut tokens = TokenStream::new();
+    for (conditions, borrow) in sometimes {
+        tokens.extend(quote!(#(#conditions)* #allowed let _ = #borrow;));
+    }
+    if !always.is_empty() {
+        let borrows = always.into_iter().map(|(_, borrow)| borrow);
+        tokens.extend(quote!(#allowed let _ = (#(#borrows,)*);));
+    }
+    tokens
 }
 
 /// The `#[cfg]`s among the attributes, those in a `#[cfg_attr]` too: what they leave out must not be named.
@@ -142,6 +138,18 @@ fn is_reference(ty: &Type) -> bool {
         Type::Group(group) => is_reference(&group.elem),
         _ => false,
     }
+}
+
+/// Types that are `Sync`, and so need no help. With any other type of such a name the worst is a
+/// needless `Sync`.
+const PLAIN: [&str; 17] = [
+    "bool", "char", "f32", "f64", "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64",
+    "u128", "usize", "String",
+];
+
+fn is_plain(ty: &Type) -> bool {
+    let Type::Path(ty) = ty else { return false };
+    ty.path.get_ident().is_some_and(|name| PLAIN.iter().any(|plain| name == plain))
 }
 
 /// Whether what is returned may be borrowed through `ty`: then a mutable borrow of the argument would end with the
@@ -189,6 +197,17 @@ struct Binding<'p> {
     conditions: Vec<&'p Attribute>,
 }
 
+/// The variables that the patterns of the arguments bind.
+fn bindings(signature: &Signature) -> Vec<Binding<'_>> {
+    let mut found = Vec::new();
+    for input in &signature.inputs {
+        if let FnArg::Typed(typed) = input {
+            collect_bindings(&typed.pat, &conditions(&typed.attrs), &mut found);
+        }
+    }
+    found
+}
+
 /// The variables that a pattern binds.
 fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found: &mut Vec<Binding<'p>>) {
     match pat {
@@ -220,61 +239,47 @@ fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found: &mut Vec<B
 mod tests {
     use super::*;
 
-    fn prepared(source: &str) -> (String, String, String) {
-        let mut signature: Signature = syn::parse_str(source).unwrap();
-        let capture = Capture::prepare(&mut signature);
-        let borrow = capture.borrow.to_string();
-        let borrow = borrow.rsplit_once('=').map(|(_, borrow)| borrow.trim().to_owned()).unwrap_or_default();
-        (signature.inputs.to_token_stream().to_string(), capture.rebind.to_string(), borrow)
+    /// What a body of these tokens captures.
+    fn captured(source: &str, body: &str) -> String {
+        let signature: Signature = syn::parse_str(source).unwrap();
+        let tokens = captures(&signature, &body.parse().unwrap()).to_string();
+        tokens.replace("# [allow (unreachable_code , clippy :: used_underscore_binding)] ", "")
     }
 
     #[test]
-    fn arguments_by_value_are_borrowed_mutably_and_references_are_not() {
-        let (inputs, rebind, borrow) =
-            prepared("async fn f(self: Arc<Self>, a: u8, mut b: u8, c: &u8, _: u8, d: &mut u8)");
-        assert_eq!(
-            inputs,
-            "mut self : Arc < Self > , mut a : u8 , mut b : u8 , c : & u8 , _ : u8 , d : & mut u8"
-        );
-        assert_eq!(rebind, "");
-        assert_eq!(borrow, "(& mut self , & mut a , & mut b ,) ;");
-        assert_eq!(prepared("async fn f(&self, a: &u8)").2, "");
+    fn what_the_body_uses_is_captured_mutably_and_references_are_not() {
+        let source = "async fn f(self: Arc<Self>, a: A, mut b: A, c: &A, _: A, d: &mut A, n: u8, s: String)";
+        let every = "self a b c d n s";
+        assert_eq!(captured(source, every), "let _ = (& mut self , & mut a , & b ,) ;");
+        assert_eq!(captured(source, "b"), "let _ = (& b ,) ;");
+        assert_eq!(captured(source, "Self :: f ()"), "");
+        assert_eq!(captured("async fn f(mut self)", "self"), "let _ = (& self ,) ;");
+        assert_eq!(captured("async fn f(&self, a: &u8)", "self a"), "");
     }
 
     #[test]
-    fn names_in_patterns_get_a_variable_that_can_be_mut() {
-        let (inputs, rebind, borrow) =
-            prepared("async fn f((a, mut b): P, S { c, d: [e, ..] }: S, ref g: u8, Unit: Unit)");
-        assert_eq!(inputs, "(a , mut b) : P , S { c , d : [e , ..] } : S , ref g : u8 , Unit : Unit");
-        let rebind = rebind.replace("# [allow (clippy :: used_underscore_binding)] ", "");
-        assert_eq!(rebind, "let mut a = a ; let mut c = c ; let mut e = e ;");
-        assert_eq!(borrow, "(& mut a , & mut b , & mut c , & mut e ,) ;");
+    fn names_in_patterns_are_captured_each() {
+        let source = "async fn f((a, mut b): P, S { c, d: [e, ..] }: S, ref g: A, Unit: Unit)";
+        let every = "a b c d e g Unit";
+        assert_eq!(captured(source, every), "let _ = (& mut a , & b , & mut c , & mut e ,) ;");
+        assert_eq!(captured(source, "e"), "let _ = (& mut e ,) ;");
     }
 
     #[test]
     fn an_argument_that_lends_to_the_return_value_is_left_alone() {
-        assert_eq!(prepared("async fn f<'a>(c: Ctx<'a>, d: u8) -> Result<&'a str, E>").2, "(& mut d ,) ;");
-        assert_eq!(prepared("async fn f(c: Ctx<'_>) -> Result<&str, E>").2, "");
-        assert_eq!(prepared("async fn f(c: Ctx<'_>) -> Result<&'static str, E>").2, "(& mut c ,) ;");
-        assert_eq!(prepared("async fn f(self) -> Result<&'a str, E>").2, "");
+        let lends = "async fn f<'a>(c: Ctx<'a>, d: D) -> Result<&'a str, E>";
+        assert_eq!(captured(lends, "c d"), "let _ = (& mut d ,) ;");
+        assert_eq!(captured("async fn f(c: Ctx<'_>) -> Result<&str, E>", "c"), "");
+        let owned = "async fn f(c: Ctx<'_>) -> Result<&'static str, E>";
+        assert_eq!(captured(owned, "c"), "let _ = (& mut c ,) ;");
+        assert_eq!(captured("async fn f(self) -> Result<&'a str, E>", "self"), "");
     }
 
     #[test]
     fn what_a_cfg_leaves_out_is_not_named() {
-        let mut signature: Signature = syn::parse_str(
-            "async fn f(a: u8, #[cfg(any())] b: u8, P { c, #[cfg_attr(all(), cfg(any()))] d }: P)",
-        )
-        .unwrap();
-        let capture = Capture::prepare(&mut signature);
-        let plain = |tokens: TokenStream| {
-            tokens.to_string().replace("# [allow (clippy :: used_underscore_binding)] ", "")
-        };
+        let source = "async fn f(a: A, #[cfg(any())] b: A, P { c, #[cfg_attr(all(), cfg(any()))] d }: P)";
         assert_eq!(
-            plain(capture.rebind),
-            "let mut c = c ; # [cfg_attr (all () , cfg (any ()))] let mut d = d ;"
-        );
-        assert_eq!(
-            plain(capture.borrow),
+            captured(source, "a b c d"),
             "# [cfg (any ())] let _ = & mut b ; # [cfg_attr (all () , cfg (any ()))] let _ = & mut d ; \
              let _ = (& mut a , & mut c ,) ;"
         );

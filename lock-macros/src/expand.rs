@@ -1,17 +1,16 @@
 //! The new function: get the lock, run the body under it, hand back what it returned.
 //!
-//! An `async fn place(id: u64) -> Result<(), E> { body }` becomes
+//! An `async fn place(order: Order) -> Result<(), E> { body }` becomes
 //!
 //! ```text
-//! async fn place(mut id: u64) -> Result<(), E> {
+//! async fn place(order: Order) -> Result<(), E> {
 //!     let returns = Returns::new();
 //!     if let Some(value) = returns.sample() { return value; }    // never runs: tells the compiler what `returns` is of
 //!     let acquire = lock(kind, key).wait(…).acquire();           // the key is complete before anything waits
 //!     let error = 'failed: {
 //!         let guard = match acquire.await { Ok(guard) => guard, Err(error) => break 'failed error.into() };
 //!         match run(guard, OnLost::Cancel, async {
-//!             if let Some(value) = returns.into_sample() { return value; }
-//!             let _ = (&mut id,);
+//!             if let Some(value) = returns.into_sample() { return value; let _ = (&mut order,); }
 //!             body
 //!         }).await { Ok(value) => return value, Err(error) => break 'failed error }
 //!     };
@@ -31,20 +30,33 @@ use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::{Expr, ExprPath, ExprReference, Ident, Lifetime, Local, Pat, ReturnType, Stmt};
 
-use crate::arguments::Capture;
+use crate::arguments::{all_used, captures};
+use crate::errors::Errors;
+use crate::item::AnnotatedFn;
+use crate::mentions::mentions;
 use crate::model::Locked;
 use crate::options::{OnBusy, OnLost, Text, Time, Wait};
 use crate::shape::{self, Shape};
 
 /// Expands one use of the attribute; with mistakes in it, the item as it was and the errors.
-pub(crate) fn attribute(arguments: TokenStream, item: &TokenStream) -> TokenStream {
-    match Locked::parse(arguments, item.clone()) {
-        Ok(locked) => expand(locked),
+pub(crate) fn attribute(arguments: &TokenStream, item: &TokenStream) -> TokenStream {
+    match Locked::parse(arguments.clone(), item.clone()) {
+        Ok(locked) => expand(locked, arguments),
         Err(errors) => {
             let errors = errors.into_tokens();
+            let function = AnnotatedFn::parse(item.clone(), &mut Errors::default());
+            let item = function.map_or_else(|| item.clone(), as_written);
             quote!(#item #errors)
         }
     }
+}
+
+/// The function, its arguments used: a warning of an unused one would be noise beside the errors.
+fn as_written(mut function: AnnotatedFn) -> TokenStream {
+    let used = all_used(&function.signature);
+    let written = function.body.stream();
+    function.body = braced(&function.body, quote!(#used #written));
+    function.into_token_stream()
 }
 
 /// Names in the expansion that the user's code can't see.
@@ -78,23 +90,24 @@ impl Names {
     }
 }
 
-fn expand(mut locked: Locked) -> TokenStream {
+fn expand(mut locked: Locked, arguments: &TokenStream) -> TokenStream {
     let names = Names::new(&locked);
     match locked.shape.take_tail() {
         None => {
-            let Capture { rebind, borrow } = Capture::prepare(&mut locked.function.signature);
-            let tell = tell_body(&locked, &names);
             let written = locked.function.body.stream();
-            let block = braced(&locked.function.body, quote!(#tell #borrow #written));
+            let captures = captures(&locked.function.signature, &written);
+            let tell = tell_body(&locked, &names, &captures);
+            let block = braced(&locked.function.body, quote!(#tell #written));
             let inside = under_lock(&locked, &names, &quote!(async #block));
-            locked.function.body = braced(&locked.function.body, quote!(#rebind #inside));
+            locked.function.body = braced(&locked.function.body, inside);
         }
         // The user's block stays as it is, `move` or not: it already decided how to hold its variables.
         Some(tail) => {
             let mut block = tail.block.clone();
             block.attrs.clear();
-            use_rebound(&mut block.block.stmts);
-            block.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(tell_body(&locked, &names)), None));
+            use_rebound(&mut block.block.stmts, arguments);
+            let tell = tell_body(&locked, &names, &TokenStream::new());
+            block.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(tell), None));
             let inside = under_lock(&locked, &names, &block.into_token_stream());
             locked.function.body = braced(&locked.function.body, tail.with(inside));
         }
@@ -102,9 +115,9 @@ fn expand(mut locked: Locked) -> TokenStream {
     locked.function.into_token_stream()
 }
 
-/// Uses the variables that `#[async_trait]` makes of arguments by `let id = id;`: one that only the key needs would be
-/// reported as unused.
-fn use_rebound(stmts: &mut Vec<Stmt>) {
+/// Uses the variables that `#[async_trait]` makes of arguments by `let id = id;`, where the
+/// attribute's `arguments` use them: one that only the key needs would be reported as unused.
+fn use_rebound(stmts: &mut Vec<Stmt>, arguments: &TokenStream) {
     let rebound = |stmt: &Stmt| match stmt {
         Stmt::Local(Local { pat: Pat::Ident(pat), init: Some(init), .. }) => match &*init.expr {
             Expr::Path(path) if path.path.is_ident(&pat.ident) => Some(pat.ident.clone()),
@@ -113,7 +126,8 @@ fn use_rebound(stmts: &mut Vec<Stmt>) {
         _ => None,
     };
     let with_use = |stmt: Stmt| {
-        let usage = rebound(&stmt).map(|name| {
+        let used = |name: &Ident| mentions(arguments.clone(), &name.unraw().to_string());
+        let usage = rebound(&stmt).filter(used).map(|name| {
             let usage = quote!(#[allow(clippy::used_underscore_binding)] let _ = &#name;);
             Stmt::Expr(Expr::Verbatim(usage), None)
         });
@@ -130,15 +144,15 @@ fn braced(like: &Group, tokens: TokenStream) -> Group {
 }
 
 /// The first statement of the body's block: what it returns is what the function returns. Without it a body could
-/// not rely on the return type for coercions and for `?`.
-fn tell_body(locked: &Locked, names: &Names) -> TokenStream {
+/// not rely on the return type for coercions and for `?`. `behind` goes behind the `return`.
+fn tell_body(locked: &Locked, names: &Names, behind: &TokenStream) -> TokenStream {
     let Names { private, returns, value, .. } = names;
     // The compiler shows this `return` as the place where the type of the body comes from.
     let here = Span::mixed_site().located_at(returned(locked).0);
     let mut shown = value.clone();
     shown.set_span(here);
     let tell = quote_spanned!(here=> return #shown);
-    quote!(if let #private::Some(#value) = #private::Returns::into_sample(#returns) { #tell; })
+    quote!(if let #private::Some(#value) = #private::Returns::into_sample(#returns) { #tell; #behind })
 }
 
 /// The statements that run `block` under the lock.

@@ -16,6 +16,7 @@ mod errors;
 mod expand;
 mod item;
 mod key;
+mod mentions;
 mod model;
 mod options;
 mod several;
@@ -27,5 +28,5 @@ use proc_macro::TokenStream;
 #[doc = include_str!("docs/distributed_lock.md")]
 #[proc_macro_attribute]
 pub fn distributed_lock(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    expand::attribute(arguments.into(), &item.into()).into()
+    expand::attribute(&arguments.into(), &item.into()).into()
 }

@@ -7,6 +7,7 @@
 mod boxed;
 mod extractors;
 mod kinds;
+mod lints;
 mod options;
 mod placeholders;
 mod signatures;

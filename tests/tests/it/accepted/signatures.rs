@@ -67,9 +67,9 @@ async fn never_returns() -> Nothing {
 }
 
 #[distributed_lock(key = "<c>")]
-async fn patterns(_: Cell<u8>, (a, mut b): (u32, u32), c: u8, &d: &u8, [e, ..]: &[u8; 2]) -> Answer<u32> {
+async fn patterns(_: Cell<u8>, (a, mut b): (u32, u32), c: u8, &d: &u8, [first, ..]: &[u8; 2]) -> Answer<u32> {
     b += a;
-    Ok(b + u32::from(c + d + e))
+    Ok(b + u32::from(c + d + first))
 }
 
 #[distributed_lock(key = "a")]

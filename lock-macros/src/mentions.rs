@@ -1,0 +1,144 @@
+//! [`mentions`]: whether tokens may use a variable.
+//!
+//! Works on tokens alone, so that the body of a macro counts too. Where tokens cannot tell, the
+//! answer is yes.
+
+use std::iter::Peekable;
+
+use proc_macro2::{TokenStream, TokenTree, token_stream};
+use syn::ext::IdentExt;
+
+/// Whether `tokens` may use the variable `name`, which has no `r#`.
+pub(crate) fn mentions(tokens: TokenStream, name: &str) -> bool {
+    let mut tokens = tokens.into_iter().peekable();
+    let mut at_start = true;
+    let mut dots = 0;
+    let mut tick = false;
+    while let Some(token) = tokens.next() {
+        match &token {
+            TokenTree::Ident(word) if at_start && word == "let" => {
+                let (shadowed, value) = binding(&mut tokens, name);
+                if mentions(value, name) {
+                    return true;
+                }
+                if shadowed {
+                    return false;
+                }
+            }
+            // A field, a method, a lifetime, or in front of a colon.
+            TokenTree::Ident(_) if dots == 1 || tick || is_punct(tokens.peek(), ':') => {}
+            TokenTree::Ident(word) if word.unraw() == name => return true,
+            TokenTree::Group(group) if mentions(group.stream(), name) => return true,
+            TokenTree::Literal(literal) if captures(&literal.to_string(), name) => return true,
+            _ => {}
+        }
+        dots = if is_punct(Some(&token), '.') { dots + 1 } else { 0 };
+        tick = is_punct(Some(&token), '\'');
+        at_start = matches!(token, TokenTree::Group(_)) || is_punct(Some(&token), ';');
+    }
+    false
+}
+
+/// Takes a `let` statement up to its end: whether its pattern binds `name`, and its value.
+fn binding(tokens: &mut Peekable<token_stream::IntoIter>, name: &str) -> (bool, TokenStream) {
+    let ends = |token: &TokenTree| is_punct(Some(token), ';');
+    let mut pattern = TokenStream::new();
+    while let Some(token) = tokens.next_if(|token| !ends(token) && !is_punct(Some(token), '=')) {
+        pattern.extend([token]);
+    }
+    let mut value = TokenStream::new();
+    while let Some(token) = tokens.next_if(|token| !ends(token)) {
+        value.extend([token]);
+    }
+    (has_word(pattern, name), value)
+}
+
+fn has_word(tokens: TokenStream, name: &str) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(word) => word.unraw() == name,
+        TokenTree::Group(group) => has_word(group.stream(), name),
+        _ => false,
+    })
+}
+
+fn is_punct(token: Option<&TokenTree>, char: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == char)
+}
+
+/// Whether a literal has `name` as a format string (`{name}`, `{:name$}`) or a key template
+/// (`<name>`) has it.
+fn captures(literal: &str, name: &str) -> bool {
+    let in_word = |c: char| c == '_' || c.is_alphanumeric();
+    literal.match_indices(name).any(|(start, _)| {
+        let (before, rest) = literal.split_at(start);
+        let after = rest.get(name.len()..).unwrap_or_default();
+        let before = before.strip_suffix("r#").unwrap_or(before);
+        let opened = before.trim_end().ends_with(['{', '<']);
+        let ended = !after.starts_with(in_word) && !before.ends_with(in_word);
+        ended && (opened || after.starts_with('$'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_body(source: &str) -> bool {
+        mentions(source.parse().unwrap(), "id")
+    }
+
+    #[test]
+    fn every_use_is_found() {
+        for source in [
+            "id",
+            "r#id",
+            "a(b, [id])",
+            "&id.field",
+            "id.call()",
+            "0..id",
+            "..=id",
+            "Order { id }",
+            "Order { id: id }",
+            "let id = id + 1; id",
+            "let Some(id) = id else { return };",
+            "let a = 1; let id = f(|| id); a",
+            "{ let id = 1; id } id",
+            "if let Some(x) = id { x }",
+            "if let Some(id) = x { id } else { 0 }",
+            "println!(\"{id}\")",
+            "println!(\"{id:?} {other}\")",
+            "println!(\"{ id }\")",
+            "println!(\"{:id$}\", 1)",
+            "println!(r#\"{id}\"#)",
+            "move || id",
+            "match id { _ => 1 }",
+            "\"order:<id>\"",
+            "\"order:<id.x>\"",
+            "\"<r#id>\"",
+        ] {
+            assert!(in_body(source), "{source}");
+        }
+    }
+
+    #[test]
+    fn another_thing_of_the_same_name_is_no_use() {
+        for source in [
+            "",
+            "ids",
+            "self.id",
+            "order.id()",
+            "id::new()",
+            "Order { id: 1 }",
+            "let id = 1; id",
+            "let (a, id): (u8, u8) = pair; id",
+            "let id; id = 1; id",
+            "let mut id = 0; { id += 1; }",
+            "'id: loop { break 'id; }",
+            "\"id\"",
+            "\"order:id\"",
+            "println!(\"{ids} {kid} {x_id}\")",
+        ] {
+            assert!(!in_body(source), "{source}");
+        }
+    }
+}
