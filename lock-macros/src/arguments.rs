@@ -16,6 +16,7 @@ use syn::ext::IdentExt;
 use syn::{Attribute, FnArg, Ident, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token, Type};
 
 use crate::mentions::mentions;
+use crate::nearest::nearest;
 
 /// The arguments of a function.
 pub(crate) struct Arguments {
@@ -38,6 +39,14 @@ impl Arguments {
             return self.own.map(|own| Ident::new("self", own.span));
         }
         self.names.iter().find(|argument| argument.unraw() == name).cloned()
+    }
+
+    /// The argument, or `self`, whose name is nearest to this one.
+    pub(crate) fn nearest(&self, name: &str) -> Option<String> {
+        let own = self.own.map(|_| "self".to_owned());
+        let names: Vec<_> =
+            own.into_iter().chain(self.names.iter().map(|name| name.unraw().to_string())).collect();
+        nearest(name, names.iter().map(String::as_str)).map(str::to_owned)
     }
 
     /// The arguments for an error message.

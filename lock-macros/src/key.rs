@@ -57,7 +57,7 @@ impl Key {
                 let parts: Vec<_> = keys
                     .into_iter()
                     .map(|Listed { text, of_kind }| {
-                        Some((Part::new(text, "key", &arguments, errors)?, of_kind))
+                        Some((Part::new(text, "key in the list", &arguments, errors)?, of_kind))
                     })
                     .collect();
                 Rest::Listed(parts.into_iter().collect::<Option<_>>()?)
@@ -234,8 +234,8 @@ impl Part {
         let template = literal.value();
         if template.is_empty() {
             fail(match option {
-                "key" => "the key is empty; give the lock a name, as in \"order:<id>\"".to_owned(),
-                _ => format!("the {option} is empty; leave it out"),
+                "prefix" => "the prefix is empty; leave it out".to_owned(),
+                _ => "the key is empty; give the lock a name, as in \"order:<id>\"".to_owned(),
             });
             return None;
         }
@@ -254,7 +254,9 @@ impl Part {
         for piece in &pieces {
             match piece {
                 Piece::Text(text) => problems.extend(braced_arguments(text, arguments)),
-                Piece::Value(placeholder) => problems.extend(unknown_argument(placeholder, arguments)),
+                Piece::Value(placeholder) => {
+                    problems.extend(unknown_argument(placeholder, option, arguments));
+                }
             }
         }
         if problems.is_empty() {
@@ -280,13 +282,24 @@ fn braced_arguments<'a>(text: &'a str, arguments: &'a Arguments) -> impl Iterato
     })
 }
 
-fn unknown_argument(placeholder: &Placeholder, arguments: &Arguments) -> Option<String> {
+fn unknown_argument(placeholder: &Placeholder, option: &str, arguments: &Arguments) -> Option<String> {
     let Placeholder { text, root, steps } = placeholder;
     if arguments.get(root).is_none() {
-        return Some(match root.as_str() {
-            "self" => format!("`{text}` needs a `self`, and this function has none"),
-            _ => format!("`{text}` names no argument of this function; {}", arguments.list()),
-        });
+        let wrong = format!("`{text}` names no argument of this function");
+        if root == "self" {
+            return Some(format!("`{text}` needs a `self`, and this function has none"));
+        }
+        if let Some(meant) = arguments.nearest(root) {
+            let meant = text.replacen(root, &meant, 1);
+            return Some(format!("{wrong}; did you mean `{meant}`? ({})", arguments.list()));
+        }
+        // A constant, or a const generic.
+        if root.starts_with(char::is_uppercase) {
+            let written =
+                if option == "key" || option == "prefix" { format!("{option} = ") } else { String::new() };
+            return Some(format!("{wrong}; for a constant write `{written}format!(\"…{{{root}}}\")`"));
+        }
+        return Some(format!("{wrong}; {}", arguments.list()));
     }
     let fields = steps.iter().filter_map(|step| if let Step::Field(name) = step { Some(name) } else { None });
     let mut wrong = fields.filter(|name| identifier(name, Span::call_site()).is_none());

@@ -18,6 +18,7 @@ mod item;
 mod key;
 mod mentions;
 mod model;
+mod nearest;
 mod options;
 mod several;
 mod shape;

@@ -9,6 +9,7 @@ use syn::{Error, Expr, ExprPath, Ident, Lit, LitStr, Path, Token};
 
 use crate::duration;
 use crate::errors::Errors;
+use crate::nearest::{did_you_mean, distance, nearest};
 use crate::several::Several;
 
 /// The accepted options, each with an example for the error messages.
@@ -168,7 +169,7 @@ impl Options {
         self.seen.push(name.clone());
         let needs_value = || Error::new(name.span(), format!("`{text}` needs a value, as in `{example}`"));
         input.parse::<Token![=]>().map_err(|_| needs_value())?;
-        if input.is_empty() || input.peek(Token![,]) {
+        if ends(input) {
             return Err(needs_value());
         }
         match text.as_str() {
@@ -202,8 +203,10 @@ fn accepted() -> String {
 }
 
 fn unknown(name: &str) -> String {
-    let hint = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, option)| *option);
-    let hint = hint.map_or_else(String::new, |option| format!("; did you mean `{option}`?"));
+    let names = ACCEPTED.iter().map(|(option, _)| *option).chain(ALIASES.iter().map(|(alias, _)| *alias));
+    let meant = nearest(name, names)
+        .map(|meant| ALIASES.iter().find(|(alias, _)| *alias == meant).map_or(meant, |(_, option)| option));
+    let hint = meant.map_or_else(String::new, |option| format!("; did you mean `{option}`?"));
     format!("unknown option `{name}`{hint} (accepted are {})", accepted())
 }
 
@@ -259,17 +262,38 @@ fn key_text(input: ParseStream<'_>) -> syn::Result<Text> {
 fn kind(input: ParseStream<'_>) -> syn::Result<Kind> {
     const WRONG: &str = "`kind` is `mutex` (one holder, the default), `fair` (one holder, first come first served \
                          across processes), `read` or `write` (many readers or one writer)";
-    let value = input.parse::<Ident>().map_err(|error| Error::new(error.span(), WRONG))?;
-    if !input.is_empty() && !input.peek(Token![,]) {
-        return Err(Error::new(value.span(), WRONG));
-    }
-    match value.to_string().as_str() {
-        "mutex" => Ok(Kind::Mutex),
-        "fair" => Ok(Kind::Fair),
-        "read" => Ok(Kind::Read),
-        "write" => Ok(Kind::Write),
-        _ => Err(Error::new(value.span(), WRONG)),
-    }
+    let kinds = [("mutex", Kind::Mutex), ("fair", Kind::Fair), ("read", Kind::Read), ("write", Kind::Write)];
+    choice(input, "kind", &kinds, WRONG)
+}
+
+/// The value of one of `choices`; `wrong` says what they are.
+fn choice<T: Copy>(
+    input: ParseStream<'_>,
+    option: &str,
+    choices: &[(&str, T)],
+    wrong: &str,
+) -> syn::Result<T> {
+    let quoted = input.parse::<Option<LitStr>>()?;
+    let (text, span) = match &quoted {
+        Some(quoted) => (quoted.value(), quoted.span()),
+        None => {
+            let name = input.parse::<Ident>().map_err(|error| Error::new(error.span(), wrong))?;
+            (name.to_string(), name.span())
+        }
+    };
+    let message = match choices.iter().find(|(name, _)| *name == text) {
+        Some(_) if quoted.is_some() => {
+            format!("`{option}` is written without quotes: `{option} = {text}`")
+        }
+        Some((_, value)) if ends(input) => return Ok(*value),
+        _ => format!("{wrong}{}", did_you_mean(&text, choices.iter().map(|(name, _)| *name))),
+    };
+    Err(Error::new(span, message))
+}
+
+/// Whether the value of an option ends here.
+fn ends(input: ParseStream<'_>) -> bool {
+    input.is_empty() || input.peek(Token![,])
 }
 
 fn prefix_text(input: ParseStream<'_>) -> syn::Result<Text> {
@@ -291,10 +315,15 @@ fn name_text(input: ParseStream<'_>) -> syn::Result<Text> {
 fn wait(input: ParseStream<'_>) -> syn::Result<Wait> {
     let expr: Expr = input.parse()?;
     if let Some(Lit::Str(text)) = literal(&expr) {
-        match text.value().as_str() {
-            "none" => return Ok(Wait::None),
-            "forever" => return Ok(Wait::Forever),
-            _ => {}
+        let value = text.value();
+        match nearest(&value, ["none", "forever"]) {
+            Some("none") if value == "none" => return Ok(Wait::None),
+            Some("forever") if value == "forever" => return Ok(Wait::Forever),
+            Some(meant) => {
+                let message = format!("`{value}` is not a duration; did you mean \"{meant}\"?");
+                return Err(Error::new(text.span(), message));
+            }
+            None => {}
         }
     }
     if let Expr::Path(path) = &expr
@@ -352,17 +381,12 @@ fn guard(input: ParseStream<'_>) -> syn::Result<Ident> {
     const WRONG: &str =
         "`guard` names the variable that holds the lock's view in the body, as in `guard = lock`";
     let name = input.parse::<Ident>().map_err(|error| Error::new(error.span(), WRONG))?;
-    if input.is_empty() || input.peek(Token![,]) { Ok(name) } else { Err(Error::new(name.span(), WRONG)) }
+    if ends(input) { Ok(name) } else { Err(Error::new(name.span(), WRONG)) }
 }
 
 fn on_lost(input: ParseStream<'_>) -> syn::Result<OnLost> {
     const WRONG: &str = "`on_lost` is `cancel` (drop the body at its next await) or `finish` (let it end)";
-    let value = input.parse::<Ident>().map_err(|error| Error::new(error.span(), WRONG))?;
-    match value.to_string().as_str() {
-        "cancel" => Ok(OnLost::Cancel),
-        "finish" => Ok(OnLost::Finish),
-        _ => Err(Error::new(value.span(), WRONG)),
-    }
+    choice(input, "on_lost", &[("cancel", OnLost::Cancel), ("finish", OnLost::Finish)], WRONG)
 }
 
 fn on_busy(input: ParseStream<'_>) -> syn::Result<OnBusy> {
@@ -370,11 +394,21 @@ fn on_busy(input: ParseStream<'_>) -> syn::Result<OnBusy> {
         input,
         "`on_busy` is `error`, `skip`, or the path of a `fn(LockError)` that makes the return value",
     )?;
-    Ok(match path.path.get_ident() {
-        Some(ident) if ident == "error" => OnBusy::Error,
-        Some(ident) if ident == "skip" => OnBusy::Skip(ident.clone()),
-        _ => OnBusy::Path(path),
-    })
+    let Some(name) = path.path.get_ident() else { return Ok(OnBusy::Path(path)) };
+    let text = name.to_string();
+    let near = ["error", "skip"].into_iter().find(|choice| distance(&text, choice) <= 1);
+    match near {
+        Some("error") if text == "error" => Ok(OnBusy::Error),
+        Some("skip") if text == "skip" => Ok(OnBusy::Skip(name.clone())),
+        Some(meant) => Err(Error::new(
+            name.span(),
+            format!(
+                "`on_busy = {text}` looks misspelt; did you mean `{meant}`? (a fn of that name is written \
+                 `self::{text}`)"
+            ),
+        )),
+        None => Ok(OnBusy::Path(path)),
+    }
 }
 
 fn on_error(input: ParseStream<'_>) -> syn::Result<ExprPath> {
@@ -396,7 +430,11 @@ fn fallback(input: ParseStream<'_>, wrong: &str) -> syn::Result<ExprPath> {
         Expr::Call(call) => {
             Err(Error::new_spanned(&call.func, format!("{wrong}; write the path without a call")))
         }
-        other => Err(Error::new_spanned(other, wrong)),
+        other => {
+            let quoted = matches!(literal(&other), Some(Lit::Str(_)));
+            let remedy = if quoted { "; write it without quotes" } else { "" };
+            Err(Error::new_spanned(other, format!("{wrong}{remedy}")))
+        }
     }
 }
 
