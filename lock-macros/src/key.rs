@@ -306,9 +306,11 @@ fn unknown_argument(placeholder: &Placeholder, option: &str, arguments: &Argumen
     wrong.next().map(|name| format!("`{name}` in `{text}` is not an identifier"))
 }
 
-/// The identifier of that name, raw where it is a keyword.
+/// The identifier of that name, raw where it is a keyword. `gen` is one since edition 2024, which
+/// only the compiler knows of the place.
 fn identifier(name: &str, span: Span) -> Option<Ident> {
     let mut ident = match syn::parse_str::<Ident>(name) {
+        Ok(_) if name == "gen" => Ident::new_raw(name, span),
         Ok(ident) => ident,
         Err(_) if matches!(name, "self" | "super" | "crate" | "Self" | "_") => return None,
         // Something that is no identifier at all would make the constructor panic.

@@ -35,6 +35,17 @@ async fn raw(r#type: &str, r#match: u8) -> Result<(), LockError> {
     Ok(())
 }
 
+struct Turn {
+    r#gen: u64,
+    r#async: u64,
+}
+
+#[distributed_lock(key = "<turn.gen>:<turn.r#gen>:<gen>:<r#gen>:<turn.async>:<try>")]
+async fn reserved_since(turn: Turn, r#gen: u8, r#try: u8) -> Result<(), LockError> {
+    let _ = turn;
+    Ok(())
+}
+
 #[distributed_lock(key = "<a>:<b>:<_c>:<d>")]
 async fn patterns((a, b): (u32, String), [_c, ..]: [u8; 2], Wrapped(d): Wrapped) -> Result<(), LockError> {
     let _ = (a, b, d);
@@ -64,5 +75,5 @@ locked!(from_a_macro, "order:<id>", "5s");
 fn compiles() {
     fn used<F>(_: F) {}
     used(fields);
-    used((indices, raw, patterns, counts, from_a_macro));
+    used((indices, raw, reserved_since, patterns, counts, from_a_macro));
 }
