@@ -189,7 +189,7 @@ pub mod __private {
     pub use crate::body::{OnLost, Run};
     pub use crate::private::*;
     pub use crate::store::Kind;
-    use crate::{IntoLockKey, Lock, LockGuard, LockManager};
+    use crate::{IntoLockKey, Lock, LockGuard};
 
     /// On the task's or the process's default manager.
     pub fn lock(kind: Kind, key: impl IntoLockKey) -> Lock {
@@ -197,8 +197,8 @@ pub mod __private {
     }
 
     /// On the manager that the user named.
-    pub fn lock_on<M: AsRef<LockManager> + ?Sized>(manager: &M, kind: Kind, key: impl IntoLockKey) -> Lock {
-        manager.as_ref().lock(kind, key)
+    pub fn lock_on<M: Manager + ?Sized>(manager: &M, kind: Kind, key: impl IntoLockKey) -> Lock {
+        manager.manager().lock(kind, key)
     }
 
     /// All keys or none, on the task's or the process's default manager.
@@ -207,8 +207,8 @@ pub mod __private {
     }
 
     /// All keys or none, on the manager that the user named.
-    pub fn multi_on<M: AsRef<LockManager> + ?Sized>(manager: &M, keys: Keys) -> Lock {
-        manager.as_ref().multi(keys)
+    pub fn multi_on<M: Manager + ?Sized>(manager: &M, keys: Keys) -> Lock {
+        manager.manager().multi(keys)
     }
 
     /// Runs a body under its lock.

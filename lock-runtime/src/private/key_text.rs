@@ -15,7 +15,9 @@ const UNPRINTABLE: &str = "the `Display` of the placeholder at its end returned 
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be put into a lock's key: it does not implement `Display`",
     label = "the value of this placeholder is of type `{Self}`",
-    note = "name a field that does, as in `<order.id>`, or compute the key: `key = format!(\"order:{{:?}}\", id)`"
+    note = "name a part of it that does: `<value.field>`, or `<value.0>` of a newtype",
+    note = "or compute the key, for an `Option<String>` as in \
+            `key = format!(\"…:{{}}\", value.as_deref().unwrap_or(\"none\"))`"
 )]
 pub trait KeyValue {
     /// Adds the value's text.

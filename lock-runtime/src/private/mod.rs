@@ -15,9 +15,28 @@ pub use core::time::Duration;
 
 pub use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
+use crate::manager::LockManager;
 pub use key_text::KeyText;
 pub use keys::{KeyOfKind, Keys, SomeKeys};
 pub use returns::{CarriesLockError, Returns, Skipped, carry, skipped};
+
+/// What `manager = …` can be: everything that is `AsRef<LockManager>`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `LockManager`",
+    label = "expected a `LockManager`, or a type that implements `AsRef<LockManager>`",
+    note = "for an `Option`, take the manager out: `manager = self.locks.as_ref().ok_or(YourError)?`"
+)]
+pub trait Manager {
+    /// The manager.
+    fn manager(&self) -> &LockManager;
+}
+
+#[diagnostic::do_not_recommend]
+impl<M: AsRef<LockManager> + ?Sized> Manager for M {
+    fn manager(&self) -> &LockManager {
+        self.as_ref()
+    }
+}
 
 /// The guard and its view.
 pub fn with_view(guard: LockGuard) -> (LockGuard, HeldLock) {

@@ -54,10 +54,10 @@ impl<R> fmt::Debug for Returns<R> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot carry a `LockError`, and an annotated function has to say when it did not get its lock",
     label = "this return type has no room for a `LockError`",
-    note = "one way out: return a `Result<_, E>` whose `E` implements `From<LockError>`, or `LockError` itself",
-    note = "another, if it is such a `Result` already: write `impl From<LockError> for` its error type",
-    note = "the third: `on_error = path`, a plain `fn(LockError) -> {Self}` that makes the return value of every \
-            lock error; `on_busy` alone leaves the other errors without a way out"
+    note = "1. write `impl From<LockError> for YourError`, where the function returns a `Result<_, YourError>`",
+    note = "2. or return a `Result<_, LockError>`",
+    note = "3. or write `on_error = path`, the path of a plain `fn(LockError) -> {Self}` that makes the return value of \
+            every lock error; `on_busy` alone leaves the other errors without a way out"
 )]
 pub trait CarriesLockError: Sized {
     /// The value to return for `error`.

@@ -45,6 +45,15 @@ impl Service {
     }
 }
 
+#[distributed_lock(key = "a", manager = locks.as_ref().ok_or_else(missing)?)]
+async fn optional_manager(locks: Option<LockManager>) -> Result<(), LockError> {
+    Ok(())
+}
+
+fn missing() -> LockError {
+    LockError::Misconfigured { reason: "no manager".into() }
+}
+
 #[distributed_lock(key = "a", wait = "none", on_lost = cancel)]
 async fn no_wait() -> Result<(), LockError> {
     Ok(())
@@ -110,5 +119,6 @@ fn compiles() {
     fn used<F>(_: F) {}
     used(Service::every_option);
     used(Service::computed);
+    used(optional_manager);
     used((no_wait, forever, texts, busy_path, error_path, both_paths, skip_result, skip_unit, skip_option));
 }
