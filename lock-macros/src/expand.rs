@@ -33,6 +33,7 @@ use syn::{Expr, ExprPath, ExprReference, Ident, Lifetime, Local, Pat, ReturnType
 use crate::arguments::{all_used, captures};
 use crate::errors::Errors;
 use crate::item::AnnotatedFn;
+use crate::key::Scope;
 use crate::mentions::mentions;
 use crate::model::Locked;
 use crate::options::{OnBusy, OnLost, Text, Time, Wait};
@@ -237,7 +238,10 @@ fn request(locked: &Locked, names: &Names) -> TokenStream {
     let Names { private, .. } = names;
     let options = &locked.options;
     let manager = options.manager.as_ref().map(reference);
-    let mut request = locked.key.request(options.kind, manager.as_ref(), private);
+    let function = format!("::{}", locked.function.signature.ident.unraw());
+    let function = quote!(::core::concat!(::core::module_path!(), #function));
+    let scope = Scope { private, function: &function };
+    let mut request = locked.key.request(options.kind, manager.as_ref(), &scope);
     match &options.wait {
         None => {}
         Some(Wait::None) => request.extend(quote!(.no_wait())),
@@ -250,10 +254,7 @@ fn request(locked: &Locked, names: &Names) -> TokenStream {
     let name = match &options.name {
         Some(Text::Literal(name)) => name.to_token_stream(),
         Some(Text::Expr(name)) => name.to_token_stream(),
-        None => {
-            let function = format!("::{}", locked.function.signature.ident.unraw());
-            quote!(::core::concat!(::core::module_path!(), #function))
-        }
+        None => function,
     };
     request.extend(quote!(.name(#name)));
     let times = [("lease", &options.lease), ("max_hold", &options.max_hold), ("min_hold", &options.min_hold)];

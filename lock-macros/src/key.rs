@@ -1,10 +1,10 @@
 //! [`Key`]: the lock's key or keys, checked templates or the user's expressions, and the tokens that build them.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::parse::Parser;
-use syn::{Error, Expr, Ident, Index, LitStr, Path};
+use syn::{Error, Expr, Ident, Index, Lit, LitStr, Path};
 
 use crate::arguments::Arguments;
 use crate::errors::Errors;
@@ -17,6 +17,14 @@ pub(crate) struct Key {
     prefix: Option<Part>,
     rest: Rest,
     arguments: Arguments,
+}
+
+/// What the tokens that build a key refer to.
+pub(crate) struct Scope<'s> {
+    /// The path of the runtime's hidden module.
+    pub(crate) private: &'s TokenStream,
+    /// An expression of the function's path as text, for the log.
+    pub(crate) function: &'s TokenStream,
 }
 
 /// The value of `key` or of `keys`, as it is written.
@@ -91,18 +99,19 @@ impl Key {
         &self,
         kind: Kind,
         manager: Option<&TokenStream>,
-        private: &TokenStream,
+        scope: &Scope<'_>,
     ) -> TokenStream {
+        let Scope { private, .. } = scope;
         let kind = Ident::new(&format!("{kind:?}"), Span::mixed_site());
         let kind = quote!(#private::Kind::#kind);
         if let Rest::One(rest) = &self.rest {
-            let key = self.one(rest, private);
+            let key = self.one(rest, scope);
             return match manager {
                 Some(manager) => quote!(#private::lock_on(#manager, #kind, #key)),
                 None => quote!(#private::lock(#kind, #key)),
             };
         }
-        let keys = self.several(&kind, private);
+        let keys = self.several(&kind, scope);
         match manager {
             Some(manager) => quote!(#private::multi_on(#manager, #keys)),
             None => quote!(#private::multi(#keys)),
@@ -110,42 +119,50 @@ impl Key {
     }
 
     /// An expression that implements `IntoLockKey`.
-    fn one(&self, rest: &Part, private: &TokenStream) -> TokenStream {
+    fn one(&self, rest: &Part, scope: &Scope<'_>) -> TokenStream {
         match (&self.prefix, rest) {
-            (None, Part::Expr(expr)) => quote!(#expr),
+            (None, Part::Expr(expr)) => self.untemplated(expr, scope),
             (None, Part::Template(pieces, literal)) => match pieces.as_slice() {
                 [Piece::Text(text)] => quote!(#text),
-                pieces => self.text_of(pieces, literal, private),
+                pieces => self.text_of(pieces, literal, scope),
             },
             (Some(prefix), Part::Expr(expr)) => {
-                let prefix = self.start(prefix, private);
-                quote!(#prefix.key(#expr))
+                let prefix = self.start(prefix, scope);
+                let key = self.untemplated(expr, scope);
+                quote!(#prefix.key(#key))
             }
             (Some(prefix), Part::Template(pieces, literal)) => {
-                let calls = self.calls(pieces, literal, private);
-                let prefix = self.start(prefix, private);
+                let calls = self.calls(pieces, literal, scope);
+                let prefix = self.start(prefix, scope);
                 quote!(#prefix #calls)
             }
         }
     }
 
     /// An expression that is a `Keys`. Each template goes on from a copy of the prefix, which is computed once.
-    fn several(&self, kind: &TokenStream, private: &TokenStream) -> TokenStream {
+    fn several(&self, kind: &TokenStream, scope: &Scope<'_>) -> TokenStream {
+        let Scope { private, .. } = scope;
         let mut keys = quote!(#private::Keys::of(#kind));
         if let Some(prefix) = &self.prefix {
-            let prefix = self.start(prefix, private);
+            let prefix = self.start(prefix, scope);
             keys.extend(quote!(.starting_with(#prefix)));
         }
         match &self.rest {
             Rest::One(_) => {}
-            Rest::Computed(expr) => keys.extend(quote!(.all(#expr))),
+            Rest::Computed(expr) => {
+                let origin = self.origin(expr, scope);
+                keys.extend(quote!(.all(#expr, #origin)));
+            }
             Rest::Listed(parts) => {
                 let start = Ident::new("__lock_start", Span::mixed_site());
                 for (part, of_kind) in parts {
                     keys.extend(match part {
-                        Part::Expr(expr) => quote!(.key(#expr)),
+                        Part::Expr(expr) => {
+                            let origin = self.origin(expr, scope);
+                            quote!(.key(#expr, #origin))
+                        }
                         Part::Template(pieces, literal) => {
-                            let calls = self.calls(pieces, literal, private);
+                            let calls = self.calls(pieces, literal, scope);
                             let text = quote!(#start #calls);
                             let key =
                                 of_kind.as_ref().map_or_else(|| text.clone(), |path| quote!(#path(#text)));
@@ -158,23 +175,64 @@ impl Key {
         keys
     }
 
-    /// An expression that is a `KeyText` with the prefix in it.
-    fn start(&self, prefix: &Part, private: &TokenStream) -> TokenStream {
-        match prefix {
-            Part::Template(pieces, literal) => self.text_of(pieces, literal, private),
-            Part::Expr(expr) => quote!(#private::KeyText::with_capacity(0).prefix(&(#expr))),
+    /// A key by an expression of the user's.
+    fn untemplated(&self, expr: &Expr, scope: &Scope<'_>) -> TokenStream {
+        let Scope { private, .. } = scope;
+        let origin = self.origin(expr, scope);
+        quote!(#private::untemplated(#expr, #origin))
+    }
+
+    fn origin(&self, expr: &Expr, scope: &Scope<'_>) -> TokenStream {
+        let Scope { private, function } = scope;
+        if self.is_constant(expr) {
+            return quote!(#private::Origin::Constant);
+        }
+        let once = Ident::new("__LOCK_ONCE", Span::mixed_site());
+        quote! {
+            #private::Origin::Computed(#function, {
+                static #once: #private::Once = #private::Once::new();
+                &#once
+            })
         }
     }
 
-    fn text_of(&self, pieces: &[Piece], literal: &LitStr, private: &TokenStream) -> TokenStream {
+    /// Whether it is a text, or a path that is no argument: the name of a constant.
+    fn is_constant(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Lit(_) => true,
+            Expr::Path(path) => {
+                path.path.get_ident().is_none_or(|name| self.arguments.get(&name.to_string()).is_none())
+            }
+            Expr::Reference(reference) => self.is_constant(&reference.expr),
+            Expr::Group(group) => self.is_constant(&group.expr),
+            Expr::Paren(paren) => self.is_constant(&paren.expr),
+            _ => false,
+        }
+    }
+
+    /// An expression that is a `KeyText` with the prefix in it.
+    fn start(&self, prefix: &Part, scope: &Scope<'_>) -> TokenStream {
+        match prefix {
+            Part::Template(pieces, literal) => self.text_of(pieces, literal, scope),
+            Part::Expr(expr) => {
+                let Scope { private, .. } = scope;
+                let origin = self.origin(expr, scope);
+                quote!(#private::KeyText::with_capacity(0).prefix(&(#expr), #origin))
+            }
+        }
+    }
+
+    fn text_of(&self, pieces: &[Piece], literal: &LitStr, scope: &Scope<'_>) -> TokenStream {
         // Ids and numbers mostly fit in 20 bytes; a longer value costs one more allocation, not an error.
         let guess = pieces.iter().map(|piece| if let Piece::Text(text) = piece { text.len() } else { 20 });
         let capacity = guess.sum::<usize>();
-        let calls = self.calls(pieces, literal, private);
+        let Scope { private, .. } = scope;
+        let calls = self.calls(pieces, literal, scope);
         quote!(#private::KeyText::with_capacity(#capacity) #calls)
     }
 
-    fn calls(&self, pieces: &[Piece], literal: &LitStr, private: &TokenStream) -> TokenStream {
+    fn calls(&self, pieces: &[Piece], literal: &LitStr, scope: &Scope<'_>) -> TokenStream {
+        let Scope { private, .. } = scope;
         let mut tokens = TokenStream::new();
         for piece in pieces {
             tokens.extend(match piece {
@@ -227,7 +285,19 @@ impl Key {
 impl Part {
     fn new(text: Text, option: &str, arguments: &Arguments, errors: &mut Errors) -> Option<Self> {
         let literal = match text {
-            Text::Expr(expr) => return Some(Self::Expr(expr)),
+            Text::Expr(expr) => {
+                if let Some(placeholder) = in_concat(&expr) {
+                    errors.at(
+                        expr,
+                        format!(
+                            "`{placeholder}` would be literal text: only a text in quotes is a template, and \
+                             `concat!` makes a constant; write the {option} as one text"
+                        ),
+                    );
+                    return None;
+                }
+                return Some(Self::Expr(expr));
+            }
             Text::Literal(literal) => literal,
         };
         let mut fail = |message: String| errors.add(Error::new(literal.span(), message));
@@ -304,6 +374,35 @@ fn unknown_argument(placeholder: &Placeholder, option: &str, arguments: &Argumen
     let fields = steps.iter().filter_map(|step| if let Step::Field(name) = step { Some(name) } else { None });
     let mut wrong = fields.filter(|name| identifier(name, Span::call_site()).is_none());
     wrong.next().map(|name| format!("`{name}` in `{text}` is not an identifier"))
+}
+
+/// The first placeholder in the texts of a `concat!`.
+fn in_concat(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Macro(call) if call.mac.path.segments.last()?.ident == "concat" => {
+            let mut joined = String::new();
+            join_texts(call.mac.tokens.clone(), &mut joined);
+            template::placeholder_in(&joined)
+        }
+        Expr::Reference(reference) => in_concat(&reference.expr),
+        Expr::Group(group) => in_concat(&group.expr),
+        Expr::Paren(paren) => in_concat(&paren.expr),
+        _ => None,
+    }
+}
+
+fn join_texts(tokens: TokenStream, joined: &mut String) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => join_texts(group.stream(), joined),
+            TokenTree::Literal(literal) => match Lit::new(literal) {
+                Lit::Str(text) => joined.push_str(&text.value()),
+                Lit::Char(char) => joined.push(char.value()),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
 }
 
 /// The identifier of that name, raw where it is a keyword. `gen` is one since edition 2024, which

@@ -126,6 +126,13 @@ pub(crate) fn parse(template: &str) -> Result<Vec<Piece>, Vec<String>> {
     if problems.is_empty() { Ok(pieces) } else { Err(problems) }
 }
 
+/// The first placeholder in a text that is not read as a template.
+pub(crate) fn placeholder_in(text: &str) -> Option<String> {
+    let found = |piece: &str| Placeholder::parse(piece.rsplit_once('<')?.1);
+    let (closed, _) = text.rsplit_once('>')?;
+    closed.split('>').find_map(found).map(|placeholder| placeholder.text)
+}
+
 /// What stands between braces in literal text, with the text itself: users of `format!` write arguments so.
 pub(crate) fn braced(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|after| after.split_once('}')).map(|(content, _)| content)
@@ -193,6 +200,22 @@ mod tests {
         assert_eq!(parse("a<<b>c"), Ok(vec![text("a<b>c")]));
         assert_eq!(parse("<<<id>>"), Ok(vec![text("<"), value("id", "id", vec![]), text(">")]));
         assert_eq!(parse(""), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_placeholder_is_found_in_any_text() {
+        for (text, expected) in [
+            ("order:<id>", Some("<id>")),
+            ("a<b:<order.lines[0].sku>>", Some("<order.lines[0].sku>")),
+            ("a>b<<id>", Some("<id>")),
+            ("a<b", None),
+            ("a > b", None),
+            ("<a b>", None),
+            ("<>", None),
+            ("<1>", None),
+        ] {
+            assert_eq!(placeholder_in(text).as_deref(), expected, "{text}");
+        }
     }
 
     #[test]

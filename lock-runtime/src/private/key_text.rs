@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Write};
 
 use crate::key::{IntoLockKey, InvalidKey, LockKey};
+use crate::private::Origin;
 
 const EMPTY: &str =
     "the value of the placeholder at its end is empty; two different things would share one lock";
@@ -64,9 +65,13 @@ impl KeyText {
 
     /// Adds a prefix that is computed at run time; unlike a value it may have a hash tag.
     #[must_use]
-    pub fn prefix<V: Display + ?Sized>(mut self, prefix: &V) -> Self {
-        if self.problem.is_none() && write!(self.text, "{prefix}").is_err() {
-            self.fail("<prefix>", UNPRINTABLE);
+    pub fn prefix<V: Display + ?Sized>(mut self, prefix: &V, origin: Origin) -> Self {
+        if self.problem.is_none() {
+            if write!(self.text, "{prefix}").is_err() {
+                self.fail("<prefix>", UNPRINTABLE);
+            } else {
+                self.problem = origin.problem(&self.text);
+            }
         }
         self
     }
@@ -190,9 +195,9 @@ mod tests {
 
     #[test]
     fn a_prefix_may_have_the_hash_tag_of_the_key() {
-        let key = KeyText::with_capacity(0).prefix("{t1}:").key("order:1").unwrap();
+        let key = KeyText::with_capacity(0).prefix("{t1}:", Origin::Constant).key("order:1").unwrap();
         assert_eq!(key.as_str(), "{t1}:order:1");
-        assert!(KeyText::with_capacity(0).prefix("{t1}:").key("{t2}").is_err());
-        assert!(KeyText::with_capacity(0).prefix("p").key("").is_err());
+        assert!(KeyText::with_capacity(0).prefix("{t1}:", Origin::Constant).key("{t2}").is_err());
+        assert!(KeyText::with_capacity(0).prefix("p", Origin::Constant).key("").is_err());
     }
 }

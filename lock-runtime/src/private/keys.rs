@@ -4,7 +4,7 @@ use std::vec;
 
 use crate::key::IntoLockKey;
 use crate::kinds::MultiKey;
-use crate::private::KeyText;
+use crate::private::{KeyText, Origin};
 use crate::store::Kind;
 
 /// What can stand in `keys = […]`: a key, which is of the function's kind, or a [`MultiKey`], which has its own.
@@ -45,13 +45,13 @@ impl KeyOfKind for &MultiKey {
 )]
 pub trait SomeKeys {
     /// Adds them to `keys`.
-    fn add_to(self, keys: Keys) -> Keys;
+    fn add_to(self, keys: Keys, origin: Origin) -> Keys;
 }
 
 #[diagnostic::do_not_recommend]
 impl<I: IntoIterator<Item: KeyOfKind>> SomeKeys for I {
-    fn add_to(self, keys: Keys) -> Keys {
-        self.into_iter().fold(keys, Keys::key)
+    fn add_to(self, keys: Keys, origin: Origin) -> Keys {
+        self.into_iter().fold(keys, |keys, key| keys.key(key, origin))
     }
 }
 
@@ -87,8 +87,8 @@ impl Keys {
 
     /// Adds a key, which has to be a valid one without the prefix too.
     #[must_use]
-    pub fn key<K: KeyOfKind>(mut self, key: K) -> Self {
-        let key = key.of_kind(self.kind);
+    pub fn key<K: KeyOfKind>(mut self, key: K, origin: Origin) -> Self {
+        let key = key.of_kind(self.kind).rename(|key| origin.checked(key));
         self.keys.push(match &self.prefix {
             None => key,
             Some(prefix) => key.rename(|key| prefix.clone().key(key)),
@@ -98,8 +98,8 @@ impl Keys {
 
     /// Adds all of them.
     #[must_use]
-    pub fn all<K: SomeKeys>(self, keys: K) -> Self {
-        keys.add_to(self)
+    pub fn all<K: SomeKeys>(self, keys: K, origin: Origin) -> Self {
+        keys.add_to(self, origin)
     }
 }
 
@@ -129,8 +129,8 @@ mod tests {
         let keys = Keys::of(Kind::Write)
             .text(|start| start.text("b"))
             .text(|start| MultiKey::read(start.text("a")))
-            .key(MultiKey::fair("c"))
-            .all(["d", "e"]);
+            .key(MultiKey::fair("c"), Origin::Constant)
+            .all(["d", "e"], Origin::Constant);
         let kinds = [Kind::Read, Kind::Write, Kind::Fair, Kind::Write, Kind::Write];
         let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
         assert_eq!(taken(keys), names.into_iter().zip(kinds).collect::<Vec<_>>());
@@ -138,19 +138,20 @@ mod tests {
 
     #[test]
     fn the_prefix_goes_before_every_key() {
-        let prefix = KeyText::with_capacity(0).prefix("{t}:");
+        let prefix = KeyText::with_capacity(0).prefix("{t}:", Origin::Constant);
         let keys = Keys::of(Kind::Mutex)
             .starting_with(prefix)
             .text(|start| start.value("<id>", &1))
-            .key(MultiKey::read("2"))
-            .all([&"3"]);
+            .key(MultiKey::read("2"), Origin::Constant)
+            .all([&"3"], Origin::Constant);
         let names: Vec<_> = taken(keys).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["{t}:1", "{t}:2", "{t}:3"]);
     }
 
     #[test]
     fn one_bad_key_refuses_them_all() {
-        let keys = Keys::of(Kind::Mutex).key("a").text(|start| start.text("b:").value("<id>", ""));
+        let keys =
+            Keys::of(Kind::Mutex).key("a", Origin::Constant).text(|start| start.text("b:").value("<id>", ""));
         let error = sorted(keys).unwrap_err();
         assert!(error.to_string().contains("<id>"), "{error}");
     }

@@ -6,18 +6,21 @@
 
 mod key_text;
 mod keys;
+mod origin;
 mod returns;
 
 pub use core::convert::From;
 pub use core::option::Option::Some;
 pub use core::result::Result::{Err, Ok};
 pub use core::time::Duration;
+pub use std::sync::Once;
 
 pub use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
 use crate::manager::LockManager;
 pub use key_text::KeyText;
 pub use keys::{KeyOfKind, Keys, SomeKeys};
+pub use origin::{Origin, untemplated};
 pub use returns::{CarriesLockError, Returns, Skipped, carry, skipped};
 
 /// What `manager = …` can be: everything that is `AsRef<LockManager>`.

@@ -68,3 +68,42 @@ fn each_trouble_is_told_once_with_its_cause() {
     let lost = lines("lock lost");
     assert!(lost.len() == 1 && lost[0].contains("key=lost") && lost[0].contains("is gone"), "{text}");
 }
+
+#[cfg(feature = "macros")]
+mod keys_without_a_template {
+    use lock_runtime::{LockError, distributed_lock, with_default};
+
+    use super::*;
+
+    #[distributed_lock(key = text, wait = "none")]
+    async fn one(text: &str) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[distributed_lock(keys = texts, prefix = format!("{}", texts[0]), wait = "none")]
+    async fn several(texts: &[&str]) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    /// The text may be data, and is locked as it is.
+    #[test]
+    fn a_computed_key_that_looks_like_a_template_is_told_once() {
+        let text = captured(LevelFilter::WARN, || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let run = async {
+                for text in ["order:42", "a<b", "order:<id>", "order:<order.id>"] {
+                    one(text).await.unwrap();
+                }
+                several(&["a:", "b"]).await.unwrap();
+                several(&["<a>:", "b"]).await.unwrap();
+            };
+            runtime.block_on(async { with_default(memory_manager(), run).await });
+        });
+        let lines: Vec<_> = text.lines().collect();
+        let function = |name| format!("keys_without_a_template::{name}");
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[0].contains("<id>") && lines[0].contains(&function("one")), "{text}");
+        assert!(lines[0].contains("key = \"order:<id>\""), "{text}");
+        assert!(lines[1..].iter().all(|line| line.contains(&function("several"))), "{text}");
+    }
+}

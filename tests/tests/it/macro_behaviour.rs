@@ -111,6 +111,63 @@ mod keys {
         held.release().await.unwrap();
     }
 
+    const TEMPLATE: &str = "order:<id>";
+    const TEMPLATES: [&str; 2] = ["a", "order:<order.lines[0].sku>"];
+    const PLAIN: &str = "order:<-";
+
+    #[distributed_lock(key = TEMPLATE, manager = locks)]
+    async fn by_constant(locks: &LockManager) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = &self::TEMPLATE, prefix = "p:", manager = locks)]
+    async fn by_path(locks: &LockManager) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", prefix = TEMPLATE, manager = locks)]
+    async fn by_prefix(locks: &LockManager) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[distributed_lock(keys = TEMPLATES, manager = locks)]
+    async fn by_constants(locks: &LockManager) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[distributed_lock(keys = ["a", TEMPLATE], manager = locks)]
+    async fn by_list(locks: &LockManager) -> Result<(), LockError> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = PLAIN, manager = locks, guard = lock)]
+    async fn by_plain_constant(locks: &LockManager) -> Result<String, LockError> {
+        Ok(lock.key().to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_template_in_a_constant_is_refused_and_one_in_data_is_not() {
+        let locks = testing::memory_manager();
+        for refused in [
+            by_constant(&locks).await,
+            by_path(&locks).await,
+            by_prefix(&locks).await,
+            by_constants(&locks).await,
+            by_list(&locks).await,
+        ] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, LockError::InvalidKey(_)), "{error}");
+            assert!(error.to_string().contains("comes from a constant"), "{error}");
+        }
+        assert_eq!(by_plain_constant(&locks).await.unwrap(), "order:<-");
+        assert_eq!(by_data(&locks, "order:<id>").await.unwrap(), "order:<id>");
+    }
+
+    #[distributed_lock(key = text, manager = locks, guard = lock)]
+    async fn by_data(locks: &LockManager, text: &str) -> Result<String, LockError> {
+        Ok(lock.key().to_string())
+    }
+
     #[distributed_lock(key = mutex.lock().unwrap().clone())]
     async fn from_a_std_mutex(mutex: &std::sync::Mutex<String>) -> Result<(), LockError> {
         tokio::task::yield_now().await;
