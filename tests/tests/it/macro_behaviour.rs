@@ -442,6 +442,41 @@ mod loss {
     }
 }
 
+/// A job that each of several machines starts at nearly the same time.
+mod jobs {
+    use super::*;
+
+    #[derive(Default)]
+    struct Machines {
+        runs: AtomicU32,
+    }
+
+    impl Machines {
+        #[distributed_lock(key = "nightly", wait = "none", min_hold = "23h", on_busy = skip, manager = locks)]
+        async fn nightly(&self, locks: &LockManager) -> Result<Option<u32>, LockError> {
+            sleep(Duration::from_millis(300)).await;
+            Ok(Some(self.runs.fetch_add(1, Ordering::Relaxed) + 1))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn with_min_hold_it_runs_once_on_staggered_machines_and_what_was_skipped_is_told() {
+        let store = testing::memory_store();
+        let managers = [(); 3].map(|()| testing::manager_on(LockManager::builder(), store.clone()));
+        let machines = Machines::default();
+        for day in 1..=5 {
+            let begin = Instant::now();
+            let mut answers = Vec::new();
+            for locks in &managers {
+                answers.push(machines.nightly(locks).await.unwrap());
+                sleep(Duration::from_millis(340)).await;
+            }
+            assert_eq!(answers, [Some(day), None, None]);
+            tokio::time::sleep_until(begin + Duration::from_secs(24 * 3600)).await;
+        }
+    }
+}
+
 mod boxed {
     use super::*;
 
