@@ -14,7 +14,7 @@ pub(crate) fn did_you_mean<'c>(name: &str, candidates: impl IntoIterator<Item = 
 }
 
 /// Number of letters that are missing, too many, wrong, or swapped with the next one.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
+fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let at = |row: &[usize], column: usize| row.get(column).copied().unwrap_or(usize::MAX / 2);
     let mut before = Vec::new();

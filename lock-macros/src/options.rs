@@ -9,7 +9,7 @@ use syn::{Error, Expr, ExprPath, Ident, Lit, LitStr, Path, Token};
 
 use crate::duration;
 use crate::errors::Errors;
-use crate::nearest::{did_you_mean, distance, nearest};
+use crate::nearest::{did_you_mean, nearest};
 use crate::several::Several;
 
 /// The accepted options, each with an example for the error messages.
@@ -394,21 +394,11 @@ fn on_busy(input: ParseStream<'_>) -> syn::Result<OnBusy> {
         input,
         "`on_busy` is `error`, `skip`, or the path of a `fn(LockError)` that makes the return value",
     )?;
-    let Some(name) = path.path.get_ident() else { return Ok(OnBusy::Path(path)) };
-    let text = name.to_string();
-    let near = ["error", "skip"].into_iter().find(|choice| distance(&text, choice) <= 1);
-    match near {
-        Some("error") if text == "error" => Ok(OnBusy::Error),
-        Some("skip") if text == "skip" => Ok(OnBusy::Skip(name.clone())),
-        Some(meant) => Err(Error::new(
-            name.span(),
-            format!(
-                "`on_busy = {text}` looks misspelt; did you mean `{meant}`? (a fn of that name is written \
-                 `self::{text}`)"
-            ),
-        )),
-        None => Ok(OnBusy::Path(path)),
-    }
+    Ok(match path.path.get_ident() {
+        Some(ident) if ident == "error" => OnBusy::Error,
+        Some(ident) if ident == "skip" => OnBusy::Skip(ident.clone()),
+        _ => OnBusy::Path(path),
+    })
 }
 
 fn on_error(input: ParseStream<'_>) -> syn::Result<ExprPath> {

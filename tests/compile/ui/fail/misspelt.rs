@@ -11,7 +11,7 @@ async fn kind() -> Result<(), LockError> {
     Ok(())
 }
 
-#[distributed_lock(key = "a", kind = "wrte", on_lost = finsh, on_busy = skp, wait = "forevr")]
+#[distributed_lock(key = "a", kind = "wrte", on_lost = finsh, wait = "forevr")]
 async fn values() -> Result<(), LockError> {
     Ok(())
 }
