@@ -43,13 +43,15 @@ impl Address {
             Some((scheme, _)) if scheme.starts_with("redis") => Self::redis(url),
             // Where none belongs may be a password.
             Some((scheme, _)) if is_scheme(scheme) => {
-                Err(refused(&format!("a lock URL begins with {ACCEPTED}, not with {scheme:?}")))
+                Err(refused(&format!("a lock URL can't begin with {scheme:?}; it begins with {ACCEPTED}")))
             }
             Some(_) => Err(refused(&format!("a lock URL begins with {ACCEPTED}"))),
             None if url.starts_with("redis") && url.contains(':') => {
                 Err(refused(&format!("`//` is missing in the lock URL behind the first `:`; use {ACCEPTED}")))
             }
-            None => Err(refused(&format!("a lock URL begins with {ACCEPTED}"))),
+            None => Err(refused(&format!(
+                "the scheme of the lock URL is missing, as in redis://host:6379; it begins with {ACCEPTED}"
+            ))),
         }
     }
 

@@ -344,7 +344,9 @@ impl LockManagerBuilder {
             [("call_timeout", config.call_timeout), ("connect_timeout", config.connect_timeout)]
         {
             if limit < SHORTEST_TIMEOUT {
-                return refuse(format!("a {name} of {limit:?} can't be met; use a second or more"));
+                return refuse(format!(
+                    "a {name} of {limit:?} can't be met; use 1 ms at least, better a second or more"
+                ));
             }
         }
         if config.fallback_poll < SHORTEST_POLL {

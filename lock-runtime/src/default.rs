@@ -41,7 +41,7 @@ pub fn with_default<F: Future>(locks: LockManager, future: F) -> impl Future<Out
 /// The default manager's lock; without a default, acquiring it says what to do.
 pub(crate) fn default_lock(kind: Kind, key: impl IntoLockKey) -> Lock {
     match default_manager() {
-        Some(locks) => locks.lock(kind, key),
+        Some(locks) => locks.of_kind(kind, key),
         None => {
             let key = key.into_lock_key().map_err(LockError::from);
             Lock::new(Err(no_manager()), key.map(|key| (key, Spec::one(kind))))

@@ -34,11 +34,11 @@ impl fmt::Display for Loss {
     }
 }
 
-/// A wait as people read it.
-fn rounded(waited: &Duration) -> Duration {
-    match u64::try_from(waited.as_millis()) {
+/// Returns a time as people read it: in whole milliseconds, unless it is shorter than one.
+pub(crate) fn rounded(time: Duration) -> Duration {
+    match u64::try_from(time.as_millis()) {
         Ok(millis) if millis > 0 => Duration::from_millis(millis),
-        _ => *waited,
+        _ => time,
     }
 }
 
@@ -81,7 +81,7 @@ pub enum LockError {
         remaining: Option<Duration>,
     },
     /// The wait ended before the lock was free.
-    #[error("lock {key} was still held after a wait of {:?}", rounded(.waited))]
+    #[error("lock {key} was still held after a wait of {:?}", rounded(*.waited))]
     TimedOut {
         /// The key.
         key: LockKey,

@@ -223,6 +223,8 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// The call goes on in the background when this future is dropped; the lease may or may not be longer then.
+    #[doc(alias = "renew")]
+    #[doc(alias = "expire")]
     pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
         for guard in self.inside() {
             Box::pin(guard.extend(lease)).await?;
@@ -267,6 +269,7 @@ impl LockGuard {
     ///
     /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it
     /// is dispatched by the drop.
+    #[doc(alias = "unlock")]
     pub async fn release(mut self) -> Result<(), LockError> {
         let inside = self.inside.take().map(|inside| inside.0).unwrap_or_default();
         let mut result = self.release_own().await;

@@ -88,7 +88,7 @@
 //! | `lock_layer_unlocked_total` | counter | `lock` |
 //!
 //! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default module and function),
-//! never the key: keys are unbounded. `outcome` is `granted`, `handed_on`, `reentered`, `busy`, `timed_out`,
+//! never the key: keys are unbounded. `outcome` is `granted`, `handed_off`, `reentered`, `busy`, `timed_out`,
 //! `too_many_waiters`, `unavailable`, `not_replicated`, `shut_down` or `misconfigured`.
 //!
 //! # Features
@@ -159,7 +159,7 @@ pub use kinds::{Lock, MultiKey, Mutex};
 pub use list::LockList;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
-pub use manager::{LockManager, ShutdownError};
+pub use manager::{Health, LockManager, ShutdownError};
 pub use replication::Replication;
 pub use scope::in_current_scope;
 pub use store::{Kind, LockStatus};
@@ -198,7 +198,7 @@ pub mod __private {
 
     /// On the manager that the user named.
     pub fn lock_on<M: Manager + ?Sized>(manager: &M, kind: Kind, key: impl IntoLockKey) -> Lock {
-        manager.manager().lock(kind, key)
+        manager.manager().of_kind(kind, key)
     }
 
     /// All keys or none, on the task's or the process's default manager.

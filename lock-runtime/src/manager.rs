@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::builder::LockManagerBuilder;
@@ -9,11 +10,14 @@ use crate::counting::{CountDownLatch, Counting, Semaphore};
 use crate::engine::Engine;
 use crate::engine::registry::Spec;
 use crate::error::{ConnectError, LockError};
-use crate::key::IntoLockKey;
+use crate::key::{IntoLockKey, LockKey};
 use crate::kinds::{Lock, MultiKey, sorted};
 use crate::list::LockList;
 use crate::segmented::{SegmentedLock, SegmentedStock, StockError};
-use crate::store::{Kind, LockStatus};
+use crate::store::{Kind, LockStatus, StoreError};
+
+/// The key that [`LockManager::health`] looks at. Nobody locks it.
+const HEALTH_KEY: &str = "lock-runtime-health";
 
 /// A connection to a lock store, and everything this process holds there. Cheap to clone; one per store and process
 /// is enough.
@@ -36,6 +40,9 @@ use crate::store::{Kind, LockStatus};
 /// [`LockManagerBuilder::runtime`]. When that runtime is gone, acquires fail with
 /// [`LockError::ShutDown`] and held locks are lost.
 #[derive(Clone)]
+#[doc(alias = "RedissonClient")]
+#[doc(alias = "LockProvider")]
+#[doc(alias = "redlock")]
 pub struct LockManager {
     engine: Arc<Engine>,
     counting: Arc<Counting>,
@@ -95,8 +102,12 @@ impl LockManager {
     /// Callers of one process get the lock in the order in which they were first polled; one that is not polled when its
     /// turn comes lets others pass. Between processes, who is next is a race; see [`fair`](Self::fair). A process hands
     /// the lock on inside for a short window (at most 250 ms) and then lets the others have it.
+    #[doc(alias = "lock")]
+    #[doc(alias = "RLock")]
+    #[doc(alias = "getLock")]
+    #[doc(alias = "named_lock")]
     pub fn mutex(&self, key: impl IntoLockKey) -> Lock {
-        self.lock(Kind::Mutex, key)
+        self.of_kind(Kind::Mutex, key)
     }
 
     /// A lock with one holder at a time that goes to those who wait in the order in which the store heard of them,
@@ -106,8 +117,9 @@ impl LockManager {
     /// message, so it is slower than a [`mutex`](Self::mutex) wherever many callers of one process
     /// want one key. A waiter whose process is gone or stands still for 3 s loses its place. A try
     /// does not overtake those who wait.
+    #[doc(alias = "getFairLock")]
     pub fn fair(&self, key: impl IntoLockKey) -> Lock {
-        self.lock(Kind::Fair, key)
+        self.of_kind(Kind::Fair, key)
     }
 
     /// The reading side of a readers-writer lock: many readers at a time, none beside a writer. On the same keys as
@@ -117,8 +129,11 @@ impl LockManager {
     /// (its window is at most 250 ms). While a [writer](Self::write) waits, no new reader enters, in any Rust process;
     /// Java's readers know nothing of that. So two keys that are read one inside the other need one order everywhere, also
     /// that of a writer of both: take them together, with [`multi`](Self::multi), or give the inner one a limited wait.
+    #[doc(alias = "RwLock")]
+    #[doc(alias = "rwlock")]
+    #[doc(alias = "RReadWriteLock")]
     pub fn read(&self, key: impl IntoLockKey) -> Lock {
-        self.lock(Kind::Read, key)
+        self.of_kind(Kind::Read, key)
     }
 
     /// The writing side of a readers-writer lock: one holder at a time. On the same keys as Redisson's
@@ -126,8 +141,11 @@ impl LockManager {
     ///
     /// A writer may read inside, and [become a reader](crate::LockGuard::downgrade). A reader can't become a writer:
     /// asking for it is [`LockError::KindConflict`].
+    #[doc(alias = "RwLock")]
+    #[doc(alias = "rwlock")]
+    #[doc(alias = "RReadWriteLock")]
     pub fn write(&self, key: impl IntoLockKey) -> Lock {
-        self.lock(Kind::Write, key)
+        self.of_kind(Kind::Write, key)
     }
 
     /// A lock of several keys, all or nothing: one wait, one guard, one lost signal, and a
@@ -146,6 +164,8 @@ impl LockManager {
     /// let mixed = locks.multi([MultiKey::read("rates"), MultiKey::write("account:3")]).acquire().await?;
     /// # drop((transfer, mixed)); Ok(()) }
     /// ```
+    #[doc(alias = "RedissonMultiLock")]
+    #[doc(alias = "getMultiLock")]
     pub fn multi<K: Into<MultiKey>>(&self, keys: impl IntoIterator<Item = K>) -> Lock {
         Lock::new(Ok(Arc::clone(&self.engine)), sorted(keys.into_iter().map(Into::into)))
     }
@@ -177,7 +197,7 @@ impl LockManager {
         Lock::new(Ok(Arc::clone(&self.engine)), Err(LockError::misconfigured("a lock without a key")))
     }
 
-    pub(crate) fn lock(&self, kind: Kind, key: impl IntoLockKey) -> Lock {
+    pub(crate) fn of_kind(&self, kind: Kind, key: impl IntoLockKey) -> Lock {
         let key = key.into_lock_key().map_err(LockError::from);
         Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
     }
@@ -197,6 +217,7 @@ impl LockManager {
     /// permit.release().await?;
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "RPermitExpirableSemaphore")]
     pub fn semaphore(&self, name: impl IntoLockKey) -> Semaphore {
         let name = name.into_lock_key().map_err(LockError::from);
         Semaphore::new(Arc::clone(&self.counting), name)
@@ -218,6 +239,7 @@ impl LockManager {
     /// ready.wait(Duration::from_secs(60)).await?;
     /// # Ok(()) }
     /// ```
+    #[doc(alias = "RCountDownLatch")]
     pub fn latch(&self, name: impl IntoLockKey) -> CountDownLatch {
         let name = name.into_lock_key().map_err(LockError::from);
         CountDownLatch::new(Arc::clone(&self.counting), name)
@@ -230,9 +252,52 @@ impl LockManager {
     ///
     /// [`LockError::Unavailable`], [`LockError::Misconfigured`] when the key holds something else than a lock, or
     /// [`LockError::InvalidKey`]. Cancel safe.
+    #[doc(alias = "isLocked")]
+    #[doc(alias = "owner")]
+    #[doc(alias = "holder")]
     pub async fn status(&self, key: impl IntoLockKey) -> Result<LockStatus, LockError> {
         let key = key.into_lock_key()?;
         self.engine.admin(&key, |store| store.status(key.clone())).await
+    }
+
+    /// Asks the store for one key, and says how long that took and what the store's last error was: for
+    /// readiness probes. Reads only, and changes nothing. In a cluster it is one of the primaries that
+    /// answers; of a quorum it takes a majority.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = lock_runtime::LockManager::connect("memory:").await?;
+    /// let health = locks.health().await?;
+    /// println!("{} answers within {:?}", health.store(), health.latency());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A pod whose store is down should answer "not ready" and not "not alive": to start it again does
+    /// not help.
+    ///
+    /// # Errors
+    ///
+    /// - [`LockError::Store`]: the store can't be reached, or has not answered within the call time-out.
+    /// - [`LockError::Misconfigured`]: it answered, and will go on answering so.
+    /// - [`LockError::ShutDown`]: the manager was shut down.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    #[doc(alias = "ping")]
+    pub async fn health(&self) -> Result<Health, LockError> {
+        let key = LockKey::new(HEALTH_KEY)?;
+        if self.engine.shut_down.load(Ordering::Acquire) {
+            return Err(LockError::ShutDown { key });
+        }
+        let asked = self.engine.clock.now();
+        self.engine.bounded(|store| store.status(key)).await?;
+        let now = self.engine.clock.now();
+        Ok(Health {
+            store: format!("{:?}", self.engine.store),
+            latency: now.since(asked),
+            last_error: self.engine.health.last_error().map(|(at, error)| (error, now.since(at))),
+        })
     }
 
     /// The locks that are held and whose keys begin with `prefix` (all, if it is empty), page by page. Walks over the
@@ -266,6 +331,8 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// The call is dispatched by the first poll and goes on when the future is dropped.
+    #[doc(alias = "forceUnlock")]
+    #[doc(alias = "unlock")]
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<bool, LockError> {
         let key = key.into_lock_key()?;
         self.engine.force_release(&key).await
@@ -328,6 +395,34 @@ impl fmt::Debug for LockManager {
             .field("id", &self.id())
             .field("store", &self.engine.store)
             .finish_non_exhaustive()
+    }
+}
+
+/// How the store does; made by [`LockManager::health`].
+#[derive(Clone, Debug)]
+pub struct Health {
+    store: String,
+    latency: Duration,
+    last_error: Option<(StoreError, Duration)>,
+}
+
+impl Health {
+    /// Which store it is: its kind and address, without a password.
+    #[must_use]
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// How long the store took to answer.
+    #[must_use]
+    pub fn latency(&self) -> Duration {
+        self.latency
+    }
+
+    /// The last error of any call of this manager, and how long ago it was. `None`: there was none.
+    #[must_use]
+    pub fn last_error(&self) -> Option<(&StoreError, Duration)> {
+        self.last_error.as_ref().map(|(error, ago)| (error, *ago))
     }
 }
 

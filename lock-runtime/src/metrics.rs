@@ -21,7 +21,7 @@ mod on {
         metrics::counter!("lock_lost_total").increment(1);
     }
 
-    pub(crate) fn handed_on() {
+    pub(crate) fn handed_off() {
         metrics::counter!("lock_handoffs_total").increment(1);
     }
 
@@ -59,7 +59,7 @@ mod on {
     pub(crate) fn acquired(_: &Label, _: &'static str, _: impl FnOnce() -> Duration) {}
     pub(crate) fn held(_: &Label, _: impl FnOnce() -> Duration) {}
     pub(crate) fn lost() {}
-    pub(crate) fn handed_on() {}
+    pub(crate) fn handed_off() {}
     pub(crate) fn requeued() {}
     pub(crate) fn waiters(_: f64) {}
     pub(crate) fn release_failed() {}
@@ -69,6 +69,6 @@ mod on {
     pub(crate) fn layer_unlocked(_: &Label) {}
 }
 
-pub(crate) use on::{Label, acquired, handed_on, held, lost, release_failed, requeued, waiters};
+pub(crate) use on::{Label, acquired, handed_off, held, lost, release_failed, requeued, waiters};
 #[cfg(feature = "layer")]
 pub(crate) use on::{layer_refused, layer_unlocked};

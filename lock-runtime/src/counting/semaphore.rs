@@ -22,9 +22,9 @@ use crate::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, 
 /// A semaphore has no permits until somebody gives it some: [`try_set_permits`](Self::try_set_permits), by whoever comes
 /// first. Until then everybody waits. It stays, with its permits, until it is deleted at the store.
 ///
-/// A value of this type is also a request that has not been made yet: name the number of permits, the wait and the
-/// lease, then [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire). There is no re-entry: whoever asks
-/// again takes more permits.
+/// A value of this type is also a request: name the number of permits, the wait and the lease, then
+/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire), as often as you like. There is no
+/// re-entry: each call takes more permits.
 ///
 /// # Fairness
 ///
@@ -109,9 +109,11 @@ impl Semaphore {
     ///
     /// Dropping the future at any point leaves nothing behind: the caller leaves the line, and permits that were just
     /// granted are released in the background.
-    pub async fn acquire(self) -> Result<SemaphorePermit, LockError> {
-        let wait = self.wait;
-        self.acquire_within(wait).await
+    #[doc(alias = "permit")]
+    pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
+        let this = self.clone();
+        let wait = this.wait;
+        this.acquire_within(wait)
     }
 
     /// Takes the permits if enough are left; one attempt, no waiting.
@@ -126,11 +128,16 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(self) -> Result<Option<SemaphorePermit>, LockError> {
-        match self.acquire_within(Some(Wait::No)).await {
-            Ok(permit) => Ok(Some(permit)),
-            Err(LockError::Busy { .. }) => Ok(None),
-            Err(error) => Err(error),
+    pub fn try_acquire(
+        &self,
+    ) -> impl Future<Output = Result<Option<SemaphorePermit>, LockError>> + Send + use<> {
+        let this = self.clone();
+        async move {
+            match this.acquire_within(Some(Wait::No)).await {
+                Ok(permit) => Ok(Some(permit)),
+                Err(LockError::Busy { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
         }
     }
 

@@ -637,8 +637,8 @@ fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Resul
     let outcome = match outcome {
         Ok(entry) => {
             span.record("token", entry.first().1.get());
-            if entry.handed_on {
-                "handed_on"
+            if entry.handed_off {
+                "handed_off"
             } else if entry.reentrant {
                 "reentered"
             } else {
@@ -660,7 +660,7 @@ fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Resul
     let took = || request.engine.clock.now().since(started);
     tracing::debug!(outcome, took = ?took(), "acquire");
     metrics::acquired(&request.label, outcome, took);
-    if outcome == "handed_on" {
-        metrics::handed_on();
+    if outcome == "handed_off" {
+        metrics::handed_off();
     }
 }

@@ -14,7 +14,7 @@ use super::machine::Report;
 use super::{Engine, LONGEST};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::error::{LockError, Loss};
+use crate::error::{LockError, Loss, rounded};
 use crate::key::LockKey;
 use crate::store::{
     BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
@@ -24,7 +24,7 @@ use crate::time;
 
 /// The store has not answered for so long: a call, or anything that a caller has waited for.
 pub(super) fn no_answer(within: Duration) -> StoreError {
-    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {within:?}"))
+    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {:?}", rounded(within)))
 }
 
 /// A call to a store.
@@ -55,11 +55,7 @@ impl Engine {
 
     /// Takes note of how the store does.
     pub(super) fn answered_with(&self, error: &StoreError) {
-        if error.is_transient() {
-            self.health.failed(self.clock.now(), error);
-        } else {
-            self.health.answered();
-        }
+        self.health.note(self.clock.now(), error);
     }
 
     /// Makes a call that is answered in place. Its error is still to be taken note of.

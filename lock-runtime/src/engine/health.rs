@@ -1,11 +1,13 @@
-//! [`Health`]: says once that the store fails, and once that it works again. A subscriber that
-//! panics there is caught: the answer of the call still has to be dealt with.
+//! [`Health`]: keeps the store's last error, and says once that the store fails and once that it
+//! works again. A subscriber that panics there is caught: the answer of the call still has to be
+//! dealt with.
 
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::store::StoreError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::shielded;
+use crate::sync::{Mutex, lock, shielded};
 
 /// A store that fails now and then is spoken of this often at most.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -16,11 +18,20 @@ pub(crate) struct Health {
     failing: AtomicBool,
     /// When the next warning is due.
     quiet_until: AtomicU64,
+    last_error: Mutex<Option<(Tick, StoreError)>>,
 }
 
 impl Health {
-    pub(crate) fn failed(&self, now: Tick, error: &dyn std::fmt::Display) {
-        if self.is_news(now) {
+    pub(crate) fn last_error(&self) -> Option<(Tick, StoreError)> {
+        lock(&self.last_error).clone()
+    }
+
+    /// Takes note of an error. A transient one is a failure; with any other, the store has answered.
+    pub(super) fn note(&self, now: Tick, error: &StoreError) {
+        *lock(&self.last_error) = Some((now, error.clone()));
+        if !error.is_transient() {
+            self.answered();
+        } else if self.is_news(now) {
             shielded(|| {
                 tracing::warn!(%error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is, releases until it answers");
             });

@@ -88,7 +88,7 @@ pub(crate) struct Engine {
     pub(crate) runtime: Handle,
     pub(crate) registry: Apart<Registry>,
     pub(crate) rtt: RoundTrip,
-    health: Health,
+    pub(crate) health: Health,
     pub(crate) crowds: Crowds,
     timers: Arc<Timers>,
     ids: Apart<AtomicU64>,

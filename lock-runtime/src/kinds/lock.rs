@@ -79,6 +79,9 @@ impl Lock {
     /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the store is stretched
     /// by 100 ms, or four round trips, so that its one attempt can be answered: if that is granted, it is granted. When no
     /// answer has come by then, the error is [`Unavailable`](LockError::Unavailable).
+    #[doc(alias = "timeout")]
+    #[doc(alias = "waitTime")]
+    #[doc(alias = "retry")]
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::at_most(limit));
         self
@@ -102,6 +105,10 @@ impl Lock {
     /// Without it, the lock has the manager's lease (30 s) and the watchdog renews it every third of that for as
     /// long as its guard lives. Inside an own hold of the same key, a lease never shortens: a longer one extends a
     /// fixed hold, and a renewed hold stays renewed.
+    #[doc(alias = "ttl")]
+    #[doc(alias = "leaseTime")]
+    #[doc(alias = "lockAtMostFor")]
+    #[doc(alias = "expiry")]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
@@ -118,6 +125,7 @@ impl Lock {
     /// The key stays taken for at least this long after the grant, even when it is released earlier
     /// or the process ends. For periodic jobs on machines whose clocks differ a little. A renewed
     /// lock has a lease of this length at least.
+    #[doc(alias = "lockAtLeastFor")]
     pub fn min_hold(mut self, time: Duration) -> Self {
         self.min_hold = time;
         self
@@ -167,10 +175,15 @@ impl Lock {
     /// - [`LockError::NotReplicated`]: too few replicas confirmed the grant until the wait ended.
     /// - [`LockError::ShutDown`], [`LockError::Misconfigured`], [`LockError::InvalidKey`].
     ///
+    /// The lock is held until the guard is dropped, so bind it to a name: `let _guard = …`. With
+    /// `let _ = …` it is dropped, and the lock released, at once.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future at any point leaves nothing behind: the caller leaves the queue, and a lock that was just
     /// granted goes to the next waiter or is released in the background.
+    #[doc(alias = "lock")]
+    #[doc(alias = "blocking")]
     pub fn acquire(self) -> Acquire {
         let wait = self.wait;
         Acquire::new(self.request(wait))
@@ -240,6 +253,8 @@ impl Lock {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
+    #[doc(alias = "try_lock")]
+    #[doc(alias = "tryLock")]
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
         match Acquire::new(self.request(Some(Wait::No))).await {
             Ok(guard) => Ok(Some(guard)),

@@ -1,11 +1,15 @@
-//! One error type: what a program's own error needs, and where the store's error is.
+//! One error type: what a program's own error needs, and where the store's error is. What a probe learns.
 
 use std::error::Error as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::store::{StoreError, StoreErrorKind};
-use lock_runtime::testing::memory_manager;
-use lock_runtime::{LockError, LockManager};
+use lock_runtime::store::{BoxFuture, LockStatus, LockStore, StoreError, StoreErrorKind};
+use lock_runtime::testing::{manager_on, memory_manager, memory_store};
+use lock_runtime::{LockError, LockKey, LockManager};
+
+use crate::passes_on::passes_on;
 
 /// As a program has it.
 #[derive(Debug, thiserror::Error)]
@@ -72,4 +76,58 @@ fn the_source_is_the_stores_error() {
     }
     let denied = LockError::from(StoreError::new(StoreErrorKind::Denied, "no right"));
     assert!(matches!(denied, LockError::Misconfigured { .. }), "no waiting helps");
+}
+
+/// A memory store that answers `status` as it is told to, and counts those calls.
+#[derive(Debug)]
+struct Probed {
+    inner: Arc<dyn LockStore>,
+    fails: Mutex<Option<StoreErrorKind>>,
+    calls: AtomicUsize,
+}
+
+impl Probed {
+    fn fail(&self, kind: impl Into<Option<StoreErrorKind>>) {
+        *self.fails.lock().unwrap() = kind.into();
+    }
+}
+
+impl LockStore for Probed {
+    passes_on!(acquire, release, keep, downgrade, scan, withdraw, watch, force_release, check);
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let fails = *self.fails.lock().unwrap();
+        let status = self.inner.status(key);
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            fails.map_or(status.await, |kind| Err(StoreError::new(kind, "as told")))
+        })
+    }
+}
+
+/// A readiness probe: one call, which says how long the store took, and what went wrong last.
+#[tokio::test(start_paused = true)]
+async fn health_is_one_call() {
+    let store = Probed { inner: memory_store(), fails: Mutex::default(), calls: AtomicUsize::default() };
+    let store = Arc::new(store);
+    let locks = manager_on(LockManager::builder(), store.clone());
+    let health = locks.health().await.unwrap();
+    assert_eq!((store.calls.load(Ordering::Relaxed), health.latency().as_millis()), (1, 30));
+    assert!(health.store().contains("Probed") && health.last_error().is_none());
+
+    store.fail(StoreErrorKind::Unreachable);
+    let error = locks.health().await.unwrap_err();
+    assert!(matches!(&error, LockError::Store { cause } if cause.is_transient()), "{error:?}");
+    store.fail(StoreErrorKind::Denied);
+    assert!(matches!(locks.health().await.unwrap_err(), LockError::Misconfigured { .. }));
+    store.fail(None);
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let health = locks.health().await.unwrap();
+    let (error, ago) = health.last_error().unwrap();
+    assert_eq!((error.kind(), ago.as_secs()), (StoreErrorKind::Denied, 7));
+
+    locks.shutdown(Duration::ZERO).await.unwrap();
+    let error = locks.health().await.unwrap_err();
+    assert!(matches!(error, LockError::ShutDown { .. }), "no more work is taken: {error:?}");
 }

@@ -188,7 +188,7 @@ async fn a_hold_is_handed_on_only_to_those_who_want_no_more() {
     let locks = store.manager();
     let asked = || store.acquires.load(Ordering::SeqCst);
 
-    for (next, handed_on) in [
+    for (next, handed_off) in [
         (Replication::NONE, true),
         (one(), true),
         (Replication::at_least(1, SECOND), true),
@@ -205,7 +205,7 @@ async fn a_hold_is_handed_on_only_to_those_who_want_no_more() {
         let before = asked();
         first.release().await.unwrap();
         let next = next.await.unwrap().unwrap();
-        assert_eq!(asked() == before, handed_on, "{next:?}");
+        assert_eq!(asked() == before, handed_off, "{next:?}");
         next.release().await.unwrap();
         last.await.unwrap().unwrap().release().await.unwrap();
     }

@@ -27,7 +27,7 @@ async fn one_who_was_served_late_takes_nobody_out_of_the_next_line() {
     let locks = memory_manager();
     let permits = locks.semaphore("s").wait(5 * SECOND);
     permits.try_set_permits(10).await.unwrap();
-    let line = || (Box::pin(permits.clone().acquire()), Box::pin(permits.clone().acquire()));
+    let line = || (Box::pin(permits.acquire()), Box::pin(permits.clone().acquire()));
     let (mut first, mut second) = line();
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     // Both are served, and nobody is in line any more.
@@ -72,7 +72,7 @@ async fn load_refuses_nobody() {
             let permits = permits.clone();
             tokio::spawn(async move {
                 for _ in 0..PAIRS {
-                    permits.clone().acquire().await.unwrap().release().await.unwrap();
+                    permits.acquire().await.unwrap().release().await.unwrap();
                 }
             })
         })
@@ -99,7 +99,7 @@ async fn one_who_waits_is_not_refused_for_those_who_come_later() {
             let (refused, granted, late) = (Arc::clone(&refused), Arc::clone(&granted), Arc::clone(&late));
             tokio::spawn(async move {
                 while granted.load(Ordering::Relaxed) < ENOUGH && !late.load(Ordering::Relaxed) {
-                    let mut acquire = Box::pin(permits.clone().acquire());
+                    let mut acquire = Box::pin(permits.acquire());
                     let acquired = match poll(&mut acquire) {
                         Poll::Ready(Err(LockError::TooManyWaiters { .. })) => {
                             refused.fetch_add(1, Ordering::Relaxed);

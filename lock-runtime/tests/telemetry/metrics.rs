@@ -31,7 +31,7 @@ fn metrics_count_outcomes_by_the_users_name_and_never_by_key() {
             .sum()
     };
     assert_eq!(count("lock_acquire_seconds", Some("granted")), 2.0, "{text}");
-    assert_eq!(count("lock_acquire_seconds", Some("handed_on")), 1.0, "{text}");
+    assert_eq!(count("lock_acquire_seconds", Some("handed_off")), 1.0, "{text}");
     assert_eq!(count("lock_acquire_seconds", Some("timed_out")), 1.0, "{text}");
     assert_eq!(count("lock_acquire_seconds", Some("orders")), 4.0, "{text}");
     assert_eq!(count("lock_hold_seconds", Some("orders")), 3.0, "{text}");

@@ -141,7 +141,7 @@ fn waiters_for_permits_are_told_that_their_task_panicked() {
         let locks = memory_manager();
         let permits = locks.semaphore("s");
         assert!(permits.try_set_permits(1).await.unwrap());
-        let waiters: Vec<_> = (0..3).map(|_| tokio::spawn(permits.clone().acquire())).collect();
+        let waiters: Vec<_> = (0..3).map(|_| tokio::spawn(permits.acquire())).collect();
         for waiter in waiters {
             let told = waiter.await.unwrap().unwrap_err();
             assert!(matches!(&told, LockError::Unavailable { .. }), "{told:?}");

@@ -21,7 +21,7 @@ fn spans_have_key_wait_token_and_outcome() {
         "{granted}"
     );
     assert!(line("outcome=\"timed_out\"").contains("wait=For(1ms)"));
-    line("outcome=\"handed_on\"");
+    line("outcome=\"handed_off\"");
     assert!(text.lines().any(|line| line.contains("WARN") && line.contains("lock lost")), "{text}");
 }
 

@@ -162,7 +162,7 @@ impl Machine {
         let inner = Arc::new(grant.inner(now));
         let (grant, task) = (Arc::clone(&inner), Caller::current());
         live.entries.push(LiveEntry { grant, kind, renewed, until, task });
-        Some(Entry { grant: inner, reentrant: true, handed_on: false, part })
+        Some(Entry { grant: inner, reentrant: true, handed_off: false, part })
     }
 
     /// A guard of a write lock becomes one of a read lock.

@@ -132,7 +132,7 @@ impl Machine {
         }
         live.entries.push(LiveEntry::new(&grant, wish, now));
         live.min_hold_end = live.min_hold_end.max(now + wish.min_hold);
-        Some(Entry { grant, reentrant: true, handed_on: false, part: wish.part })
+        Some(Entry { grant, reentrant: true, handed_off: false, part: wish.part })
     }
 
     pub(super) fn wake_reentrants(&self, effects: &mut Effects) {
@@ -183,13 +183,13 @@ impl Machine {
             max_hold_job: max_hold.map(|max_hold| max_hold.job),
             all_told: false,
         });
-        let handed_on = held.used > 1;
+        let handed_off = held.used > 1;
         self.end_offer(offer.filter(|offer| offer.open > 1), &WaiterState::Active);
         if self.tries > 0 {
             let busy = self.busy(now);
             self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &busy, effects);
         }
-        Some(Entry { grant, reentrant: false, handed_on, part: None })
+        Some(Entry { grant, reentrant: false, handed_off, part: None })
     }
 
     /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one behind `after`, if

@@ -86,7 +86,7 @@ pub(crate) struct Entry {
     /// It was made inside another one: no store call was needed.
     pub(crate) reentrant: bool,
     /// The grant came from a local hand-off.
-    pub(crate) handed_on: bool,
+    pub(crate) handed_off: bool,
     /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and so in every locked body.
     pub(crate) part: Option<u16>,
 }

@@ -52,7 +52,7 @@ impl Machine {
 
     fn enter_shared(&mut self, wish: &Wish, now: Tick) -> Option<Entry> {
         let Phase::Held(held) = &mut self.phase else { return None };
-        let handed_on = held.used > 0;
+        let handed_off = held.used > 0;
         held.used += 1;
         // All readers of the hold have its one token.
         let token = FencingToken::new(held.tokens.last);
@@ -64,7 +64,7 @@ impl Machine {
             all_told: false,
         });
         live.entries.push(LiveEntry::new(&grant, wish, now));
-        Some(Entry { grant, reentrant: false, handed_on, part: None })
+        Some(Entry { grant, reentrant: false, handed_off, part: None })
     }
 
     /// Whether a hold that was granted here is still offered to somebody.

@@ -182,7 +182,7 @@ impl World {
         let hold = &entry.grant.hold;
         assert!(entry.reentrant || hold.replication.satisfies(wanted), "granted with too few replicas");
         let kept_until = self.clock.now() + min_hold;
-        assert!(!entry.handed_on || min_hold.is_zero(), "an aged hold for a min_hold");
+        assert!(!entry.handed_off || min_hold.is_zero(), "an aged hold for a min_hold");
         let kept = self.kept.entry(hold.id).or_default();
         *kept = kept_until.max(*kept);
 

@@ -86,7 +86,7 @@ impl Address {
             // A proxy may answer so for a moment, and an answer may be cut off.
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.error(
                 StoreErrorKind::Unreachable,
-                format!("what listens there does not answer like a Redis server: {error}"),
+                format!("what listens there does not answer like a Redis server: {}", in_one_line(error)),
             ),
             _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {}", advised(error))),
         }
@@ -143,6 +143,7 @@ impl Address {
             }
             _ => "",
         };
+        let detail = if hint.is_empty() { detail } else { detail.trim_end_matches('.') };
         self.error(kind, format!("{code} {detail}{hint}"))
     }
 }
@@ -155,6 +156,11 @@ fn secret(info: &ConnectionInfo) -> Option<String> {
 pub(super) fn is_replica(error: &ServerError) -> bool {
     let (code, detail) = innermost(error.code(), error.details().unwrap_or_default());
     kind_of(code, detail) == StoreErrorKind::ReadOnly
+}
+
+/// The parser's errors have several lines, and logs want one.
+fn in_one_line(error: &RedisError) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The error, and what to do when it is about a certificate.

@@ -26,6 +26,7 @@ use super::reply;
 use super::script::Invocation;
 use crate::backoff::Backoff;
 use crate::clock::Tick;
+use crate::error::rounded;
 use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::{Apart, lock};
@@ -186,7 +187,10 @@ impl Connector {
                 let failed = self.state().failed.as_ref().map(|failed| failed.error.to_string());
                 Err(match failed {
                     Some(why) => StoreError::new(StoreErrorKind::Unreachable, why),
-                    None => self.error(StoreErrorKind::Unreachable, "no connection in time"),
+                    None => self.error(
+                        StoreErrorKind::Unreachable,
+                        &format!("no connection within {:?}", rounded(left)),
+                    ),
                 })
             }
         }

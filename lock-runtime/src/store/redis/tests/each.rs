@@ -200,8 +200,8 @@ async fn each_lock_is_given_back_when_they_cannot_be_taken_over() {
     may_only(&server, &RIGHTS).await;
     let next: Vec<_> = items.iter().map(|item| Item { owner: owner(), ..item.clone() }).collect();
     let then = Takeover { request: Arc::new(request(&next)), listeners: ListenerPolicy::Ignore };
-    let handed_on = ReleaseRequest { then: Some(then), ..release_request(&items) };
-    assert_eq!(store.release(Arc::new(handed_on)).await.unwrap_err().kind(), StoreErrorKind::Denied);
+    let handed_off = ReleaseRequest { then: Some(then), ..release_request(&items) };
+    assert_eq!(store.release(Arc::new(handed_off)).await.unwrap_err().kind(), StoreErrorKind::Denied);
     for item in &items {
         assert_eq!(left(&server, item).await.is_zero(), !is_other(item), "{item:?}");
     }
