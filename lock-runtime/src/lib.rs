@@ -2,7 +2,7 @@
 //!
 //! ```
 //! # #[cfg(feature = "macros")] mod example {
-//! use lock_runtime::{LockError, distributed_lock};
+//! use lock_runtime::{LockError, LockManager, distributed_lock, set_default};
 //!
 //! /// In all processes together, at most one call for an order is in here.
 //! #[distributed_lock(key = "order:<id>", wait = "5s")]
@@ -10,7 +10,16 @@
 //!     println!("shipping order {id}");
 //!     Ok(())
 //! }
+//!
+//! #[tokio::main]
+//! # pub
+//! async fn main() -> Result<(), LockError> {
+//!     set_default(LockManager::connect("memory:").await?); // or redis://…
+//!     ship(42).await
+//! }
 //! # }
+//! # #[cfg(feature = "macros")] fn main() { example::main().unwrap() }
+//! # #[cfg(not(feature = "macros"))] fn main() {}
 //! ```
 //!
 //! # Which lock should I use?
@@ -23,6 +32,9 @@
 //! | several keys at once, all or nothing | [`multi`](LockManager::multi) |
 //! | at most so many at a time | [`semaphore`](LockManager::semaphore) |
 //! | to wait until so many things are done | [`latch`](LockManager::latch) |
+//! | a lock for each request of a service | [`layer`] |
+//! | a job that every machine starts and one does | a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold) |
+//! | a hot item, sold many times a second | [`stock`](LockManager::stock), see [`segmented`] |
 //!
 //! Begin with the mutex. Inside one process it is first come first served too, and it hands the lock on without the
 //! store. Between processes whoever asks first after a release gets it; nobody is shut out, since a process lets others
@@ -48,7 +60,8 @@
 //!   what to do about it.
 //! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
 //! - [`layer`] (feature `layer`): a tower layer that locks each request with a key of its own, for axum and tonic.
-//! - [`store`]: the trait behind it all, for stores of one's own.
+//! - [`segmented`]: a stock in parts that is never oversold, and locks in parts.
+//! - [`store`]: the storage trait, for custom backends.
 #![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]
 //!
 //! # What a lock is, and is not
