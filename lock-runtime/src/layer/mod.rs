@@ -156,12 +156,13 @@
 //! # Other layers
 //!
 //! - Limits of concurrency belong outside of the lock, and [`max_waiters`](LockLayer::max_waiters) caps
-//!   those that wait. In axum and tonic, a limit inside is asked only when the lock is held: a request then
-//!   waits for its permit under the lock, and with locks that handlers take themselves that can be a
-//!   deadlock until a wait is over. In a bare tower stack, such as one `ServiceBuilder`, it is the other way
-//!   round: the inner service is asked whether it is ready before the request comes, and what it reserves
-//!   is kept while the request waits for its lock. A limit inside then counts requests that wait, and one
-//!   hot key can use it up.
+//!   those that wait. What a limit inside does depends on where it is:
+//!   - In axum, and around one service of a tonic server, it is asked only when the lock is held. A request
+//!     then waits for its permit under the lock. With locks that handlers take themselves, that can be a
+//!     deadlock until a wait is over.
+//!   - In a bare tower stack, such as one `ServiceBuilder` or the layers of `tonic::transport::Server`, it
+//!     is asked before the request comes, and its permit is kept while the request waits for its lock.
+//!     Requests that wait count, so one hot key can use the limit up.
 //! - A time-out outside drops the handler as a client that leaves does. Make it longer than the wait, or
 //!   it hides the 429. A gRPC request does not wait for longer than its `grpc-timeout`.
 //! - Limits of the body's length, `CorsLayer` and `GrpcWebLayer` belong outside. Browsers read the reason of
