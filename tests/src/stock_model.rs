@@ -157,6 +157,12 @@ impl Model {
                 _ => Answer::Done,
             };
         }
+        if self.available() < quantity {
+            // What is over is for sale, swept or not.
+            let over = |(id, known): (&u8, &Known)| self.is_over(known).then_some(*id);
+            let over: Vec<u8> = self.known.iter().filter_map(over).collect();
+            over.into_iter().for_each(|id| self.expire(id));
+        }
         let available = self.available();
         if available < quantity {
             return Answer::SoldOut(available);
@@ -335,6 +341,11 @@ pub async fn play_at(
         assert!(snapshot.balances(), "{snapshot:?} after {op:?}");
         let sums = (snapshot.available(), snapshot.held(), snapshot.sold());
         assert_eq!(sums, (model.available(), model.held(), model.sold()), "{snapshot:?} after {op:?}");
+        if let Ok(audit) = stock.audit().await {
+            assert!(audit.agrees(), "{audit:?} after {op:?}");
+            let sums = (audit.held, audit.sold + audit.forgotten);
+            assert_eq!(sums, (model.held(), model.sold()), "{audit:?} after {op:?}");
+        }
         let idle = snapshot.segments.iter().filter(|segment| !segment.active);
         assert_eq!(
             idle.map(|segment| segment.available).sum::<u64>(),

@@ -40,6 +40,9 @@ on_postgres! {
     everything_at_once_adds_up();
     reservations_end_by_the_databases_clock();
     records_whose_time_is_over_are_thrown_away();
+    of_several_with_one_id_one_is_told_that_it_is_new();
+    an_audit_sees_what_was_changed_behind_its_back();
+    what_is_overdue_is_for_sale_at_once();
     a_hundred_units_are_sold_once(4);
 }
 

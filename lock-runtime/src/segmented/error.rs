@@ -15,7 +15,7 @@ use crate::store::stock::{InvalidOperationId, OperationId};
 #[non_exhaustive]
 pub enum StockError {
     /// At one moment there were fewer than wanted in all segments together, and none on their way between them. What is
-    /// reserved may still come back.
+    /// reserved may still come back; what was reserved until then, and is over, was counted.
     #[error("stock {stock}: {wanted} were wanted, {available} are left")]
     SoldOut {
         /// The stock.
@@ -25,8 +25,10 @@ pub enum StockError {
         /// What there was.
         available: u64,
     },
-    /// The segment that the caller has locked has fewer than wanted. Others may have enough: mark this one as
-    /// [empty](super::SegmentedLock::mark_empty) and take another, or [take](super::SegmentedStock::take) from all of them.
+    /// The segment that the caller has locked has fewer than this order wants. Others may have
+    /// enough, and this one may have enough for a smaller order: release it and
+    /// [take](super::SegmentedStock::take) from all segments.
+    /// [`take_locked`](super::SegmentedStock::take_locked) does so by itself.
     #[error("stock {stock}: {wanted} were wanted of segment {segment}, {available} are left there")]
     SegmentShort {
         /// The stock.
@@ -38,7 +40,8 @@ pub enum StockError {
         /// What the segment had; 0 too when the stock has no such segment, or not any more.
         available: u64,
     },
-    /// There may be enough, but others came in between whenever it was counted or put together. Try again.
+    /// There may be enough, but others came in between whenever it was counted or put together, or
+    /// there are more overdue reservations than one call ends. Try again.
     #[error("stock {stock}: others come in between; try again")]
     Contended {
         /// The stock.
@@ -142,7 +145,8 @@ pub enum StockError {
         #[source]
         cause: StoreError,
     },
-    /// The name of the stock is none.
+    /// A lock was not to be had, for [`take_locked`](super::SegmentedStock::take_locked); or the
+    /// stock's name is invalid.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A setting or an argument; the text says what to change.

@@ -15,7 +15,6 @@ use crate::key::LockKey;
 use crate::kinds::Lock;
 use crate::replication::Replication;
 use crate::scope::Scope;
-use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// More would be slower than fewer: a merge looks at all of them.
 pub const MAX_SEGMENTS: u32 = 1024;
@@ -30,15 +29,13 @@ pub const MAX_SEGMENTS: u32 = 1024;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
 /// # let locks = lock_runtime::LockManager::connect("memory:").await.unwrap();
 /// let shelves = locks.segmented("stock:1001", 10);
-/// if let Some(shelf) = shelves.acquire_any().await? {
-///     println!("shelf {}, token {}", shelf.index(), shelf.fencing_token());
-///     // … nothing is left on it:
-///     shelves.mark_empty(shelf.index());
-/// }
+/// let shelf = shelves.acquire_any().await?;
+/// println!("shelf {}, token {}", shelf.index(), shelf.fencing_token());
 /// # Ok(()) }
 /// ```
 ///
-/// Settings are those of a [`Lock`], for each segment that is taken. Clones share what is marked empty.
+/// Settings are those of a [`Lock`], for each segment that is taken. A stock sells under these
+/// locks with [`take_locked`](super::SegmentedStock::take_locked).
 #[must_use = "nothing is locked before `acquire_any`, `acquire` or `acquire_all`"]
 #[derive(Clone)]
 pub struct SegmentedLock {
@@ -50,7 +47,6 @@ pub struct SegmentedLock {
 
 struct Segments {
     keys: Box<[LockKey]>,
-    empty: Box<[AtomicBool]>,
 }
 
 impl Segments {
@@ -61,12 +57,7 @@ impl Segments {
             )));
         }
         let keys: Result<_, _> = (0..count).map(|index| LockKey::new(format!("{name}:{index}"))).collect();
-        Ok(Self { keys: keys?, empty: (0..count).map(|_| AtomicBool::new(false)).collect() })
-    }
-
-    /// Those that are not marked empty.
-    fn stocked(&self) -> Vec<u32> {
-        (0..).zip(&self.empty).filter(|(_, empty)| !empty.load(Ordering::Relaxed)).map(|(i, _)| i).collect()
+        Ok(Self { keys: keys? })
     }
 }
 
@@ -155,25 +146,6 @@ impl SegmentedLock {
         Ok(self.all()?.keys.len() as u32)
     }
 
-    /// [`acquire_any`](Self::acquire_any) passes this segment by, in this value and its clones, until it is
-    /// [marked stocked](Self::mark_stocked). A number that no segment has is ignored.
-    pub fn mark_empty(&self, index: u32) {
-        self.mark(index, true);
-    }
-
-    /// Undoes [`mark_empty`](Self::mark_empty).
-    pub fn mark_stocked(&self, index: u32) {
-        self.mark(index, false);
-    }
-
-    fn mark(&self, index: u32, empty: bool) {
-        if let Ok(segments) = &self.segments
-            && let Some(mark) = segments.empty.get(index as usize)
-        {
-            mark.store(empty, Ordering::Relaxed);
-        }
-    }
-
     fn all(&self) -> Result<&Arc<Segments>, LockError> {
         self.segments.as_ref().map_err(Clone::clone)
     }
@@ -205,7 +177,7 @@ impl SegmentedLock {
         Ok(SegmentGuard { guard, index })
     }
 
-    /// Takes one of the segments, of those that are not [marked empty](Self::mark_empty); `None` when all are.
+    /// Takes one of the segments.
     ///
     /// The better of two random ones is tried first, then the others, and what is left of the wait goes to the last one. A
     /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had. A server
@@ -218,12 +190,22 @@ impl SegmentedLock {
     /// # Cancel safety
     ///
     /// As [`Lock::acquire`].
-    pub async fn acquire_any(&self) -> Result<Option<SegmentGuard>, LockError> {
+    pub async fn acquire_any(&self) -> Result<SegmentGuard, LockError> {
+        match self.acquire_of((0..self.segments()?).collect()).await? {
+            Some(guard) => Ok(guard),
+            // There is one at least.
+            None => self.acquire(0).await,
+        }
+    }
+
+    /// Takes one of these segments, as [`acquire_any`](Self::acquire_any) does; `None` when there
+    /// are none.
+    pub(crate) async fn acquire_of(&self, among: Vec<u32>) -> Result<Option<SegmentGuard>, LockError> {
         let segments = Arc::clone(self.all()?);
         let budget = self.budget()?;
         let engine = self.lock.engine()?;
         let load = |index: u32| segments.keys.get(index as usize).map_or(0, |key| engine.load_of(key));
-        let tried = order(segments.stocked(), load, jitter);
+        let tried = order(among, load, jitter);
         let Some((&last, others)) = tried.split_last() else { return Ok(None) };
         let place = |index: u32| segments.keys.get(index as usize).map_or(0, |key| engine.store.place(key));
         // The servers that have failed, and of these the ones that are silent.
@@ -270,7 +252,7 @@ impl SegmentedLock {
         self.take(&segments, last, budget).await.map(Some)
     }
 
-    /// Takes this segment, marked empty or not.
+    /// Takes this segment.
     ///
     /// # Errors
     ///
@@ -284,7 +266,7 @@ impl SegmentedLock {
         self.take(&segments, index, self.budget()?).await
     }
 
-    /// Takes all segments, from 0 upwards, whoever has marked them: two calls never wait for each other in a ring, and who
+    /// Takes all segments, from 0 upwards: two calls never wait for each other in a ring, and who
     /// has one segment keeps this call waiting and not the others. Who holds a segment must not call this.
     ///
     /// # Errors

@@ -14,6 +14,6 @@ pub use sweeper::Sweeper;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use crate::store::sql::SqlStocks;
 pub use crate::store::stock::{
-    IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts, Snapshot, StockStore,
-    Swept,
+    Audit, AuditAnswer, IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts,
+    Snapshot, StockStore, Swept,
 };

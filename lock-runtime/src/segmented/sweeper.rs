@@ -50,8 +50,9 @@ impl Drop for Sweeper {
 
 impl SegmentedStock {
     /// [Sweeps](Self::sweep) about every `period`, from now on and until the [`Sweeper`] is dropped: what was reserved and not
-    /// confirmed can be sold again after at most about that time. Each instance of a service may have one; they do not
-    /// keep in step. A sweep that fails is logged, and tried again after the period.
+    /// confirmed is shown as available after at most about that time. A take that needs it does not
+    /// wait for that. Each instance of a service may have one; they do not keep in step. A sweep
+    /// that fails is logged, and tried again after the period.
     ///
     /// # Errors
     ///

@@ -11,6 +11,7 @@ use lock_runtime::{FencingToken, LockKey, LockManager};
 
 use super::{Deed, PATIENCE, drop_at, open, open_pool, stock, with_steps};
 use crate::dice::Dice;
+use crate::stocks::one_is_new;
 use crate::{Helper, RedisServer, eventually};
 
 async fn start(url: &str, connections: u32) -> (LockManager, SqlStocks) {
@@ -354,6 +355,52 @@ pub async fn records_whose_time_is_over_are_thrown_away(url: &str) {
     let snapshot = stock.snapshot().await.unwrap();
     assert!(snapshot.balances());
     assert_eq!((snapshot.available(), snapshot.sold()), (1011 - 20, 20));
+    let audit = stock.audit().await.unwrap();
+    assert!(audit.agrees(), "{audit:?}");
+    assert_eq!((audit.sold, audit.forgotten), (0, 20), "what is sold stays sold");
+}
+
+/// Of all who are told that an order is sold, one is told that it is new.
+pub async fn of_several_with_one_id_one_is_told_that_it_is_new(url: &str) {
+    let (_locks, stocks) = start(url, 4).await;
+    let stock = stock(&stocks, "one");
+    stock.initialize(1000, 5).await.unwrap();
+    for order in 0..25_u64 {
+        one_is_new(&stock, order).await;
+    }
+    assert!(stock.audit().await.unwrap().agrees());
+}
+
+/// Counts that somebody has changed.
+pub async fn an_audit_sees_what_was_changed_behind_its_back(url: &str) {
+    let (_locks, stocks) = start(url, 2).await;
+    let stock = stock(&stocks, "audited");
+    assert!(matches!(stock.audit().await, Err(StockError::Missing { .. })));
+    stock.initialize(100, 3).await.unwrap();
+    stock.take("sold", 40).await.unwrap();
+    stock.reserve("held", 10, PATIENCE).await.unwrap();
+    let audit = stock.audit().await.unwrap();
+    assert!(audit.agrees(), "{audit:?}");
+    assert_eq!((audit.held, audit.sold, audit.forgotten), (10, 40, 0));
+    change(url, "UPDATE lock_stock_operation SET quantity = 39 WHERE operation = 'sold'").await;
+    let audit = stock.audit().await.unwrap();
+    assert!(audit.counted.balances() && !audit.agrees(), "{audit:?}");
+}
+
+/// What is over is sold again without a sweep, also by many at once.
+pub async fn what_is_overdue_is_for_sale_at_once(url: &str) {
+    let (_locks, stocks) = start(url, 2).await;
+    let stock = stock(&stocks, "overdue");
+    stock.initialize(100, 5).await.unwrap();
+    let hold = Duration::from_millis(20);
+    for order in 0..50_u64 {
+        stock.reserve(order, 2, hold).await.unwrap();
+    }
+    tokio::time::sleep(hold * 2).await;
+    stock.take("all", 100).await.unwrap();
+    let error = stock.take("more", 1).await.unwrap_err();
+    assert!(error.is_sold_out(), "{error}");
+    assert!(matches!(stock.confirm(7).await, Err(StockError::Expired { .. })));
 }
 
 /// All kinds of operations from several tasks, none of which has the lock of another's rows for what it changes but sales.
@@ -423,9 +470,20 @@ async fn work(stock: &SegmentedStock, task: u64) -> (u64, u64) {
     (sold, put_in)
 }
 
+/// Changes rows behind the library's back.
+async fn change(url: &str, statement: &str) {
+    if url.starts_with("postgres:") {
+        let pool = sqlx::PgPool::connect(url).await.unwrap();
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    } else {
+        let pool = sqlx::SqlitePool::connect(url).await.unwrap();
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+}
+
 /// How many records of operations there are.
 async fn records(url: &str) -> i64 {
-    let count = "SELECT COUNT(*) FROM lock_stock_operation";
+    let count = "SELECT COUNT(*) FROM lock_stock_operation WHERE operation <> ''";
     if url.starts_with("postgres:") {
         let pool = sqlx::PgPool::connect(url).await.unwrap();
         sqlx::query_scalar(count).fetch_one(&pool).await.unwrap()

@@ -91,6 +91,35 @@ where
     panic!("others come in between for ever");
 }
 
+/// Several take under one id at once, beside others who give it back. Of those who are told that it
+/// is sold, one is told that it is new.
+///
+/// # Panics
+///
+/// When it is not so.
+pub async fn one_is_new(stock: &SegmentedStock, order: u64) {
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..6 {
+        let stock = stock.clone();
+        callers.spawn(async move {
+            if caller % 2 == 1 {
+                let back = stock.give_back(order).await;
+                assert!(matches!(back, Ok(()) | Err(StockError::UnknownOperation { .. })), "{back:?}");
+                return None;
+            }
+            match insist(|| stock.take(order, 2)).await {
+                Ok(taken) => Some(taken.is_repeated()),
+                Err(error) => {
+                    assert!(matches!(error, StockError::GivenBack { .. }), "{error}");
+                    None
+                }
+            }
+        });
+    }
+    let told: Vec<bool> = callers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(told.iter().filter(|repeated| !**repeated).count(), 1, "{told:?}");
+}
+
 /// Polls `future` at most so often, each time when it asks for it, and drops it. What it came to, if it did.
 pub async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
@@ -109,7 +138,7 @@ pub async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Outpu
     .await
 }
 
-/// Available, held and sold, of a stock at rest that balances.
+/// Available, held and sold, of a stock at rest that balances, and whose records agree with that.
 ///
 /// # Panics
 ///
@@ -121,6 +150,11 @@ pub fn counts(stock: &SegmentedStock) -> impl Future<Output = (u64, u64, u64)> {
     async move {
         let snapshot = insist(|| stock.snapshot()).await.unwrap_or_else(|error| panic!("{caller}: {error}"));
         assert!(snapshot.balances(), "{caller}: {snapshot:?}");
+        match insist(|| stock.audit()).await {
+            Ok(audit) => assert!(audit.agrees() && audit.counted == snapshot, "{caller}: {audit:?}"),
+            Err(StockError::Misconfigured { .. }) => {} // It is spread.
+            Err(error) => panic!("{caller}: {error}"),
+        }
         assert_eq!(snapshot.in_transit, 0, "{caller}: nobody is under way: {snapshot:?}");
         (snapshot.available(), snapshot.held(), snapshot.sold())
     }

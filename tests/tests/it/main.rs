@@ -52,6 +52,7 @@ mod rw_sharing;
 mod segmented_lock;
 mod semaphore;
 mod simulation;
+mod stock_audit;
 mod stock_faults;
 mod stock_groups;
 mod stock_locked;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_runtime::LockManager;
 use lock_runtime::segmented::{SegmentedStock, StockError};
 use lock_runtime::testing::memory_manager;
-use lock_tests::RedisServer;
+use lock_tests::{RedisServer, stock_sql};
 
 const NAME: &str = "stock:1001";
 
@@ -31,8 +31,7 @@ async fn only_the_locked_segment_is_sold_from(locks: &LockManager) {
     third.release().await.unwrap();
 
     // The id is free still: nothing was taken.
-    segments.mark_empty(2);
-    let other = segments.acquire_any().await.unwrap().unwrap();
+    let other = segments.acquire(1).await.unwrap();
     assert!(!stock.take_at(&other, "b", 3).await.unwrap().is_repeated());
     let snapshot = stock.snapshot().await.unwrap();
     assert!(snapshot.balances(), "{snapshot:?}");
@@ -40,11 +39,52 @@ async fn only_the_locked_segment_is_sold_from(locks: &LockManager) {
     assert_eq!(snapshot.sold(), 6);
 
     // What a resize has retired has nothing.
-    stock.resize(other.index().max(1)).await.unwrap();
-    if other.index() > 0 {
-        let short = stock.take_at(&other, "c", 1).await;
-        assert!(matches!(short, Err(StockError::SegmentShort { available: 0, .. })), "{short:?}");
+    stock.resize(1).await.unwrap();
+    let short = stock.take_at(&other, "c", 1).await;
+    assert!(matches!(short, Err(StockError::SegmentShort { available: 0, .. })), "{short:?}");
+}
+
+async fn an_order_that_is_too_large_for_a_segment_shuts_none(locks: &LockManager) {
+    sell_under_locks(locks, &locks.stock(NAME)).await;
+}
+
+/// A hundred units in ten segments.
+async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
+    let segments = locks.segmented(NAME, 10);
+    assert!(stock.initialize(100, 10).await.unwrap());
+    // No segment has eleven, so that they come from several, under no lock.
+    let (taken, segment) = stock.take_locked(&segments, "large", 11).await.unwrap();
+    assert!(taken.is_merged() && segment.is_none(), "{taken:?}");
+    let (taken, segment) = stock.take_locked(&segments, "small", 1).await.unwrap();
+    let segment = segment.expect("one that was short for the large order has enough for this one");
+    assert_eq!((taken.parts()[0].segment, taken.parts().len()), (segment.index(), 1));
+    segment.release().await.unwrap();
+    let (taken, _) = stock.take_locked(&segments, "large", 11).await.unwrap();
+    assert!(taken.is_repeated());
+    // All but one segment are empty: it is found.
+    stock.take("rest", 88).await.unwrap();
+    stock.resize(10).await.unwrap();
+    stock.give_back("small").await.unwrap();
+    let (taken, _segment) = stock.take_locked(&segments, "last", 1).await.unwrap();
+    assert_eq!(taken.parts().len(), 1);
+    drop(_segment);
+    let sold_out = stock.clone().timeout(Duration::from_secs(60)).take_locked(&segments, "more", 1).await;
+    assert!(sold_out.as_ref().is_err_and(StockError::is_sold_out), "{sold_out:?}");
+    // Nothing stays shut after that either.
+    stock.restock("new", 10).await.unwrap();
+    for order in 0..10_u64 {
+        drop(stock.take_locked(&segments, order, 1).await.unwrap());
     }
+    assert!(stock.audit().await.unwrap().agrees());
+}
+
+#[tokio::test]
+async fn sales_under_locks_in_sqlite_shut_no_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let locks = memory_manager();
+    let stocks = stock_sql::open(&stock_sql::sqlite_in(folder.path()), &locks, 2).await;
+    stocks.create_tables().await.unwrap();
+    sell_under_locks(&locks, &stock_sql::stock(&stocks, NAME)).await;
 }
 
 async fn who_has_lost_the_lock_sells_nothing_after_somebody_else(locks: &LockManager) {
@@ -99,4 +139,5 @@ on_each_store!(
     only_the_locked_segment_is_sold_from,
     who_has_lost_the_lock_sells_nothing_after_somebody_else,
     a_token_is_remembered_for_its_segment_alone,
+    an_order_that_is_too_large_for_a_segment_shuts_none,
 );

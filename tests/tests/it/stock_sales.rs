@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use lock_runtime::segmented::{SegmentedStock, StockError};
 use lock_tests::on_every_stock;
 use lock_tests::stocks::{
-    Chance, Client, Habits, Journal, Kept, Ledger, Place, Seller, counts, insist, poll_at_most, shuffle,
+    Chance, Client, Habits, Journal, Kept, Ledger, Place, Seller, counts, insist, one_is_new, poll_at_most,
+    shuffle,
 };
 use tokio::task::JoinSet;
 
@@ -60,6 +61,12 @@ async fn reserve_until_over(stock: &SegmentedStock, id: &str, quantity: u64, hol
         Err(StockError::Expired { .. }) if start.elapsed() >= hold => 0,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Reserves; it may be over already.
+async fn reserve_or_over(stock: &SegmentedStock, id: u64, quantity: u64, hold: Duration) {
+    let reserved = insist(|| stock.reserve(id, quantity, hold)).await;
+    assert!(matches!(reserved, Ok(_) | Err(StockError::Expired { .. })), "{reserved:?}");
 }
 
 /// The name of an answer, without what differs from one client to another.
@@ -282,6 +289,30 @@ on_every_stock! {
             sold += done[0];
         }
         assert_eq!(counts(&stocks[0]).await, (10_000 - sold, 0, sold));
+    }
+
+    async fn of_several_with_one_id_one_is_told_that_it_is_new(place: Place) {
+        let [stock] = stocks(&place, 10_000, 10).await;
+        // Where they are spread, that is not promised.
+        if place.kept() != Kept::Spread {
+            for order in 0..100 {
+                one_is_new(&stock, order).await;
+            }
+        }
+        counts(&stock).await;
+    }
+
+    async fn what_is_overdue_is_for_sale_at_once(place: Place) {
+        let [stock, other] = &stocks(&place, 100, 10).await;
+        for order in 0..50_u64 {
+            reserve_or_over(stock, order, 2, ms(20)).await;
+        }
+        tokio::time::sleep(ms(30)).await;
+        // Nobody sweeps. One call ends some of them, and says so.
+        insist(|| other.take("all", 100)).await.unwrap();
+        assert_eq!(word(&insist(|| stock.take("more", 1)).await), "SoldOut");
+        assert_eq!(word(&stock.confirm(7).await), "Expired");
+        assert_eq!(counts(other).await, (0, 0, 100));
     }
 
     async fn confirm_and_cancel_of_one_reservation_agree_on_who_came_first(place: Place) {

@@ -33,6 +33,14 @@ on_sqlite! {
     mistakes_are_told();
     reservations_end_by_the_databases_clock();
     records_whose_time_is_over_are_thrown_away();
+    an_audit_sees_what_was_changed_behind_its_back();
+    what_is_overdue_is_for_sale_at_once();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_with_one_id_one_is_told_that_it_is_new() {
+    let (_folder, url) = folder();
+    scenarios::of_several_with_one_id_one_is_told_that_it_is_new(&url).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

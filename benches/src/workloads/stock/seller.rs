@@ -92,7 +92,6 @@ impl Seller {
             Way::Locked(locked) => {
                 let Locked { locks, stock, hold } = &**locked;
                 let segment = locks.acquire_any().await.map_err(|error| error.to_string())?;
-                let segment = segment.ok_or("a segment was marked as empty")?;
                 if !is_over() {
                     tokio::time::sleep(*hold).await;
                 }

@@ -9,8 +9,8 @@ use super::{Handle, in_time};
 use crate::clock::Tick;
 use crate::store::stock::books::{Books, Wanted};
 use crate::store::stock::{
-    RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore, Swept,
-    TakeAnswer, TakeRequest,
+    AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
+    Swept, TakeAnswer, TakeRequest,
 };
 use crate::store::{BoxFuture, StoreError};
 use crate::sync::{Mutex, lock};
@@ -116,6 +116,13 @@ impl StockStore for MemoryStocks {
 
     fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>> {
         self.call(move |handle| handle.stock_step(&call, |books, _| books.resize(segments)))
+    }
+
+    fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>> {
+        self.call(move |handle| {
+            let audit = handle.stock_step(&call, |books, _| books.audit())?;
+            Ok(audit.map_or(AuditAnswer::Missing, AuditAnswer::Audited))
+        })
     }
 
     fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>> {

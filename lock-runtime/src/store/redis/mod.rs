@@ -131,6 +131,8 @@ pub(crate) struct RedisStore {
     topology: Topology,
     /// What is known of its stocks that are spread.
     known: spread::Known,
+    /// Of its stocks in one slot.
+    generations: stock::Generations,
 }
 
 #[derive(Clone)]
@@ -168,7 +170,11 @@ impl RedisStore {
     }
 
     fn at(dialer: Dialer, options: RedisOptions) -> Self {
-        Self { topology: Topology::One(Node::new(dialer, options)), known: spread::Known::default() }
+        Self {
+            topology: Topology::One(Node::new(dialer, options)),
+            known: spread::Known::default(),
+            generations: stock::Generations::default(),
+        }
     }
 
     /// A store on the cluster that these servers belong to. All of it is spoken to with their credentials and TLS settings.
@@ -180,6 +186,7 @@ impl RedisStore {
         Ok(Self {
             topology: Topology::Cluster(Cluster::new(seeds, options)?),
             known: spread::Known::default(),
+            generations: stock::Generations::default(),
         })
     }
 

@@ -117,6 +117,7 @@ scripts! {
     STOCK_TAKE = "stock_take": "stock_take" "stock" "stock_take_rest";
     STOCK_SETTLE = "stock_settle": "stock" "stock_settle";
     STOCK_CHANGE = "stock_change": "stock" "stock_fill" "stock_change";
+    STOCK_EXPIRE = "stock_expire": "stock" "stock_expire";
     STOCK_LOOK = "stock_look": "stock" "stock_look";
     SPREAD_ROOT = "spread_root": "spread" "spread_root";
     SPREAD_PART = "spread_part": "spread" "spread_part";

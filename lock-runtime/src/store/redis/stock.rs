@@ -1,7 +1,9 @@
 //! [`RedisStocks`]: stocks in one slot; see `scripts/stock.lua`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::Value;
@@ -18,13 +20,20 @@ use super::stock_take::TakeOne;
 use super::{RedisStore, Topology, call, step};
 use crate::key::LockKey;
 use crate::store::stock::{
-    MAX_QUANTITY, OperationId, RestockAnswer, RestockRequest, SegmentCounts, Settle, SettleAnswer,
+    Audit, AuditAnswer, MAX_QUANTITY, RestockAnswer, RestockRequest, SegmentCounts, Settle, SettleAnswer,
     SettleRequest, Snapshot, State, StockCall, StockStore, Swept, TakeAnswer, TakeRequest,
 };
 use crate::store::{BoxFuture, ServerTime, StoreError, StoreErrorKind};
+use crate::sync::{Mutex, lock};
 
-/// Records that one call of a sweep looks at, which takes the server about a millisecond.
+/// Records that one call of a sweep or an audit looks at, which takes the server about a
+/// millisecond.
 const RECORDS: u32 = 512;
+/// Maximum of reservations that one call of a sweep ends, which takes the server about a
+/// millisecond.
+const ENDED: u32 = 100;
+/// Maximum of looks through all records before an audit says that others come in between.
+const PASSES: u32 = 8;
 /// Such calls of a sweep, at most, so that one sweeper gets through a million records in a minute.
 const LOOKS: u32 = 32;
 
@@ -73,6 +82,24 @@ impl Node {
         .into()
     }
 
+    pub(super) fn spread_stock(&self, names: Names<'_>) -> Fault {
+        let what = format!(
+            "the stock {} is spread and not in one slot: use Layout::Spread for it, or another name",
+            names.stock()
+        );
+        self.address.error(StoreErrorKind::ForeignData, what).into()
+    }
+
+    pub(super) fn another_generation(&self, names: Names<'_>) -> Fault {
+        let what = format!(
+            "the stock {} is not the one that this instance has used before: the server has lost that one, or it was \
+             made anew, and what it had sold would be sold again. Find out what was sold; then restart the instance to \
+             go on, or use another name",
+            names.stock()
+        );
+        self.address.error(StoreErrorKind::ForeignData, what).into()
+    }
+
     /// Makes a step that is refused when it comes too late. `mean` says what its code and its own values mean, and `done`
     /// whether replicas have something to confirm then.
     async fn stock_step<T>(
@@ -92,13 +119,8 @@ impl Node {
             match code {
                 2 => Ok(Err(now)),
                 3 => Err(self.foreign_stock(names)),
-                7 => {
-                    let what = format!(
-                        "the stock {} is spread and not in one slot: use Layout::Spread for it, or another name",
-                        names.stock()
-                    );
-                    Err(self.address.error(StoreErrorKind::ForeignData, what).into())
-                }
+                7 => Err(self.spread_stock(names)),
+                9 => Err(self.another_generation(names)),
                 code => mean(code, rest).map(Ok).ok_or_else(|| self.senseless(&value).into()),
             }
         };
@@ -115,16 +137,7 @@ impl Node {
             Settle::Cancel => "cancel",
             Settle::GiveBack => "give_back",
         };
-        self.settle_operation(&request.call, &request.operation, how, at).await
-    }
-
-    async fn settle_operation(
-        &self,
-        call: &StockCall,
-        operation: &OperationId,
-        how: &str,
-        at: At,
-    ) -> Result<SettleAnswer, Fault> {
+        let SettleRequest { call, operation, .. } = request;
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {
             let mut invocation = self.invocation(&script::STOCK_SETTLE, 3, 5);
@@ -167,6 +180,35 @@ impl Node {
         };
         let done = |answer: &RestockAnswer| matches!(answer, RestockAnswer::Done { .. });
         self.stock_step(&request.call, names, at, ask, mean, done).await
+    }
+
+    /// Whether this call has made it, and which generation it is. `known`: the one that was used
+    /// before.
+    async fn make_stock(
+        &self,
+        call: &StockCall,
+        known: Option<u64>,
+        units: &[u64],
+        at: At,
+    ) -> Result<(bool, u64), Fault> {
+        let names = self.stock_names(&call.stock)?;
+        let ask = |latest: ServerTime| {
+            let mut invocation = self.invocation(&script::STOCK_CHANGE, 2, 3 + units.len());
+            invocation.name(names.stock()).name(names.stock_operations()).arg(latest.as_micros()).arg("init");
+            match known {
+                Some(generation) => invocation.arg(generation),
+                None => invocation.arg(""),
+            };
+            for units in units {
+                invocation.arg(*units);
+            }
+            invocation
+        };
+        let mean = |code, rest: &[Value]| match (code, rest) {
+            (0 | 1, [generation]) => Some((code == 1, number(generation)?)),
+            _ => None,
+        };
+        self.stock_step(call, names, at, ask, mean, |(made, _)| *made).await
     }
 
     /// `Some(true)`: done; `Some(false)`: it was so before; `None`: there is no such stock.
@@ -214,59 +256,64 @@ impl Node {
         self.stock_step(call, names, at, ask, mean, |_| false).await
     }
 
-    /// What there is, and at most so many operations whose reservations are over.
-    pub(super) async fn look_at_stock(
+    /// What there is, and what a page of records from `cursor` on says.
+    async fn look_at_stock(
         &self,
         call: &StockCall,
-        most: u32,
+        cursor: Option<u64>,
         at: At,
-    ) -> Result<Option<(Snapshot, Vec<OperationId>)>, Fault> {
+    ) -> Result<Option<Look>, Fault> {
         let names = self.stock_names(&call.stock)?;
         let ask = |_| {
-            let mut invocation = self.invocation(&script::STOCK_LOOK, 2, 1);
-            invocation.name(names.stock()).name(names.stock_holds()).arg(most);
+            let mut invocation = self.invocation(&script::STOCK_LOOK, 2, 2);
+            invocation.name(names.stock()).name(names.stock_operations());
+            match cursor {
+                Some(cursor) => invocation.arg(cursor),
+                None => invocation.arg(""),
+            };
+            invocation.arg(RECORDS);
             invocation
         };
         let mean = |code, rest: &[Value]| match (code, rest) {
             (4, []) => Some(None),
-            (1, [n, m, epoch, initial, restocked, units, over]) => {
-                let active = number(n)?;
-                let units: Vec<u64> = reply::array(units)?.iter().map(number).collect::<Option<_>>()?;
-                let each = units.chunks_exact(3).zip(0..).map(|(of, at)| SegmentCounts {
-                    available: of.first().copied().unwrap_or_default(),
-                    held: of.get(1).copied().unwrap_or_default(),
-                    sold: of.get(2).copied().unwrap_or_default(),
-                    active: at < active,
-                });
-                let segments: Vec<_> = each.collect();
-                if segments.len() as u64 != number(m)? {
-                    return None;
-                }
-                let over = reply::array(over)?.iter().map(|id| OperationId::new(text(id)?).ok());
-                let over: Vec<_> = over.collect::<Option<_>>()?;
-                let (initial, restocked, epoch) = (number(initial)?, number(restocked)?, number(epoch)?);
-                Some(Some((Snapshot { segments, in_transit: 0, initial, restocked, epoch }, over)))
-            }
+            (1, rest) => Some(Some(Look::read(rest)?)),
             _ => None,
         };
         self.stock_step(call, names, at, ask, mean, |_| false).await
     }
 
-    pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32, at: At) -> Result<Swept, Fault> {
-        let Some((_, over)) = self.look_at_stock(call, limit.saturating_add(1), at).await? else {
-            return Ok(Swept::default());
+    /// Ends reservations that are over, of at most `most` ids: how many ended, how many ids had
+    /// none, whether there are more.
+    async fn expire_some(&self, call: &StockCall, most: u32, at: At) -> Result<(u64, u64, bool), Fault> {
+        let names = self.stock_names(&call.stock)?;
+        let ask = |latest: ServerTime| {
+            let mut invocation = self.invocation(&script::STOCK_EXPIRE, 3, 3);
+            invocation.name(names.stock()).name(names.stock_holds()).name(names.stock_operations());
+            invocation.arg(latest.as_micros()).arg(millis(call.retention)).arg(most);
+            invocation
         };
-        let mut swept = Swept { more: over.len() as u64 > u64::from(limit), ..Swept::default() };
-        let mut failed = None;
-        for operation in over.into_iter().take(limit as usize) {
-            match self.settle_operation(call, &operation, "expire", at).await {
-                Ok(SettleAnswer::Known { before: Some(State::Held), now: State::Expired, .. }) => {
-                    swept.expired += 1;
+        let mean = |code, rest: &[Value]| match (code, rest) {
+            (4, []) => Some((0, 0, false)),
+            (1, [ended, left, more]) => Some((number(ended)?, number(left)?, int(more)? == 1)),
+            _ => None,
+        };
+        self.stock_step(call, names, at, ask, mean, |(ended, ..)| *ended > 0).await
+    }
+
+    pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32, at: At) -> Result<Swept, Fault> {
+        let (mut swept, mut left, mut failed) = (Swept::default(), limit, None);
+        while left > 0 {
+            let most = left.min(ENDED);
+            match self.expire_some(call, most, at).await {
+                Ok((ended, without, more)) => {
+                    swept.expired += ended;
+                    swept.recovered += without;
+                    swept.more = more;
                 }
-                Ok(_) => {}
-                // It is no reason to leave the others as they are.
-                Err(fault) => failed = failed.or(Some(fault)),
+                // It is no reason to keep what is to be forgotten.
+                Err(fault) => failed = Some(fault),
             }
+            left = if swept.more && failed.is_none() { left - most } else { 0 };
         }
         for look in 1..=LOOKS {
             match self.forget_old(call, RECORDS, at).await {
@@ -283,14 +330,80 @@ impl Node {
                 }
             }
         }
-        if let Some(fault) = failed {
-            return Err(fault);
+        failed.map_or(Ok(swept), Err)
+    }
+}
+
+/// What a stock has, and what a page of its records says.
+struct Look {
+    snapshot: Snapshot,
+    generation: u64,
+    forgotten: u64,
+    page: Option<Page>,
+}
+
+/// Sums over some records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Page {
+    /// Where the next one begins; 0: this was the last one.
+    next: u64,
+    held: u64,
+    sold: u64,
+    /// Of all times at which records end: whatever becomes of a record changes its time.
+    times: u64,
+}
+
+impl Look {
+    fn read(values: &[Value]) -> Option<Self> {
+        let [n, m, epoch, initial, restocked, units, generation, forgotten, page] = values else {
+            return None;
+        };
+        let active = number(n)?;
+        let units: Vec<u64> = reply::array(units)?.iter().map(number).collect::<Option<_>>()?;
+        let each = units.chunks_exact(3).zip(0..).map(|(of, at)| SegmentCounts {
+            available: of.first().copied().unwrap_or_default(),
+            held: of.get(1).copied().unwrap_or_default(),
+            sold: of.get(2).copied().unwrap_or_default(),
+            active: at < active,
+        });
+        let segments: Vec<_> = each.collect();
+        if segments.len() as u64 != number(m)? {
+            return None;
         }
-        Ok(swept)
+        let page = match reply::array(page)? {
+            [] => None,
+            [next, held, sold, times] => Some(Page {
+                next: text(next)?.parse().ok()?,
+                held: number(held)?,
+                sold: number(sold)?,
+                times: number(times)?,
+            }),
+            _ => return None,
+        };
+        let (initial, restocked, epoch) = (number(initial)?, number(restocked)?, number(epoch)?);
+        let snapshot = Snapshot { segments, in_transit: 0, initial, restocked, epoch };
+        Some(Self { snapshot, generation: number(generation)?, forgotten: number(forgotten)?, page })
+    }
+}
+
+/// The generation of each stock that this process has used: when it was made, by its server's
+/// clock. One that is made anew, as after a loss of data, has another one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Generations(Arc<Mutex<HashMap<LockKey, u64>>>);
+
+impl Generations {
+    fn of(&self, stock: &LockKey) -> Option<u64> {
+        lock(&self.0).get(stock).copied()
+    }
+
+    /// The first one stays.
+    fn learn(&self, stock: &LockKey, generation: u64) -> u64 {
+        *lock(&self.0).entry(stock.clone()).or_insert(generation)
     }
 }
 
 /// The stocks of a [`RedisStore`].
+#[derive(Clone)]
 pub(super) struct RedisStocks(RedisStore);
 
 impl RedisStocks {
@@ -337,15 +450,58 @@ impl RedisStocks {
     }
 }
 
-impl StockStore for RedisStocks {
-    fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
-        self.call(call, move |node, call, at| {
-            let segments = segments.clone();
-            async move { Ok(node.change_stock(&call, "init", &segments, at).await?.unwrap_or(false)) }
-        })
+impl RedisStocks {
+    fn look(&self, call: &StockCall, cursor: Option<u64>) -> BoxFuture<Result<Option<Look>, StoreError>> {
+        let call = StockCall::new(call.stock.clone(), call.timeout, call.retention);
+        self.call(call, move |node, call, at| async move { node.look_at_stock(&call, cursor, at).await })
     }
 
-    fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
+    /// Looks through all records, page by page. `Err`: others came in between, or there is no such
+    /// stock.
+    async fn pass(&self, call: &StockCall) -> Result<Result<(Audit, u64), AuditAnswer>, StoreError> {
+        let mut all: Option<(Audit, u64)> = None;
+        let mut cursor = 0;
+        loop {
+            let Some(look) = self.look(call, Some(cursor)).await? else {
+                return Ok(Err(AuditAnswer::Missing));
+            };
+            let page = look.page.unwrap_or_default();
+            let (audit, times) = all.get_or_insert_with(|| {
+                let (counted, forgotten) = (look.snapshot.clone(), look.forgotten);
+                (Audit { counted, held: 0, sold: 0, forgotten }, 0)
+            });
+            if audit.counted != look.snapshot || audit.forgotten != look.forgotten {
+                return Ok(Err(AuditAnswer::Contended));
+            }
+            audit.held += page.held;
+            audit.sold += page.sold;
+            *times = times.wrapping_add(page.times);
+            cursor = page.next;
+            if cursor == 0 {
+                return Ok(all.ok_or(AuditAnswer::Missing));
+            }
+        }
+    }
+
+    /// Looks through all records until they agree with the counts, or two looks in a row see the
+    /// same: at the moment between the two all was as they say.
+    async fn compare(self, call: StockCall) -> Result<AuditAnswer, StoreError> {
+        let mut before = None;
+        for _ in 0..PASSES {
+            let seen = match self.pass(&call).await? {
+                Ok(seen) => seen,
+                Err(AuditAnswer::Contended) => continue,
+                Err(answer) => return Ok(answer),
+            };
+            if seen.0.agrees() || before.as_ref() == Some(&seen) {
+                return Ok(AuditAnswer::Audited(seen.0));
+            }
+            before = Some(seen);
+        }
+        Ok(AuditAnswer::Contended)
+    }
+
+    fn take_of(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
         if let Topology::One(node) = &self.0.topology
             && !request.call.is_by_itself()
             && request.call.replication.is_none()
@@ -361,6 +517,38 @@ impl StockStore for RedisStocks {
         self.at(stock, timeout, move |node, at| {
             let request = Arc::clone(&request);
             async move { node.take_stock(&request, at).await }
+        })
+    }
+}
+
+impl StockStore for RedisStocks {
+    fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
+        let (generations, stock) = (self.0.generations.clone(), call.stock.clone());
+        let known = generations.of(&stock);
+        let made = self.call(call, move |node, call, at| {
+            let segments = segments.clone();
+            async move { node.make_stock(&call, known, &segments, at).await }
+        });
+        Box::pin(async move {
+            let (made, generation) = made.await?;
+            generations.learn(&stock, generation);
+            Ok(made)
+        })
+    }
+
+    fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
+        let call = &request.call;
+        if let Some(known) = self.0.generations.of(&call.stock) {
+            call.generation.store(known, Ordering::Relaxed);
+            return self.take_of(request);
+        }
+        let stocks = self.clone();
+        Box::pin(async move {
+            let call = &request.call;
+            let Some(look) = stocks.look(call, None).await? else { return Ok(TakeAnswer::Missing) };
+            let known = stocks.0.generations.learn(&call.stock, look.generation);
+            call.generation.store(known, Ordering::Relaxed);
+            stocks.take_of(request).await
         })
     }
 
@@ -381,9 +569,8 @@ impl StockStore for RedisStocks {
     }
 
     fn snapshot(&self, call: StockCall) -> BoxFuture<Result<Option<Snapshot>, StoreError>> {
-        self.call(call, |node, call, at| async move {
-            Ok(node.look_at_stock(&call, 0, at).await?.map(|(snapshot, _)| snapshot))
-        })
+        let look = self.look(&call, None);
+        Box::pin(async move { Ok(look.await?.map(|look| look.snapshot)) })
     }
 
     fn rebalance(&self, call: StockCall) -> BoxFuture<Result<Option<()>, StoreError>> {
@@ -396,6 +583,10 @@ impl StockStore for RedisStocks {
         self.call(call, move |node, call, at| async move {
             Ok(node.change_stock(&call, "resize", &[segments.into()], at).await?.map(drop))
         })
+    }
+
+    fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>> {
+        Box::pin(self.clone().compare(call))
     }
 
     fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>> {

@@ -93,7 +93,7 @@ impl Node {
             // None of them is done later than its own time allows.
             let latest =
                 requests.iter().map(|request| request.call.stamp(estimate)).min().unwrap_or(estimate);
-            let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 8 + each * requests.len());
+            let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 9 + each * requests.len());
             invocation.name(names.stock()).name(names.stock_holds()).name(names.stock_operations());
             let hold = one.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
             invocation.arg(latest.as_micros()).arg(millis(one.call.retention)).arg(hold);
@@ -101,6 +101,7 @@ impl Node {
             let segments = self.segments.load(Ordering::Relaxed);
             invocation.arg(one.first.checked_rem(segments).unwrap_or(one.first));
             invocation.arg(synced(&one.call)).arg(looks).arg(one.quantity).arg(each);
+            invocation.arg(one.call.generation.load(Ordering::Relaxed));
             for request in requests {
                 invocation.arg(request.operation.as_str());
                 if each > 1 {
@@ -132,6 +133,8 @@ impl Node {
                 }
                 (2, []) => refused = Some(now),
                 (3, []) => return Err(self.foreign_stock(names)),
+                (7, []) => return Err(self.spread_stock(names)),
+                (9, []) => return Err(self.another_generation(names)),
                 (4, []) => return Ok(requests.iter().map(|_| Ok(TakeAnswer::Missing)).collect()),
                 _ => return Err(self.senseless(&value).into()),
             }
@@ -186,6 +189,7 @@ fn taken(value: &Value, request: &TakeRequest) -> Option<Option<TakeAnswer>> {
             TakeAnswer::Different { quantity: number(quantity)?, reserved: int(reserved)? == 1 }
         }
         ("L", [available]) => TakeAnswer::Short { available: number(available)? },
+        ("C", []) => TakeAnswer::Contended,
         ("F", []) => TakeAnswer::Stale,
         ("?", []) => return Some(None),
         _ => return None,

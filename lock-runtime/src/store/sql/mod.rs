@@ -18,8 +18,8 @@ use statements::Statements;
 
 use super::server_clock::ServerClock;
 use super::stock::{
-    RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore, Swept,
-    TakeAnswer, TakeRequest,
+    AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
+    Swept, TakeAnswer, TakeRequest,
 };
 use super::{BoxFuture, StoreError};
 use crate::manager::LockManager;
@@ -109,7 +109,8 @@ impl StockStore for SqlStocks {
         let stocks = self.clone();
         Box::pin(async move {
             let call = Call::new(&stocks, &call).await?;
-            call.again(|| call.snapshot()).await
+            let audit = call.again(|| call.look_at(call.at.sql.snapshot)).await?;
+            Ok(audit.map(|audit| audit.counted))
         })
     }
 
@@ -121,6 +122,15 @@ impl StockStore for SqlStocks {
     fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>> {
         let stocks = self.clone();
         Box::pin(async move { stocks.change_size(&call, segments).await })
+    }
+
+    fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>> {
+        let stocks = self.clone();
+        Box::pin(async move {
+            let call = Call::new(&stocks, &call).await?;
+            let audit = call.again(|| call.look_at(&call.at.sql.audit)).await?;
+            Ok(audit.map_or(AuditAnswer::Missing, AuditAnswer::Audited))
+        })
     }
 
     fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>> {

@@ -3,7 +3,7 @@
 use super::call::{Call, Fault};
 use super::database::Row;
 use crate::clock::Clock;
-use crate::store::stock::{OperationId, Part, SegmentCounts, Snapshot, State};
+use crate::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot, State};
 use crate::store::{Few, StoreError, StoreErrorKind};
 
 pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
@@ -141,9 +141,10 @@ impl Call<'_> {
         u32::try_from(number).map_err(|_| self.broken(format_args!("a segment {number}")))
     }
 
-    /// One statement, and so one moment; `None`: there is no such stock.
-    pub(super) async fn snapshot(&self) -> Result<Option<Snapshot>, Fault> {
-        let rows = self.rows(self.at.sql.snapshot, &[self.stock.into()]).await?;
+    /// What is counted, and what the records say if the statement asks for it: one statement, and
+    /// so one moment. `None`: there is no such stock.
+    pub(super) async fn look_at(&self, statement: &str) -> Result<Option<Audit>, Fault> {
+        let rows = self.rows(statement, &[self.stock.into()]).await?;
         let Some(first) = rows.first() else { return Ok(None) };
         let number = |row: &Row, at| unsigned(row.int(at).map_err(|error| self.unreadable(&error))?);
         let each = rows.iter().map(|row| {
@@ -151,12 +152,14 @@ impl Call<'_> {
             let (available, held, sold) = (number(row, 6)?, number(row, 7)?, number(row, 8)?);
             Ok(SegmentCounts { available, held, sold, active })
         });
-        Ok(Some(Snapshot {
+        let counted = Snapshot {
             segments: each.collect::<Result<_, StoreError>>()?,
             in_transit: 0,
             epoch: number(first, 1)?,
             initial: number(first, 2)?,
             restocked: number(first, 3)?,
-        }))
+        };
+        let (held, sold, forgotten) = (number(first, 9)?, number(first, 10)?, number(first, 11)?);
+        Ok(Some(Audit { counted, held, sold, forgotten }))
     }
 }

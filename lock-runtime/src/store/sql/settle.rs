@@ -10,6 +10,7 @@ use super::records::{Record, letter, read_parts, signed, unsigned, write_parts};
 use super::statements::Statements;
 use crate::clock::Clock;
 use crate::store::StoreError;
+use crate::store::stock::books::AT_ONCE;
 use crate::store::stock::{
     OperationId, Part, Settle, SettleAnswer, SettleRequest, State, StockCall, Swept, next,
 };
@@ -147,9 +148,17 @@ impl Call<'_> {
 
     async fn purge(&self, limit: u32) -> Result<u64, Fault> {
         let mut open = self.begin().await?;
-        let purged = open.execute(&self.at.sql.purge, &[self.stock.into(), i64::from(limit).into()]).await?;
+        let args = [self.stock.into(), i64::from(limit).into()];
+        let purged = open.throw_away(&self.at.sql.purge, &args).await?;
         open.commit().await?;
         Ok(purged)
+    }
+
+    /// Ends reservations that are over because too few units are left; whether there were any.
+    pub(super) async fn make_room(&self) -> Result<bool, Fault> {
+        // Most who find too little find no such reservation: they need no transaction to see that.
+        let rows = self.rows(&self.at.sql.overdue, &[self.stock.into(), 1.into()]).await?;
+        Ok(!rows.is_empty() && self.expire_some(AT_ONCE).await?.0 > 0)
     }
 
     /// How many there were, and whether there are more.
@@ -196,6 +205,22 @@ impl Open<'_> {
         Ok(Some(Stock { now, segments, put_in: unsigned(number(2)?)? }))
     }
 
+    /// Throws away records whose time is over, and counts what they have sold; how many there were.
+    async fn throw_away(&mut self, statement: &str, args: &[Arg<'_>]) -> Result<u64, Fault> {
+        let rows = self.rows(statement, args).await?;
+        let mut sold = 0;
+        for row in &rows {
+            let unreadable = |error| self.call.unreadable(&error);
+            if row.maybe_text(0).map_err(unreadable)?.as_deref() == Some(letter(State::Sold)) {
+                sold += row.int(1).map_err(unreadable)?;
+            }
+        }
+        if sold > 0 {
+            self.change(self.call.at.sql.forget, &[self.call.stock.into(), sold.into()], 1).await?;
+        }
+        Ok(rows.len() as u64)
+    }
+
     /// Makes the record of an operation; `false` when there is one, or it is too late.
     pub(super) async fn note(
         &mut self,
@@ -218,7 +243,14 @@ impl Open<'_> {
             kept.into(),
             self.call.latest().into(),
         ];
-        Ok(self.execute(&self.call.at.sql.note, &args).await? == 1)
+        let note = &self.call.at.sql.note;
+        if self.execute(note, &args).await? == 1 {
+            return Ok(true);
+        }
+        // The record that is in the way may be over.
+        let of = [self.call.stock.into(), operation.as_str().into()];
+        Ok(self.throw_away(&self.call.at.sql.purge_one, &of).await? == 1
+            && self.execute(note, &args).await? == 1)
     }
 
     async fn end(&mut self, operation: &OperationId, before: State, now: State) -> Result<bool, Fault> {

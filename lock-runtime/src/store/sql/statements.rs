@@ -43,9 +43,11 @@ impl Dialect {
 /// lock_stock: segments that take part in sales (0 to segments - 1), epoch (raised by every change of their number), what
 /// was put in.
 /// lock_stock_segment: fence, the largest token that has sold here; active, 0 in one that a resize has retired.
-/// lock_stock_operation: state S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked;
-/// reserved 1 by `reserve`; parts `<segment>:<units> …`; deadline of what is reserved; kept_until, unset while it is held. Times are
-/// microseconds since the Unix epoch by the database's clock.
+/// lock_stock_operation: one row for each operation; and with an empty name and state F one whose
+/// quantity is what was sold by operations whose rows are gone. State S sold, H held, C cancelled,
+/// E expired, B given back, N cancelled before it came, R restocked; reserved 1 by `reserve`; parts
+/// `<segment>:<units> …`; deadline of what is reserved; kept_until, unset while it is held. Times
+/// are microseconds since the Unix epoch by the database's clock.
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS lock_stock (
     stock TEXT PRIMARY KEY,
@@ -89,8 +91,11 @@ pub(super) struct Statements {
     pub(super) clock: String,
     /// $2 operation. For each active segment: now, segments, segment, available, and the operation's record.
     pub(super) look: String,
-    /// For each segment: segments, epoch, initial, restocked, segment, active, available, held, sold.
+    /// For each segment: segments, epoch, initial, restocked, segment, active, available, held,
+    /// sold; and three zeros.
     pub(super) snapshot: &'static str,
+    /// The same, and what the records hold, have sold, and had sold before they were forgotten.
+    pub(super) audit: String,
     /// $2 operation. Its record, locked.
     pub(super) record: String,
     /// now, segments, initial + restocked of the stock; as it is, kept from changing, and locked.
@@ -98,7 +103,7 @@ pub(super) struct Statements {
     pub(super) stock_shared: String,
     pub(super) stock_locked: String,
     /// $2 operation, $3 state, $4 reserved, $5 quantity, $6 parts, $7 hold, $8 retention (us), $9 latest time. Changes nothing when it is
-    /// late, or the operation has a record that is not over.
+    /// late, or the operation has a record.
     pub(super) note: String,
     /// $2 segment, $3 quantity, $4 of it sold, $5 of it held, $6 token. Changes nothing unless the segment is active, has enough, and
     /// has seen no larger token.
@@ -112,8 +117,12 @@ pub(super) struct Statements {
     /// $2 how many. operation, parts of reservations that are over, locked; those that somebody else ends just now are left to him.
     /// The clock is a query of its own here and in `purge`: an index is not searched for what is volatile.
     pub(super) overdue: String,
-    /// $2 how many. Throws records away whose time is over.
+    /// $2 how many. Throws records away whose time is over; state, quantity of each.
     pub(super) purge: String,
+    /// $2 operation. Throws its record away if its time is over; state, quantity.
+    pub(super) purge_one: String,
+    /// $2 units. Adds them to those that were sold by records that are thrown away.
+    pub(super) forget: &'static str,
     /// $2 segments, $3 initial. Changes nothing when the stock is there.
     pub(super) create: &'static str,
     /// $2 how many more, $3 the largest total.
@@ -122,6 +131,11 @@ pub(super) struct Statements {
     pub(super) resize: &'static str,
     /// $2 segments.
     pub(super) activate: &'static str,
+}
+
+/// The units of all records in this state.
+fn sum(state: &str, name: &str) -> String {
+    format!("CAST(COALESCE(SUM(CASE WHEN state = '{state}' THEN quantity END), 0) AS BIGINT) AS {name}")
 }
 
 /// What there is of an operation.
@@ -142,8 +156,18 @@ impl Statements {
                  WHERE s.stock = $1 ORDER BY g.segment"
             ),
             snapshot: "SELECT s.segments, s.epoch, s.initial, s.restocked, \
-                       g.segment, g.active, g.available, g.held, g.sold FROM lock_stock s \
+                       g.segment, g.active, g.available, g.held, g.sold, \
+                       CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS BIGINT) FROM lock_stock s \
                        JOIN lock_stock_segment g ON g.stock = s.stock WHERE s.stock = $1 ORDER BY g.segment",
+            audit: format!(
+                "SELECT s.segments, s.epoch, s.initial, s.restocked, \
+                 g.segment, g.active, g.available, g.held, g.sold, o.h, o.s, o.f FROM lock_stock s \
+                 JOIN lock_stock_segment g ON g.stock = s.stock CROSS JOIN (SELECT {}, {}, {} \
+                 FROM lock_stock_operation WHERE stock = $1) o WHERE s.stock = $1 ORDER BY g.segment",
+                sum("H", "h"),
+                sum("S", "s"),
+                sum("F", "f")
+            ),
             record: format!(
                 "SELECT {RECORD} FROM lock_stock_operation o WHERE o.stock = $1 AND o.operation = $2{for_update}"
             ),
@@ -154,10 +178,7 @@ impl Statements {
                 "INSERT INTO lock_stock_operation \
                  (stock, operation, state, reserved, quantity, parts, deadline, kept_until) \
                  SELECT $1, $2, $3, $4, $5, $6, t.now + $7, t.now + $8 FROM (SELECT {clock} AS now) t \
-                 WHERE t.now <= $9 ON CONFLICT (stock, operation) DO UPDATE SET state = excluded.state, \
-                 reserved = excluded.reserved, quantity = excluded.quantity, parts = excluded.parts, \
-                 deadline = excluded.deadline, kept_until = excluded.kept_until \
-                 WHERE lock_stock_operation.kept_until <= {clock}"
+                 WHERE t.now <= $9 ON CONFLICT (stock, operation) DO NOTHING"
             ),
             take: "UPDATE lock_stock_segment SET available = available - $3, sold = sold + $4, held = held + $5, \
                    fence = COALESCE($6, fence) WHERE stock = $1 AND segment = $2 AND active = 1 \
@@ -178,8 +199,16 @@ impl Statements {
             purge: format!(
                 "DELETE FROM lock_stock_operation WHERE stock = $1 AND operation IN \
                  (SELECT operation FROM lock_stock_operation WHERE stock = $1 AND state <> 'H' \
-                 AND kept_until <= (SELECT {clock}) ORDER BY kept_until LIMIT $2{skip_locked})"
+                 AND kept_until <= (SELECT {clock}) ORDER BY kept_until LIMIT $2{skip_locked}) \
+                 RETURNING state, quantity"
             ),
+            purge_one: format!(
+                "DELETE FROM lock_stock_operation WHERE stock = $1 AND operation = $2 AND kept_until <= {clock} \
+                 RETURNING state, quantity"
+            ),
+            forget: "INSERT INTO lock_stock_operation (stock, operation, state, reserved, quantity, parts) \
+                     VALUES ($1, '', 'F', 0, $2, '') ON CONFLICT (stock, operation) DO UPDATE \
+                     SET quantity = lock_stock_operation.quantity + excluded.quantity",
             create: "INSERT INTO lock_stock (stock, segments, epoch, initial, restocked) VALUES ($1, $2, 1, $3, 0) \
                      ON CONFLICT (stock) DO NOTHING",
             restock: "UPDATE lock_stock SET restocked = restocked + $2 \

@@ -135,10 +135,10 @@ impl SqlStocks {
         let quantity = request.quantity;
         if let Some((segment, token)) = request.only {
             let sales = [Sale { part: Part { segment, quantity }, token }];
-            return call.sell(request, &sales, &Locks(&[])).await;
+            return call.or_room(call.sell(request, &sales, &Locks(&[])).await?).await;
         }
         match plan(&look.available, quantity) {
-            Plan::Answer(answer) => Ok(Some(answer)),
+            Plan::Answer(answer) => call.or_room(Some(answer)).await,
             Plan::One(enough) => {
                 let guard = match self.lock_any(call, &look, &enough).await {
                     Ok(Some(guard)) => guard,
@@ -159,7 +159,7 @@ impl SqlStocks {
                     Ok(guards) => guards,
                     Err(error) => return Ok(Some(unlocked(&error)?)),
                 };
-                call.merge(request, &guards).await
+                call.or_room(call.merge(request, &guards).await?).await
             }
         }
     }
@@ -175,11 +175,7 @@ impl SqlStocks {
         look: &Look,
         enough: &[u32],
     ) -> Result<Option<SegmentGuard>, LockError> {
-        let lock = self.lock_of(call, look.segments);
-        for segment in (0..look.segments).filter(|segment| !enough.contains(segment)) {
-            lock.mark_empty(segment);
-        }
-        lock.acquire_any().await
+        self.lock_of(call, look.segments).acquire_of(enough.to_vec()).await
     }
 
     /// These, which are in ascending order, within the time of the call.
@@ -199,6 +195,13 @@ impl SqlStocks {
 }
 
 impl Call<'_> {
+    /// The answer; or `None`, to look again, when there was too little and reservations that were
+    /// over have been ended.
+    async fn or_room(&self, answer: Option<TakeAnswer>) -> Result<Option<TakeAnswer>, Fault> {
+        let again = matches!(answer, Some(TakeAnswer::Short { .. })) && self.make_room().await?;
+        Ok(answer.filter(|_| !again))
+    }
+
     /// Takes what it needs of the segments that are locked, which it counts now that they are.
     async fn merge(
         &self,

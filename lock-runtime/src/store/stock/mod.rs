@@ -8,6 +8,8 @@ use super::latest::Latest;
 use super::{BoxFuture, Few, ServerTime, StoreError, StoreErrorKind};
 use crate::key::LockKey;
 use crate::replication::Replication;
+#[cfg(feature = "redis")]
+use crate::sync::atomic::AtomicU64;
 use crate::token::FencingToken;
 
 pub(crate) mod books;
@@ -34,9 +36,11 @@ pub enum Layout {
     /// In one place: every operation is one step there.
     #[default]
     OneSlot,
-    /// Each segment, and each operation's record, where its name says, as in the slots of a Redis Cluster: segments sell at
-    /// different servers. An operation takes several steps, and whoever comes next finishes or undoes what a program that
-    /// died has left half-done.
+    /// **Experimental.** Each segment, and each operation's record, where its name says, as in the
+    /// slots of a Redis Cluster: segments sell at different servers. An operation takes several
+    /// steps, and the next caller finishes or undoes what a program that died has left half-done.
+    /// [`is_repeated`](crate::segmented::Taken::is_repeated) is not to be relied on here, and there
+    /// is no [audit](crate::segmented::SegmentedStock::audit).
     Spread,
 }
 
@@ -54,6 +58,9 @@ pub struct StockCall {
     /// Where the stock is kept.
     pub layout: Layout,
     alone: bool,
+    /// The generation that the stock must have.
+    #[cfg(feature = "redis")]
+    pub(crate) generation: AtomicU64,
     latest: Latest,
 }
 
@@ -62,7 +69,17 @@ impl StockCall {
     #[must_use]
     pub fn new(stock: LockKey, timeout: Duration, retention: Duration) -> Self {
         let (replication, layout, latest) = (Replication::NONE, Layout::OneSlot, Latest::default());
-        Self { stock, timeout, retention, replication, layout, alone: false, latest }
+        Self {
+            stock,
+            timeout,
+            retention,
+            replication,
+            layout,
+            alone: false,
+            #[cfg(feature = "redis")]
+            generation: AtomicU64::default(),
+            latest,
+        }
     }
 
     /// So many replicas have to confirm it.
@@ -158,7 +175,8 @@ pub enum TakeAnswer {
         /// How many.
         available: u64,
     },
-    /// There may be enough, but others came in between each time it was counted.
+    /// There may be enough, but others came in between each time it was counted, or more
+    /// reservations are over than one call ends.
     Contended,
     /// The token is older than one that the segment has seen: the lock was lost.
     Stale,
@@ -279,10 +297,51 @@ impl Snapshot {
     }
 
     /// Whether everything that was ever put in is accounted for: `initial + restocked = available + held + in transit + sold`.
+    ///
+    /// What that checks differs. In memory, in SQL and where the stock is spread, what is sold is a
+    /// count of its own. In one slot of Redis it is what the others leave of what each segment
+    /// accounts for: there only an [audit](crate::segmented::SegmentedStock::audit) sees that
+    /// available or held units are too many or too few.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.initial + self.restocked == self.available() + self.held() + self.in_transit + self.sold()
     }
+}
+
+/// What the records of operations say, beside what is counted; made by
+/// [`SegmentedStock::audit`](crate::segmented::SegmentedStock::audit).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// What is counted.
+    pub counted: Snapshot,
+    /// Units that are reserved, as the records of reservations have it.
+    pub held: u64,
+    /// Units that are sold and not given back, as the records of sales have it.
+    pub sold: u64,
+    /// Units that were sold by operations whose records are forgotten.
+    pub forgotten: u64,
+}
+
+impl Audit {
+    /// Whether counts and records agree: the counts [balance](Snapshot::balances), what is held is
+    /// what the records hold, and what is sold is what the records have sold, with what is
+    /// forgotten.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        let Self { counted, held, sold, forgotten } = self;
+        counted.balances() && counted.held() == *held && counted.sold() == sold.saturating_add(*forgotten)
+    }
+}
+
+/// The answer to an [audit](StockStore::audit).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuditAnswer {
+    /// All records and counts, as they were at one moment.
+    Audited(Audit),
+    /// Others changed something each time the records were looked through.
+    Contended,
+    /// There is no such stock.
+    Missing,
 }
 
 /// What a [sweep](StockStore::sweep) has done.
@@ -290,7 +349,8 @@ impl Snapshot {
 pub struct Swept {
     /// Reservations that were over.
     pub expired: u64,
-    /// Operations and transfers that somebody had left half-done.
+    /// Operations and transfers that somebody had left half-done, and reservations without a
+    /// record.
     pub recovered: u64,
     /// Records that were over and have been thrown away, where the store does not do that by itself.
     pub forgotten: u64,
@@ -307,7 +367,8 @@ pub struct Swept {
 /// - A request that is sent again changes nothing, wherever the first one came to an end. [`next`] says
 ///   what becomes of records.
 /// - Counts change by differences, and never below zero.
-/// - Reservations end by the store's clock.
+/// - Reservations end by the store's clock. A take that finds too little ends some that are over,
+///   and looks again.
 /// - A request is refused by the store itself when it arrives later than its time-out.
 /// - After an error of a kind whose [outcome is unknown](StoreError::outcome_unknown), the same request tells what came of it.
 pub trait StockStore: Send + Sync + fmt::Debug + 'static {
@@ -332,6 +393,10 @@ pub trait StockStore: Send + Sync + fmt::Debug + 'static {
     /// From now on there are this many segments. What the others had is moved into those that are left; `None` when there
     /// is no such stock.
     fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>>;
+
+    /// Compares the records of operations with the counts, in steps that keep nobody waiting for
+    /// long.
+    fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>>;
 
     /// Ends reservations that are over, and finishes or undoes what somebody has left half-done: at most about `limit`.
     fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>>;

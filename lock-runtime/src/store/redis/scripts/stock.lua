@@ -1,13 +1,15 @@
 -- What the scripts of stocks in one slot have in common; not a script by itself.
 --
 -- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k ak available, hk held, uk all
--- that it accounts for: what of that is neither available nor held is sold. fk the largest token shown there.
--- ZSET lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
--- HASH lock_stock_ops:{n}: of each operation "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a
--- reservation, and of what is settled when it is forgotten.
--- States: S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked.
--- Where a look through all records stands is w in the stock's hash: "<cursor> <ms> <ms>", where it goes on (0: it is done), when
--- the first of those seen is over, and when it began.
+-- that it accounts for: what of that is neither available nor held is sold. fk the largest token
+-- shown there. g units that were sold by operations whose records are forgotten; b when it was made
+-- (us): its generation. Nothing is 0 in both. ZSET lock_stock_holds:{n}: the operations that are
+-- reserved, by the end of their reservation in ms. HASH lock_stock_ops:{n}: of each operation
+-- "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a reservation, and of
+-- what is settled when it is forgotten. States: S sold, H held, C cancelled, E expired, B given
+-- back, N cancelled before it came, R restocked. Where a look through all records stands is w in
+-- the stock's hash: "<cursor> <ms> <ms>", where it goes on (0: it is done), when the first of those
+-- seen is over, and when it began.
 local try, call, find, match, gmatch = redis.pcall, redis.call, string.find, string.match, string.gmatch
 
 local function server_time()
@@ -15,13 +17,20 @@ local function server_time()
   return time[1] * 1000000 + time[2]
 end
 
--- The record of an operation: {state, reserved, quantity, ends, parts}, nil if there is none, or nil and what is wrong.
+-- The code for a stock that has no segments here: 4 there is none, 7 it is spread.
+local function missing(stock)
+  return try('HEXISTS', stock, 'layout') == 1 and 7 or 4
+end
+
+-- Reads the record of an operation: {state, reserved, quantity, ends, parts}. Returns nil and 0 if
+-- there is none, nil and the units that it has sold if its time is over, or nil, nil and what is
+-- wrong.
 local function read(text, ms)
-  if not text then return nil end
+  if not text then return nil, 0 end
   local state, reserved, quantity, ends, parts = match(text, '^([SHCEBNR]) ([01]) (%d+) (%d+)(.*)$')
-  if not state then return nil, 'record' end
+  if not state then return nil, nil, 'record' end
   ends = tonumber(ends)
-  if state ~= 'H' and ends <= ms then return nil end
+  if state ~= 'H' and ends <= ms then return nil, state == 'S' and tonumber(quantity) or 0 end
   return {state = state, reserved = reserved, quantity = tonumber(quantity), ends = ends, parts = parts}
 end
 
@@ -52,6 +61,54 @@ local function move(stock, record, from, to, n)
   end
 end
 
+-- Writes a record in its new state, and moves its units. Returns nothing, or an error, and then
+-- nothing has changed.
+local function turn(stock, holds, ops, operation, record, after, ends, n)
+  local from, to = record.state == 'H' and 'h' or 's', after == 'S' and 's' or 'a'
+  -- Whatever can fail comes first, and the record comes second: who may move the units may move
+  -- them back. No operation has an empty name, so nothing goes. A script that has begun with a
+  -- command that needs no memory may go on when the server is full, and what comes back needs none.
+  local may = try('ZREM', holds, '')
+  if type(may) == 'table' then return may end
+  record.state, record.ends = after, ends
+  move(stock, record, from, to, n)
+  local done = try('HSET', ops, operation, write(record))
+  if type(done) == 'table' then
+    move(stock, record, to, from, n)
+    return done
+  end
+  if from == 'h' then call('ZREM', holds, operation) end
+end
+
+-- Ends reservations that are over, the first ones first, of at most `most` ids. An id without a
+-- reservation leaves the list; its units stay held, since only the record knew their segments. A
+-- record that can't be read waits for as long as one is kept, so that it does not stand in the way.
+-- Returns how many reservations ended, how many ids left the list, and whether there are more; or
+-- an error.
+local function expire(stock, holds, ops, most, ms, ends, n)
+  local over = try('ZRANGEBYSCORE', holds, '-inf', ms, 'LIMIT', 0, most + 1)
+  if over.err then return over end
+  local more = #over > most
+  if more then over[#over] = nil end
+  if #over == 0 then return 0, 0, false end
+  local texts, ended, left = try('HMGET', ops, unpack(over)), 0, 0
+  if texts.err then return texts end
+  for at, operation in ipairs(over) do
+    local record, _, bad = read(texts[at], ms)
+    if record and record.state == 'H' then
+      local failed = turn(stock, holds, ops, operation, record, 'E', ends, n)
+      if failed then return failed end
+      ended = ended + 1
+    else
+      local done
+      if bad then done = try('ZADD', holds, 'XX', ends, operation) else done = try('ZREM', holds, operation) end
+      if type(done) == 'table' then return done end
+      left = left + 1
+    end
+  end
+  return ended, left, more
+end
+
 -- Looks through about so many records and forgets those that are over, unless none can be. Returns how many were, and whether
 -- there are more to look at.
 local function purge(stock, ops, most, retention, ms)
@@ -71,18 +128,21 @@ local function purge(stock, ops, most, retention, ms)
   local may = try('HDEL', ops, '')
   local found = type(may) == 'number' and try('HSCAN', ops, cursor, 'COUNT', most)
   if not found or found.err then return 0, false end
-  local over, count = {}, 0
+  local over, count, sold = {}, 0, 0
   for i = 2, #found[2], 2 do
-    local state, ends = match(found[2][i], '^([SCEBNR]) [01] %d+ (%d+)')
+    local state, quantity, ends = match(found[2][i], '^([SCEBNR]) [01] (%d+) (%d+)')
     ends = state and tonumber(ends)
     if ends and ends <= ms then
       over[#over + 1] = found[2][i - 1]
+      if state == 'S' then sold = sold + quantity end
     elseif ends and ends < first then
       first = ends
     end
   end
+  local is_there = try('HGET', stock, 'n')
+  if is_there and sold > 0 and type(try('HINCRBY', stock, 'g', string.format('%.0f', sold))) == 'table' then return 0, false end
   for at = 1, #over, 1000 do count = count + call('HDEL', ops, unpack(over, at, math.min(at + 999, #over))) end
-  if try('HGET', stock, 'n') then
+  if is_there then
     try('HSET', stock, 'w', found[1] .. ' ' .. string.format('%.0f', first) .. ' ' .. begun)
   end
   return count, found[1] ~= '0'

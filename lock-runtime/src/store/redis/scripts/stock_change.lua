@@ -2,15 +2,17 @@
 --
 -- KEYS     the stock's hash, its operations
 -- ARGV     latest server time (us), how, …
---            init: units of each segment                restock: retention (ms), quantity, the largest total, synced (1:
---                                                       what was done before is written again, so that WAIT waits for
---                                                       it), operation
---            rebalance                                  resize: segments
+--            init: the generation that was seen before ('' for none), units of each segment
+--            restock: retention (ms), quantity, the largest total, synced (1: what was done before is
+--            written again, so that WAIT waits for it), operation
+--            rebalance
+--            resize: segments
 --            purge: retention (ms), records to look at, about
--- Returns  {1, now}: done. {0, now}: was done before (init: is there). {2, now}: too late. {3, now}: somebody's data.
---          {4, now}: no such stock. {5, now, quantity}: the id was used for something else. {6, now}: too many.
---          {7, now}: there is one that is spread. {8, now, records, more}: so many were over, and more (1)
---          are to be looked at
+-- Returns  {1, now}: done. {0, now}: was done before. Of init both have the generation.
+--          {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock.
+--          {5, now, quantity}: the id was used for something else. {6, now}: too many.
+--          {7, now}: there is one that is spread. {8, now, records, more}: so many were over, and
+--          more (1) are to be looked at. {9, now}: another generation, or none
 local now = server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local stock, ops, how = KEYS[1], KEYS[2], ARGV[2]
@@ -21,28 +23,31 @@ end
 local n = try('HGET', stock, 'n')
 if type(n) == 'table' then return {3, now} end
 if how == 'init' then
-  if n then return {0, now} end
+  local born = n and (try('HGET', stock, 'b') or '0')
+  if ARGV[3] ~= '' and ARGV[3] ~= born then return {9, now} end
+  if n then return {0, now, tonumber(born)} end
   if call('HEXISTS', stock, 'layout') == 1 then return {7, now} end
   if call('EXISTS', stock) == 1 then return {3, now} end
   local fields, total = {}, 0
-  for k = 3, #ARGV do
+  for k = 4, #ARGV do
     total = total + ARGV[k]
     local at = #fields
-    fields[at + 1], fields[at + 2], fields[at + 3], fields[at + 4] = 'a' .. (k - 3), ARGV[k], 'u' .. (k - 3), ARGV[k]
+    fields[at + 1], fields[at + 2], fields[at + 3], fields[at + 4] = 'a' .. (k - 4), ARGV[k], 'u' .. (k - 4), ARGV[k]
   end
-  local count = #ARGV - 2
-  local done = try('HSET', stock, 'n', count, 'm', count, 'e', 1, 'i', string.format('%.0f', total), 'r', 0, unpack(fields))
+  local count = #ARGV - 3
+  local done = try('HSET', stock, 'n', count, 'm', count, 'e', 1, 'i', string.format('%.0f', total), 'r', 0,
+    'b', string.format('%.0f', now), unpack(fields))
   if type(done) == 'table' then return done end
-  return {1, now}
+  return {1, now, now}
 end
-if not n then return {4, now} end
+if not n then return {missing(stock), now} end
 n = tonumber(n)
 
 if how == 'restock' then
   local ms, operation = math.floor(now / 1000), ARGV[7]
   local text = try('HGET', ops, operation)
   if type(text) == 'table' then return {3, now} end
-  local record, bad = read(text, ms)
+  local record, sold, bad = read(text, ms)
   if bad then return {3, now} end
   local quantity = tonumber(ARGV[4])
   if record then
@@ -63,6 +68,8 @@ if how == 'restock' then
     put(stock, before, units)
     return done
   end
+  -- The record that this one replaces may have sold something.
+  if sold > 0 then call('HSET', stock, 'g', string.format('%.0f', number(stock, 'g') + sold)) end
   call('HSET', stock, 'r', string.format('%.0f', number(stock, 'r') + quantity))
   return {1, now}
 end

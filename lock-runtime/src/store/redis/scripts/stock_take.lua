@@ -1,14 +1,19 @@
 -- Takes units of one stock for operations that travel together, each on its own.
 --
 -- KEYS     the stock's hash, its holds, its operations
--- ARGV     latest server time (us), retention (ms), hold (ms; -1: sold), first segment (any number), synced (1: what was done
---          before is written again, so that WAIT waits for it), records to look at for what is over, quantity of each
---          operation if all have the same, and how many arguments each has, which follow: its name; of 2 and 4 its
---          quantity; of 4 the only segment it may be taken from, and the token to show there (0: none)
--- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock. Or {1, now, segments
---          (-1: not looked at; -2: nor, and one answer for all), answer, …}: k: all taken now, of segment k;
---          {'D', repeated, state, remaining ms, k, units, …}, {'O', state}, {'X', quantity, reserved}, {'L', available},
---          {'F'}: an older token than was seen, {'?'}: somebody's data, or the error
+-- ARGV     latest server time (us), retention (ms), hold (ms; -1: sold), first segment (any number),
+--          synced (1: what was done before is written again, so that WAIT waits for it), records to
+--          look at for what is over, quantity of each operation if all have the same, how many
+--          arguments each has, and the generation that the stock must have.
+--          Then those of each: its name; of 2 and 4 its quantity; of 4 the only segment it may be
+--          taken from, and the token to show there (0: none)
+-- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock.
+--          {7, now}: it is spread. {9, now}: another generation, or none.
+--          Or {1, now, segments (-1: not looked at; -2: nor, and one answer for all), answer, …}:
+--          k: all taken now, of segment k; {'D', repeated, state, remaining ms, k, units, …},
+--          {'O', state}, {'X', quantity, reserved}, {'L', available}, {'C'}: too few, but more
+--          reservations are over than one call ends; {'F'}: an older token than was seen,
+--          {'?'}: somebody's data, or the error
 --
 -- This part knows the usual cases only: the first segment has enough, and the operations have no records. It has no functions,
 -- since making one costs as much as a command. stock.lua and stock_take_rest.lua stand behind it for everything else.
@@ -19,17 +24,19 @@ local try, args, stock, holds, ops = redis.pcall, ARGV, KEYS[1], KEYS[2], KEYS[3
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if now > tonumber(args[1]) then return {2, now} end
+local born = try('HGET', stock, 'b') or '0'
+if type(born) ~= 'table' and born ~= args[9] then return {9, now} end
 local ms, place, each, wanted = math.floor(now / 1000), args[4], tonumber(args[8]), args[7]
-local over, count, answers, taken = ' ' .. string.format('%.0f', ms + args[2]) .. ' ', (#args - 8) / each, {1, now, -1}, false
+local over, count, answers, taken = ' ' .. string.format('%.0f', ms + args[2]) .. ' ', (#args - 9) / each, {1, now, -1}, false
 local only, n = each == 4, nil
 
 -- The cheapest, for what is sold at once. Where there is no stock or no such segment, there is nothing to take.
 if args[3] == '-1' and not only then
   local a = 'a' .. place
-  if #args == 9 then
+  if #args == 10 then
     local left = try('HINCRBY', stock, a, '-' .. wanted)
     if type(left) == 'number' then
-      if left >= 0 and try('HSETNX', ops, args[9], 'S 0 ' .. wanted .. over .. place .. ':' .. wanted) == 1 then
+      if left >= 0 and try('HSETNX', ops, args[10], 'S 0 ' .. wanted .. over .. place .. ':' .. wanted) == 1 then
         answers[4], taken = tonumber(place), true
       else
         redis.call('HINCRBY', stock, a, wanted)
@@ -38,7 +45,7 @@ if args[3] == '-1' and not only then
   else
     local sum, names, records, last, text = 0, {}, {}, nil, nil
     for i = 1, count do
-      local at = each * i + 9 - each
+      local at = each * i + 10 - each
       if each > 1 then wanted = args[at + 1] end
       if wanted ~= last then text, last = 'S 0 ' .. wanted .. over .. place .. ':' .. wanted, wanted end
       local name = args[at]
@@ -63,33 +70,33 @@ end
 if args[3] == '-1' and only then
   local fields, counts, last = {'n'}, {}, 0
   for i = 1, count do
-    local at = args[4 * i + 7]
+    local at = args[4 * i + 8]
     fields[2 * i], fields[2 * i + 1] = 'a' .. at, 'f' .. at
   end
   local seen = try('HMGET', stock, unpack(fields))
   n = tonumber(seen[1] or nil)
   local fit = n ~= nil
   for i = 1, count do
-    local a, at, token = fields[2 * i], tonumber(args[4 * i + 7]), tonumber(args[4 * i + 8])
-    local left = (tonumber(seen[2 * i] or 0) or 0) - args[4 * i + 6]
+    local a, at, token = fields[2 * i], tonumber(args[4 * i + 8]), tonumber(args[4 * i + 9])
+    local left = (tonumber(seen[2 * i] or 0) or 0) - args[4 * i + 7]
     local shown = tonumber(seen[2 * i + 1] or 0)
     -- Above 2^53 numbers are not exact.
     fit = fit and at < n and left >= 0 and not fields[a]
       and (token == 0 or shown and shown <= token and token < 9007199254740992)
     if not fit then break end
     fields[a], counts[last + 1], counts[last + 2], last = true, a, string.format('%.0f', left), last + 2
-    if token > 0 then counts[last + 1], counts[last + 2], last = fields[2 * i + 1], args[4 * i + 8], last + 2 end
+    if token > 0 then counts[last + 1], counts[last + 2], last = fields[2 * i + 1], args[4 * i + 9], last + 2 end
   end
   if fit and type(try('HSET', stock, unpack(counts))) == 'number' then
     taken = true
     for i = 1, count do
-      local name, wanted, at = args[4 * i + 5], args[4 * i + 6], args[4 * i + 7]
+      local name, wanted, at = args[4 * i + 6], args[4 * i + 7], args[4 * i + 8]
       if try('HSETNX', ops, name, 'S 0 ' .. wanted .. over .. at .. ':' .. wanted) == 1 then
         answers[i + 3] = tonumber(at)
       else
         taken = false
         redis.call('HSET', stock, fields[2 * i], seen[2 * i])
-        if args[4 * i + 8] ~= '0' then redis.call('HSET', stock, fields[2 * i + 1], seen[2 * i + 1] or 0) end
+        if args[4 * i + 9] ~= '0' then redis.call('HSET', stock, fields[2 * i + 1], seen[2 * i + 1] or 0) end
       end
     end
   end
@@ -106,7 +113,7 @@ if not taken then
     if redis.call('HGET', stock, 'a' .. place) == '0' then try('HDEL', stock, 'a' .. place) end
     k = k % (n or 1)
   end
-  if not found then return {4, now} end
+  if not found then return {try('HEXISTS', stock, 'layout') == 1 and 7 or 4, now} end
   if not n then return {3, now} end
   ends = hold >= 0 and string.format('%.0f', math.ceil(now / 1000) + hold)
 end

@@ -3,20 +3,15 @@
 local known, total
 -- The token that was shown last where the operation may take, as text.
 local shown
+-- Whether there are reservations that are over; nil before it was looked.
+local overdue
 
 -- The operation has a record.
 local function again(name, text, record, quantity)
   if record.state == 'H' and record.ends <= ms then
-    record.state, record.ends, known = 'E', ms + args[2], nil
-    local may = try('ZREM', holds, '')
-    if type(may) == 'table' then return may end
-    move(stock, record, 'h', 'a', n)
-    local done = try('HSET', ops, name, write(record))
-    if type(done) == 'table' then
-      move(stock, record, 'a', 'h', n)
-      return done
-    end
-    call('ZREM', holds, name)
+    known = nil
+    local failed = turn(stock, holds, ops, name, record, 'E', ms + args[2], n)
+    if failed then return failed end
   end
   if record.state == 'N' then return {'O', 'C'} end
   local reserved = hold >= 0 and '1' or '0'
@@ -64,10 +59,24 @@ local function plan(quantity)
   return parts
 end
 
+-- Ends reservations that are over because too few are left, at most 32 in one call of this script.
+-- Returns whether any ended, and an error; `overdue`: there are more.
+local function make_room()
+  if overdue ~= nil then return false end
+  overdue = false
+  -- Nothing is ended for a take that a full server refuses.
+  local may = try('ZADD', holds, 'XX', 0, '')
+  if type(may) == 'table' then return false, may end
+  local ended, _, more = expire(stock, holds, ops, 32, ms, ms + args[2], n)
+  if type(ended) == 'table' then return false, ended end
+  overdue, known = more, nil
+  return ended > 0
+end
+
 local function take(name, quantity)
   local text = try('HGET', ops, name)
   if type(text) == 'table' then return find(text.err, 'WRONGTYPE') and {'?'} or text end
-  local record, bad = read(text, ms)
+  local record, gone, bad = read(text, ms)
   if bad then return {'?'} end
   if record then return again(name, text, record, quantity) end
   if only then
@@ -77,11 +86,21 @@ local function take(name, quantity)
     -- As texts, which are exact above 2^53 too.
     local older = #shown ~= #token and #token < #shown or #shown == #token and token < shown
     if fence and older and k < n then return {'F'} end
-    local left = k < n and number(stock, 'a' .. place) or 0
+    if k >= n then return {'L', 0} end
+    local left = number(stock, 'a' .. place)
+    local room, failed
+    if left < quantity then room, failed = make_room() end
+    if failed then return failed end
+    if room then left = number(stock, 'a' .. place) end
     if left < quantity then return {'L', left} end
   end
   local parts = plan(quantity)
-  if not parts then return {'L', total} end
+  if not parts then
+    local room, failed = make_room()
+    if failed then return failed end
+    parts = room and plan(quantity)
+    if not parts then return overdue and {'C'} or {'L', total} end
+  end
 
   local fields, list = {}, {}
   local answer = {'D', 0, hold < 0 and 'S' or 'H', hold}
@@ -109,6 +128,12 @@ local function take(name, quantity)
       before[last + 1], before[last + 2] = fields[i], old
     end
   end
+  -- The record that this one replaces may have sold something.
+  if gone > 0 then
+    local last, old = #counts, number(stock, 'g')
+    counts[last + 1], counts[last + 2] = 'g', string.format('%.0f', old + gone)
+    before[#before + 1], before[#before + 2] = 'g', string.format('%.0f', old)
+  end
   local done = ends and try('ZADD', holds, 'XX', 0, '')
   if type(done) == 'table' then return done end
   done = try('HSET', stock, unpack(counts))
@@ -129,7 +154,7 @@ end
 if not taken then answers[3] = n end
 for i = 1, taken and 0 or count do
   if not answers[i + 3] then
-    local at = each * i + 9 - each
+    local at = each * i + 10 - each
     if only then
       place, token = args[at + 2], args[at + 3]
       k, fence = tonumber(place), token ~= '0' and 'f' .. place

@@ -22,6 +22,8 @@ pub(super) enum Room {
     /// There were not, at one moment.
     None {
         available: u64,
+        /// What is reserved there.
+        held: u64,
     },
     /// There may be, but something is on its way, or others came in between.
     Unclear,
@@ -60,6 +62,10 @@ impl Seen {
             self.parts.get(to as usize).is_some_and(|part| part.last_from(from) < nth)
         };
         self.under_way().filter(on_the_way).map(|(.., units)| units).sum()
+    }
+
+    fn held(&self) -> u64 {
+        self.parts.iter().map(|part| part.held).sum()
     }
 
     /// What might become available without anybody giving something back.
@@ -116,13 +122,11 @@ impl Spread {
     /// Where there are `quantity` units; `None` when there is no such stock.
     pub(super) async fn room(&self, quantity: u64, search: Search) -> Result<Option<Room>, StoreError> {
         if let Some((segment, _)) = search.only {
-            let available = match self.look_at_part(segment).await? {
-                Some(part) if !part.retired => part.available,
-                _ => 0,
-            };
+            let part = self.look_at_part(segment).await?.filter(|part| !part.retired).unwrap_or_default();
+            let (available, held) = (part.available, part.held);
             return Ok(Some(match available {
                 enough if enough >= quantity => Room::Parts(vec![Part { segment, quantity }]),
-                available => Room::None { available },
+                available => Room::None { available, held },
             }));
         }
         let Some(seen) = self.collect().await? else { return Ok(None) };
@@ -139,21 +143,22 @@ impl Spread {
         if !seen.same(&again, |part| part.increases) {
             return Ok(Some(Room::Unclear));
         }
-        let available = again.available();
+        let (available, held) = (again.available(), again.held());
         self.remember_short(again);
-        Ok(Some(Room::None { available }))
+        Ok(Some(Room::None { available, held }))
     }
 
-    /// What is available, if there was too little when this process last looked, and nothing has come to any segment since: a
-    /// look then counts as the first of the two that it takes. Most who come to a sale come when all is sold.
-    pub(super) async fn still_short(&self, quantity: u64) -> Result<Option<u64>, StoreError> {
+    /// What is available and what is reserved, if there was too little when this process last
+    /// looked, and nothing has come to any segment since: a look then counts as the first of the
+    /// two that it takes. Most who come to a sale come when all is sold.
+    pub(super) async fn still_short(&self, quantity: u64) -> Result<Option<(u64, u64)>, StoreError> {
         let Some(before) = self.remembered().and_then(|memory| memory.short) else { return Ok(None) };
         if before.possible() >= quantity {
             return Ok(None);
         }
         let now = self.collect().await?;
         let short = |now: &Seen| now.possible() < quantity && before.same(now, |part| part.increases);
-        Ok(now.filter(short).map(|now| now.available()))
+        Ok(now.filter(short).map(|now| (now.available(), now.held())))
     }
 
     pub(super) async fn snapshot(&self) -> Result<Option<Snapshot>, StoreError> {

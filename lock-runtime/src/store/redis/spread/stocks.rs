@@ -8,10 +8,10 @@ use super::Spread;
 use crate::store::redis::stock::RedisStocks;
 use crate::store::redis::{RedisStore, call};
 use crate::store::stock::{
-    Layout, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
-    Swept, TakeAnswer, TakeRequest,
+    AuditAnswer, Layout, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall,
+    StockStore, Swept, TakeAnswer, TakeRequest,
 };
-use crate::store::{BoxFuture, StoreError};
+use crate::store::{BoxFuture, StoreError, StoreErrorKind};
 
 /// The stocks of a [`RedisStore`].
 pub(in crate::store::redis) struct RedisLayouts {
@@ -96,6 +96,16 @@ impl StockStore for RedisLayouts {
         match call.layout {
             Layout::OneSlot => self.one_slot.resize(call, segments),
             Layout::Spread => self.spread(&call, move |spread| async move { spread.resize(segments).await }),
+        }
+    }
+
+    fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>> {
+        match call.layout {
+            Layout::OneSlot => self.one_slot.audit(call),
+            Layout::Spread => Box::pin(async {
+                let what = "a stock that is spread has no audit: its records are in many places; keep it in one slot";
+                Err(StoreError::new(StoreErrorKind::Unsupported, what))
+            }),
         }
     }
 

@@ -8,6 +8,7 @@ use super::take::{End, Refusal, Search};
 use crate::store::StoreError;
 use crate::store::redis::join::join;
 use crate::store::redis::steps::millis;
+use crate::store::stock::books::AT_ONCE;
 use crate::store::stock::{OperationId, State, Swept};
 
 /// So many operations are looked at side by side.
@@ -67,6 +68,24 @@ impl Spread {
     /// Undoes a few operations that others have left; whether there were any.
     pub(super) async fn recover(&self) -> Result<bool, StoreError> {
         Ok(self.sweep(SIDE_BY_SIDE as u32).await?.recovered > 0)
+    }
+
+    /// Ends reservations that are over because too little is left, if any units are `held`; whether
+    /// there were any.
+    pub(super) async fn make_room(&self, held: u64) -> Result<bool, StoreError> {
+        if held == 0 {
+            return Ok(false);
+        }
+        let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, AT_ONCE)).collect();
+        let mut due = Vec::new();
+        for some in join(looks).await {
+            due.extend(some?);
+        }
+        due.sort();
+        due.truncate(AT_ONCE as usize);
+        let each: Vec<_> = due.iter().map(|(_, operation)| self.look_after(operation)).collect();
+        let came = join(each).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(came.contains(&Came::Expired))
     }
 
     async fn look_after(&self, operation: &OperationId) -> Result<Came, StoreError> {

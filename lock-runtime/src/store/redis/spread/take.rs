@@ -30,6 +30,8 @@ impl Search {
 pub(super) enum Refusal {
     Short {
         available: u64,
+        /// What is reserved where it was looked.
+        held: u64,
     },
     Contended,
     Stale,
@@ -81,8 +83,9 @@ impl Spread {
         let search = Search { first, only: *only };
         let parts = [Part { segment: first, quantity: *quantity }];
         if only.is_none()
-            && let Some(available) = self.still_short(*quantity).await?
+            && let Some((available, held)) = self.still_short(*quantity).await?
             && self.home(operation, Home::Look).await?.now.is_none()
+            && !self.make_room(held).await?
         {
             return Ok(TakeAnswer::Short { available });
         }
@@ -106,9 +109,10 @@ impl Spread {
                 }
                 // Somebody who died may have what is missing.
                 Some(End::Refused(Refusal::Contended)) if self.recover().await? => {}
+                Some(End::Refused(Refusal::Short { held, .. })) if self.make_room(held).await? => {}
                 Some(End::Refused(why)) => {
                     return Ok(match why {
-                        Refusal::Short { available } => TakeAnswer::Short { available },
+                        Refusal::Short { available, .. } => TakeAnswer::Short { available },
                         Refusal::Contended => TakeAnswer::Contended,
                         Refusal::Stale => TakeAnswer::Stale,
                         Refusal::Missing => TakeAnswer::Missing,
@@ -196,8 +200,8 @@ impl Spread {
                         let parts = record.replaced(&parts);
                         self.home(operation, Home::Plan { record: &record, parts: &parts }).await?.now
                     }
-                    Some(Room::None { available }) => {
-                        return self.give_up(operation, record, Refusal::Short { available }).await;
+                    Some(Room::None { available, held }) => {
+                        return self.give_up(operation, record, Refusal::Short { available, held }).await;
                     }
                     Some(Room::Unclear) if nth + 1 >= TRIES || self.left() < self.grace / 16 => {
                         return self.give_up(operation, record, Refusal::Contended).await;
