@@ -1,15 +1,15 @@
 -- What the scripts of stocks in one slot have in common; not a script by itself.
 --
--- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k ak available, hk held, uk all
--- that it accounts for: what of that is neither available nor held is sold. fk the largest token
--- shown there. g units that were sold by operations whose records are forgotten; b when it was made
--- (us): its generation. Nothing is 0 in both. ZSET lock_stock_holds:{n}: the operations that are
--- reserved, by the end of their reservation in ms. HASH lock_stock_ops:{n}: of each operation
--- "<state> <reserved> <quantity> <ms> <k>:<units> …"; the time is the end of a reservation, and of
--- what is settled when it is forgotten. States: S sold, H held, C cancelled, E expired, B given
--- back, N cancelled before it came, R restocked. Where a look through all records stands is w in
--- the stock's hash: "<cursor> <ms> <ms>", where it goes on (0: it is done), when the first of those
--- seen is over, and when it began.
+-- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k
+-- ak available, hk held, uk all that it accounts for: what of that is neither available nor held is
+-- sold. fk the largest token shown there. g units that were sold by operations whose records are
+-- forgotten; b when the stock was made (us): its generation. Both are 0 if there are none.
+-- ZSET lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
+-- HASH lock_stock_ops:{n}: of each operation "<state> <reserved> <quantity> <ms> <k>:<units> …"; the
+-- time is the end of a reservation, and of what is settled when it is forgotten.
+-- States: S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked.
+-- Where a look through all records stands is w in the stock's hash: "<cursor> <ms> <ms>", where it
+-- goes on (0: it is done), when the first of those seen is over, and when it began.
 local try, call, find, match, gmatch = redis.pcall, redis.call, string.find, string.match, string.gmatch
 
 local function server_time()
