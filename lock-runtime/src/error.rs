@@ -206,7 +206,8 @@ impl LockError {
     /// hands that lock's error on with `?` has started, whatever the error says.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.is_busy() || matches!(self, Self::Unavailable { .. } | Self::NotReplicated { .. })
+        self.is_busy()
+            || matches!(self, Self::Unavailable { .. } | Self::NotReplicated { .. } | Self::Store { .. })
     }
 
     /// Whether the lock had been granted when this happened. If not, nothing of its body was executed.

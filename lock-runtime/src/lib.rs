@@ -30,7 +30,7 @@
 //! | one at a time, first come first served across processes | [`fair`](LockManager::fair) |
 //! | many that read, one that writes | [`read`](LockManager::read) and [`write`](LockManager::write) |
 //! | several keys at once, all or nothing | [`multi`](LockManager::multi) |
-//! | at most so many at a time | [`semaphore`](LockManager::semaphore) |
+//! | at most n at a time | [`semaphore`](LockManager::semaphore), whose size is set by [`try_set_permits`](Semaphore::try_set_permits) |
 //! | to wait until so many things are done | [`latch`](LockManager::latch) |
 //! | a lock for each request of a service | [`layer`] |
 //! | a job that every machine starts and one does | a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold) |
@@ -55,6 +55,7 @@
 //!   [`set_default`].
 //! - `#[distributed_lock]` (feature `macros`): the attribute. [`Lock`]: the same in calls,
 //!   `locks.mutex("order:42").wait(…).acquire()`.
+//! - [`LockManager::health`]: one call for readiness probes.
 //! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the number of the grant.
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
 //!   what to do about it.

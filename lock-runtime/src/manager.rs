@@ -272,8 +272,8 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     ///
-    /// A pod whose store is down should answer "not ready" and not "not alive": to start it again does
-    /// not help.
+    /// A pod whose store is down should answer "not ready" and not "not alive": restarting it does not
+    /// help.
     ///
     /// # Errors
     ///
@@ -398,7 +398,7 @@ impl fmt::Debug for LockManager {
     }
 }
 
-/// How the store does; made by [`LockManager::health`].
+/// The state of the store; made by [`LockManager::health`].
 #[derive(Clone, Debug)]
 pub struct Health {
     store: String,
@@ -407,7 +407,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Which store it is: its kind and address, without a password.
+    /// Which store it is, as its `Debug` shows it: without a password.
     #[must_use]
     pub fn store(&self) -> &str {
         &self.store

@@ -19,12 +19,23 @@ use crate::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, 
 
 /// A number of permits, shared by all processes; made by [`LockManager::semaphore`](crate::LockManager::semaphore).
 ///
-/// A semaphore has no permits until somebody gives it some: [`try_set_permits`](Self::try_set_permits), by whoever comes
-/// first. Until then everybody waits. It stays, with its permits, until it is deleted at the store.
+/// A semaphore has no permits until [`try_set_permits`](Self::try_set_permits) gives it some; the first
+/// call wins. Until then every caller waits, and is told at the end that it timed out. It stays, with
+/// its permits, until it is deleted at the store.
 ///
-/// A value of this type is also a request: name the number of permits, the wait and the lease, then
-/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire), as often as you like. There is no
-/// re-entry: each call takes more permits.
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
+/// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+/// let printers = locks.semaphore("printers");
+/// printers.try_set_permits(3).await?; // `false`: it has some already
+/// let permit = printers.acquire().await?;
+/// // At most three callers are here at a time, in all processes.
+/// permit.release().await?;
+/// # Ok(()) }
+/// ```
+///
+/// Set how many permits one call takes, the wait and the lease; then call [`acquire`](Self::acquire) or
+/// [`try_acquire`](Self::try_acquire) as often as you like. There is no re-entry: each call takes more.
 ///
 /// # Fairness
 ///
@@ -52,7 +63,8 @@ impl Semaphore {
         Self { counting, name, permits: 1, wait: None, lease: None, label: Label::Borrowed("") }
     }
 
-    /// Takes so many permits together, all or nothing. Default 1, at most 1000.
+    /// How many permits one call takes, all or nothing: 1 by default, at most 1000. The size of the
+    /// semaphore is set by [`try_set_permits`](Self::try_set_permits).
     pub fn permits(mut self, permits: u32) -> Self {
         self.permits = permits;
         self

@@ -511,7 +511,7 @@ impl Engine {
         if let Some(longest) = self.store.longest_lease().filter(|&longest| lease > longest) {
             return Some(format!(
                 "lock {key}: a lease of {lease:?} is longer than the longest of this store, {longest:?}. Use a shorter lease \
-                 or `min_hold`, or set a longer `max_lease` for all that use it; locks that are renewed may be held for \
+                 or a shorter `min_hold`, or set a longer `max_lease` for all that use it; locks that are renewed may be held for \
                  any time"
             ));
         }

@@ -43,7 +43,7 @@ pub struct NotLocked(());
 
 impl IntoResponse for NotLocked {
     fn into_response(self) -> Response {
-        // A mistake in the program is no matter of its clients'.
+        // The client can't do anything about a mistake in the program.
         tracing::error!(error = %self, "a handler asked for the lock of its request");
         let refusal = Refusal::new(Reason::Misconfigured, Protocol::Http);
         ProblemDetails.refuse(&refusal).map(Body::from)

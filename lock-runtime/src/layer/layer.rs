@@ -368,8 +368,8 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.kind = kind)
     }
 
-    /// The kind of the lock for requests of these methods, which are locked although
-    /// [`skip_methods`](Self::skip_methods) may name them. What is said last of a method holds.
+    /// The kind of the lock for requests of these methods. They are locked even if
+    /// [`skip_methods`](Self::skip_methods) names them. A later `kind_for` replaces an earlier one.
     ///
     /// ```
     /// use http::Method;
@@ -403,8 +403,9 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.on_missing_key = policy)
     }
 
-    /// Requests of these methods are not locked, and have no [`HeldLock`](crate::HeldLock). GET, HEAD,
-    /// OPTIONS, TRACE and CONNECT by default; with an empty list all requests are locked. CONNECT is how
+    /// Requests of these methods are not locked, unless [`kind_for`](Self::kind_for) names them, and have
+    /// no [`HeldLock`](crate::HeldLock). GET, HEAD, OPTIONS, TRACE and CONNECT by default; with an empty
+    /// list all requests are locked. CONNECT is how
     /// a WebSocket begins over HTTP/2, as GET is over HTTP/1.
     pub fn skip_methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.set(|settings| settings.methods = Methods::AllBut(methods.into_iter().collect()))
@@ -426,8 +427,8 @@ impl<K, R, M> LockLayer<K, R, M> {
     /// one more is refused at once, by default with 429. At least 1; 10 000 by default, a tenth of the
     /// manager's own cap, which holds too.
     ///
-    /// Every request counts from when it asks until it has its lock or is refused, also for a key that
-    /// nobody has: leave room for those that come together. Those that have their locks do not count.
+    /// A request counts until it gets its lock or is refused, even when the key is free: leave room for
+    /// bursts. Requests that have their locks do not count.
     pub fn max_waiters(self, cap: usize) -> Self {
         self.set(|settings| settings.max_waiters = cap.max(1))
     }

@@ -37,14 +37,14 @@
 //! [`header`], [`extension`], [`grpc_metadata`], [`constant`], the [first of several](first_of), several
 //! [joined](joined()), or a closure `|head: &http::request::Parts| …`. With the feature `axum`, also
 //! `path_param`. An extractor may name [several keys](RequestKeys::several), which are taken all or
-//! nothing. A key in the body, and one that has to be waited for, is for
-//! [`LockLayer::new_async`]: [`body`](body()), or with the feature `axum` `extractor`, which takes
-//! whatever axum extracts from the head.
+//! nothing. Use [`LockLayer::new_async`] when the key is in the body ([`body`](body())), or comes from
+//! one of axum's extractors (`extractor`, feature `axum`).
 //!
 //! - A request of a method in [`skip_methods`](LockLayer::skip_methods), by default GET, HEAD, OPTIONS,
 //!   TRACE and CONNECT, goes straight to the inner service; or
-//!   [`only_methods`](LockLayer::only_methods) says which are locked. [`kind_for`](LockLayer::kind_for)
-//!   gives methods kinds of their own: GET reads, all else writes.
+//!   [`only_methods`](LockLayer::only_methods) says which are locked. With
+//!   `.kind(Kind::Write).kind_for([Method::GET], Kind::Read)`, GETs are readers and all others writers; see
+//!   [`kind_for`](LockLayer::kind_for).
 //! - A request for which there is no key goes by [`on_missing_key`](LockLayer::on_missing_key): refused,
 //!   let through, or locked with a fixed key.
 //! - Every other one waits for its lock, by default for as long as the manager's `default_wait` says
@@ -72,9 +72,8 @@
 //! | `UntilResponse`, the default | when the handler has returned, before the response goes out |
 //! | `UntilBodyEnd` | with the last frame of the response's body, its error, or its drop |
 //!
-//! The release is dispatched there and not awaited. The next request in this process that asks for the
-//! key queues behind it, so a client that repeats its request at once does not get in its own way (see
-//! [`no_wait`](LockLayer::no_wait) for fair locks and several keys). A handler that runs for longer than a
+//! The response does not wait for the release. A client that repeats its request at once queues behind it
+//! and is not refused (see [`no_wait`](LockLayer::no_wait) for fair locks and several keys). A handler that runs for longer than a
 //! lease keeps its lock, which is renewed. A connection that is upgraded, to a WebSocket for example, has
 //! no body: it is not locked.
 //!
@@ -85,11 +84,12 @@
 //! # What handlers see
 //!
 //! The extensions of a locked request, and of its response, have a [`HeldLock`](crate::HeldLock): the
-//! key, the fencing token, the time left, the lost signal. With the feature `axum` it is an extractor.
-//! The handler runs in the scope of the lock, and so does the body while it is held: a function with
-//! `#[distributed_lock]` that asks for the same key in there enters again instead of waiting for itself,
-//! if it asks for the same [kind](LockLayer::kind), or for a read lock inside a write lock; other mixes
-//! are [an error](crate::LockError::KindConflict). Tasks that the handler spawns are outside of the scope,
+//! key, the fencing token, the time left, the lost signal. With the feature `axum` it is an extractor; use
+//! `Option<HeldLock>` where requests may pass without a lock.
+//!
+//! The handler, and a body that is sent under the lock, run in its scope. A function with
+//! `#[distributed_lock]` on the same key and [kind](LockLayer::kind) enters it again. A read inside a
+//! write does too; any other mix is a [`KindConflict`](crate::LockError::KindConflict). Tasks that the handler spawns are outside of the scope,
 //! unless they are spawned with [`in_current_scope`](crate::in_current_scope).
 //!
 //! Of two layers, one inside the other, both extensions have the lock of the inner one. If the inner one
@@ -148,8 +148,8 @@
 //!
 //! Nothing of the store, the key or its holder is in a refusal; the log and the metric
 //! `lock_layer_refused_total` have the reason. A mistake in the program is an error in the log, and only
-//! there: install a subscriber of [tracing], or a 500 is all that you see. Mistakes that are known when the
-//! layer is built panic there. [`refuse_with`](LockLayer::refuse_with) makes other responses, with other
+//! there: install a subscriber of [tracing], or a 500 is all that you see. Building a layer with an
+//! impossible setting panics. [`refuse_with`](LockLayer::refuse_with) makes other responses, with other
 //! [statuses](Refusal::with_status) or [types](Refusal::with_problem_type) for example; the trailers of a
 //! stream that is cut off stay as they are.
 //!
@@ -157,9 +157,9 @@
 //!
 //! - Limits of concurrency belong outside of the lock, and [`max_waiters`](LockLayer::max_waiters) caps
 //!   those that wait. What a limit inside does depends on where it is:
-//!   - In axum, and around one service of a tonic server, it is asked only when the lock is held. A request
-//!     then waits for its permit under the lock. With locks that handlers take themselves, that can be a
-//!     deadlock until a wait is over.
+//!   - In axum, and around one service of a tonic server, it is asked only when the lock is held. The
+//!     request then waits for a permit while it holds the lock. If handlers take locks too, that can
+//!     deadlock until a wait times out.
 //!   - In a bare tower stack, such as one `ServiceBuilder` or the layers of `tonic::transport::Server`, it
 //!     is asked before the request comes, and its permit is kept while the request waits for its lock.
 //!     Requests that wait count, so one hot key can use the limit up.
@@ -169,24 +169,22 @@
 //!   a refusal only if CORS lets them, and `Retry-After` only if it is exposed; without `GrpcWebLayer`
 //!   outside, a client of gRPC-Web gets a refusal as a plain HTTP status.
 //! - A layer outside that answers without reading the body to its end drops the body, and with it the lock.
-//! - Two layers one inside the other: for the same key the inner one enters again. For two keys, all routes
-//!   have to lock them in the same order, or they wait for each other; one layer with both keys needs no
-//!   order. [Detach](LockLayer::detached) all of them or none.
+//! - Two layers one inside the other: for the same key the inner one enters again. With two keys, nest the
+//!   layers in the same order on all routes, or requests can deadlock; one layer with both keys can't.
+//!   [Detach](LockLayer::detached) all of them or none.
 //!
 //! # Idempotency keys
 //!
 //! A lock keeps two requests apart; it does not know that the second is a repetition of the first. A
 //! client that gets no answer repeats its request, and then it is executed twice, one after the other. An
-//! idempotency key closes that gap: under the lock of that key, look for the stored response of a request
-//! with it; if there is one, send it; if not, do the work and store the response *in the same
-//! transaction*. The layer does the first half, with
-//! `joined((extension(user), header("idempotency-key").hashed())).prefix("payment:")`; looking and storing
-//! is the handler's. Look after the lock is held and not before: the request that had it until now has
+//! idempotency key closes that gap. Take its lock, then look for a stored response. Send it if there is
+//! one; otherwise do the work and store the response *in the same transaction*. The layer takes the lock,
+//! with the key of [`joined`](joined())'s example; looking and storing is the handler's. Where a key is
+//! unique only per endpoint, add [`of_method_and_path`](key::PartKey::of_method_and_path). Look after the lock is held and not before: the request that had it until now has
 //! just stored what is looked for.
 //!
-//! The IETF's draft has more: a request with the key of another request that differs is answered with
-//! 422, and a repetition while the first one runs with 409 at once, which is
-//! [`no_wait`](LockLayer::no_wait) here. Its header is a structured field, so a client may send `"abc"`
+//! The IETF's draft has more. The same key with another request gets 422. A repetition while the first
+//! one still runs gets 409, as [`no_wait`](LockLayer::no_wait) does here. Its header is a structured field, so a client may send `"abc"`
 //! in quotes where another sends `abc`: two texts, and so two locks. A closure can take off the quotes.
 //!
 //! # In axum
@@ -213,6 +211,8 @@
 //! nothing is skipped. For a stream that is locked to its end use [`Hold::UntilBodyEnd`]. With the feature
 //! `tonic`, a [`LockError`](crate::LockError) is a `tonic::Status`, so a unary method can have the attribute
 //! instead, and take its key from the message: `key = format!("order:{}", request.get_ref().order_id)`.
+//! Such a status never invites the client to repeat the call, since it may come from a lock inside of the
+//! method; the layer's refusals do.
 //!
 //! [tower]: https://docs.rs/tower
 //! [tracing]: https://docs.rs/tracing

@@ -107,8 +107,8 @@ pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
 /// ```
 ///
 /// A request whose route has no such parameter, or that has passed no route, is answered with 500, and
-/// the log says what to do: it is a mistake in the program, and to let the request through would be to
-/// do without the lock. See [`optional`](PartKey::optional) for routers that have routes of both kinds,
+/// the log says what to do. This is a bug in the program; letting the request pass would run it without
+/// a lock. See [`optional`](PartKey::optional) for routers that have routes of both kinds,
 /// and [the module `layer`](crate::layer#in-axum) for where to put the layer.
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
@@ -170,8 +170,7 @@ impl PartKey {
     /// The same value with another method or path is another lock: puts both before the value, behind
     /// the prefix, as in `POST /orders 42`.
     ///
-    /// For values of which clients know no more than that they are their own, such as an idempotency
-    /// key. The path is the one that the client has sent, without the query. In axum that is the whole
+    /// For values that are unique only per client and endpoint, such as an idempotency key. The path is the one that the client has sent, without the query. In axum that is the whole
     /// path inside of `nest`, too, if the feature `axum` is on.
     #[must_use]
     pub fn of_method_and_path(mut self) -> Self {

@@ -36,8 +36,10 @@ impl<K: tuple::Extractors> KeyExtractor for FirstOf<K> {
         Ok(None)
     }
 
+    /// One is enough, so all have to say what they expect.
     fn expected(&self) -> Option<Cow<'_, str>> {
-        all_expected(&self.0, " or ")
+        let names: Option<Vec<_>> = self.0.list().into_iter().map(KeyExtractor::expected).collect();
+        names.map(|names| names.join(" or ").into())
     }
 }
 
@@ -54,7 +56,7 @@ pub struct Joined<K> {
 /// ```
 /// use lock_runtime::layer::key::{extension, header, joined, path_segment};
 ///
-/// // /acme/orders/42 has the key `order:acme:42`, as in `key = "order:<tenant>:<id>"`.
+/// // /acme/orders/42 has the key `order:acme:42`.
 /// let order = joined((path_segment(0), path_segment(2))).prefix("order:");
 ///
 /// // An idempotency key belongs to its user.
@@ -64,8 +66,9 @@ pub struct Joined<K> {
 /// let payment = payment.prefix("payment:");
 /// ```
 ///
-/// A `:` in one of them becomes `%3A`, and `%` becomes `%25`, so that two requests have the same key only
-/// if all their parts are the same. Therefore give the prefix to the whole, and not to the parts.
+/// A `:` in a part becomes `%3A`, and `%` becomes `%25`, so that two requests have the same key only if
+/// all their parts are the same. Give the prefix to the whole, not to the parts. The attribute does not
+/// encode its values: `key = "order:<tenant>:<id>"` is the same lock only for values without `:` and `%`.
 #[must_use]
 pub fn joined<K>(extractors: K) -> Joined<K> {
     Joined { extractors, prefix: Cow::Borrowed("") }
@@ -112,15 +115,11 @@ impl<K: tuple::Extractors> KeyExtractor for Joined<K> {
         Ok(Some(LockKey::new(text)?.into()))
     }
 
+    /// All are needed, so those that say what they expect are worth naming.
     fn expected(&self) -> Option<Cow<'_, str>> {
-        all_expected(&self.extractors, " and ")
+        let names: Vec<_> = self.extractors.list().into_iter().filter_map(KeyExtractor::expected).collect();
+        (!names.is_empty()).then(|| names.join(" and ").into())
     }
-}
-
-/// What all of them expect, if all say so.
-fn all_expected<'a>(extractors: &'a impl tuple::Extractors, between: &str) -> Option<Cow<'a, str>> {
-    let names: Option<Vec<_>> = extractors.list().into_iter().map(KeyExtractor::expected).collect();
-    names.map(|names| names.join(between).into())
 }
 
 mod tuple {
@@ -190,6 +189,8 @@ mod tests {
         assert_eq!(expected(&key).unwrap(), "the header `x-order` and the query parameter `order`");
         let key = first_of((header("x-order"), |_: &Parts| None::<String>));
         assert_eq!(expected(&key), None);
+        let key = joined((|_: &Parts| None::<String>, header("x-order")));
+        assert_eq!(expected(&key).unwrap(), "the header `x-order`");
     }
 
     /// All parts make one key; a request without one of them has none, and a part that is refused is told.

@@ -29,7 +29,7 @@ pub(super) fn refuse_lease(quorum: &Quorum, lease: Duration) -> Result<(), Store
     }
     let message = format!(
         "a lease of {lease:?} is longer than the longest of this quorum, {longest:?}: for so long a store that lost its \
-         data is not believed. Use a shorter lease or `min_hold`; locks that are renewed may be held for any time"
+         data is not believed. Use a shorter lease or a shorter `min_hold`; locks that are renewed may be held for any time"
     );
     Err(StoreError::new(StoreErrorKind::Unsupported, message))
 }
