@@ -218,6 +218,13 @@ fn bindings(signature: &Signature) -> Vec<Binding<'_>> {
 }
 
 /// The variables that a pattern binds.
+/// The names that a pattern binds, without `r#`.
+pub(crate) fn names_in(pat: &Pat) -> impl Iterator<Item = String> {
+    let mut found = Vec::new();
+    collect_bindings(pat, &[], &mut found);
+    found.into_iter().map(|binding| binding.pat.ident.unraw().to_string())
+}
+
 fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found: &mut Vec<Binding<'p>>) {
     match pat {
         Pat::Ident(binding) => {

@@ -190,18 +190,23 @@ impl Key {
         let once = Ident::new("__LOCK_ONCE", Span::mixed_site());
         quote! {
             #private::Origin::Computed(#function, {
-                static #once: #private::Once = #private::Once::new();
+                static #once: #private::AtomicBool = #private::AtomicBool::new(false);
                 &#once
             })
         }
     }
 
-    /// Whether it is a text, or a path that is no argument: the name of a constant.
+    /// Whether it is a text, or a path that is no argument and ends in capitals: the name of a constant.
     fn is_constant(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Lit(_) => true,
             Expr::Path(path) => {
-                path.path.get_ident().is_none_or(|name| self.arguments.get(&name.to_string()).is_none())
+                let in_capitals = |name: &Ident| !name.to_string().contains(char::is_lowercase);
+                path.path.segments.last().is_some_and(|last| in_capitals(&last.ident))
+                    && path
+                        .path
+                        .get_ident()
+                        .is_none_or(|name| self.arguments.get(&name.to_string()).is_none())
             }
             Expr::Reference(reference) => self.is_constant(&reference.expr),
             Expr::Group(group) => self.is_constant(&group.expr),
@@ -381,7 +386,7 @@ fn in_concat(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Macro(call) if call.mac.path.segments.last()?.ident == "concat" => {
             let mut joined = String::new();
-            join_texts(call.mac.tokens.clone(), &mut joined);
+            join_texts(call.mac.tokens.clone(), &mut joined)?;
             template::placeholder_in(&joined)
         }
         Expr::Reference(reference) => in_concat(&reference.expr),
@@ -391,18 +396,21 @@ fn in_concat(expr: &Expr) -> Option<String> {
     }
 }
 
-fn join_texts(tokens: TokenStream, joined: &mut String) {
+/// Joins the literals of a `concat!`, and of those inside of it. `None`: it has another macro in it.
+fn join_texts(tokens: TokenStream, joined: &mut String) -> Option<()> {
     for token in tokens {
         match token {
-            TokenTree::Group(group) => join_texts(group.stream(), joined),
+            TokenTree::Group(group) => join_texts(group.stream(), joined)?,
             TokenTree::Literal(literal) => match Lit::new(literal) {
                 Lit::Str(text) => joined.push_str(&text.value()),
                 Lit::Char(char) => joined.push(char.value()),
                 _ => {}
             },
-            _ => {}
+            TokenTree::Ident(name) if name != "concat" => return None,
+            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
         }
     }
+    Some(())
 }
 
 /// The identifier of that name, raw where it is a keyword. `gen` is one since edition 2024, which

@@ -6,14 +6,18 @@
 use std::iter::Peekable;
 
 use proc_macro2::{TokenStream, TokenTree, token_stream};
+use syn::Pat;
 use syn::ext::IdentExt;
+use syn::parse::{ParseStream, Parser};
+
+use crate::arguments::names_in;
 
 /// Whether `tokens` may use the variable `name`, which has no `r#`.
 pub(crate) fn mentions(tokens: TokenStream, name: &str) -> bool {
     let mut tokens = tokens.into_iter().peekable();
     let mut at_start = true;
     let mut dots = 0;
-    let mut tick = false;
+    let (mut tick, mut bang, mut hash, mut attributed) = (false, false, false, false);
     while let Some(token) = tokens.next() {
         match &token {
             TokenTree::Ident(word) if at_start && word == "let" => {
@@ -21,10 +25,13 @@ pub(crate) fn mentions(tokens: TokenStream, name: &str) -> bool {
                 if mentions(value, name) {
                     return true;
                 }
-                if shadowed {
+                // An attribute may take the statement away.
+                if shadowed && !attributed {
                     return false;
                 }
             }
+            // Only the macro knows what its words mean.
+            TokenTree::Group(group) if bang && has_word(group.stream(), name) => return true,
             // A field, a method, a lifetime, or in front of a colon.
             TokenTree::Ident(_) if dots == 1 || tick || is_punct(tokens.peek(), ':') => {}
             TokenTree::Ident(word) if word.unraw() == name => return true,
@@ -34,6 +41,9 @@ pub(crate) fn mentions(tokens: TokenStream, name: &str) -> bool {
         }
         dots = if is_punct(Some(&token), '.') { dots + 1 } else { 0 };
         tick = is_punct(Some(&token), '\'');
+        bang = is_punct(Some(&token), '!');
+        attributed = hash && matches!(token, TokenTree::Group(_));
+        hash = is_punct(Some(&token), '#');
         at_start = matches!(token, TokenTree::Group(_)) || is_punct(Some(&token), ';');
     }
     false
@@ -50,7 +60,13 @@ fn binding(tokens: &mut Peekable<token_stream::IntoIter>, name: &str) -> (bool, 
     while let Some(token) = tokens.next_if(|token| !ends(token)) {
         value.extend([token]);
     }
-    (has_word(pattern, name), value)
+    // Field names and types bind nothing.
+    let parse = |input: ParseStream<'_>| {
+        let pattern = Pat::parse_multi_with_leading_vert(input)?;
+        input.parse::<TokenStream>().map(|_type| pattern)
+    };
+    let shadowed = parse.parse2(pattern).is_ok_and(|pattern| names_in(&pattern).any(|bound| bound == name));
+    (shadowed, value)
 }
 
 fn has_word(tokens: TokenStream, name: &str) -> bool {
@@ -99,6 +115,11 @@ mod tests {
             "..=id",
             "Order { id }",
             "Order { id: id }",
+            "let Order { id: other, x } = order; id",
+            "let Order { id: _, .. } = order; id",
+            "#[cfg(any())] let id = 1; id",
+            "let x: Vec<id> = f(); id",
+            "json!({ id: 1 })",
             "let id = id + 1; id",
             "let Some(id) = id else { return };",
             "let a = 1; let id = f(|| id); a",
@@ -131,6 +152,8 @@ mod tests {
             "Order { id: 1 }",
             "let id = 1; id",
             "let (a, id): (u8, u8) = pair; id",
+            "let Order { id, x } = order; id",
+            "let Order { other: id, .. } = order; id",
             "let id; id = 1; id",
             "let mut id = 0; { id += 1; }",
             "'id: loop { break 'id; }",

@@ -67,7 +67,7 @@ pub enum ConnectError {
 /// An error type of your own with `#[from] LockError` therefore works with `?` at each of them. See
 /// [`is_busy`](Self::is_busy), [`is_retryable`](Self::is_retryable) and
 /// [`body_started`](Self::body_started) for what to do. [`source`](std::error::Error::source) is the
-/// [`StoreError`], where a store is the cause.
+/// [`StoreError`], where a store is the cause; the text has it, too.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -204,6 +204,10 @@ impl LockError {
     ///
     /// This speaks of the lock that [`key`](Self::key) names. A function that takes a second lock inside its body and
     /// hands that lock's error on with `?` has started, whatever the error says.
+    ///
+    /// [`Semaphore::add_permits`](crate::Semaphore::add_permits) and
+    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) count twice when they are sent
+    /// again after [`Unavailable`](Self::Unavailable): they may have been done.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.is_busy()

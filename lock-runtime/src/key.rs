@@ -27,9 +27,20 @@ pub struct LockKey(Arc<str>);
 pub struct InvalidKey {
     text: String,
     reason: &'static str,
+    of_value: bool,
 }
 
 impl InvalidKey {
+    /// Says that the value of an argument is to blame, and not the template around it.
+    pub(crate) fn of_value(self) -> Self {
+        Self { of_value: true, ..self }
+    }
+
+    #[cfg(any(feature = "axum", feature = "tonic"))]
+    pub(crate) fn is_of_value(&self) -> bool {
+        self.of_value
+    }
+
     pub(crate) fn new(text: impl Into<String>, reason: &'static str) -> Self {
         let mut text = text.into();
         if text.len() > 200 {
@@ -37,7 +48,7 @@ impl InvalidKey {
             text.truncate(cut);
             text.push('…');
         }
-        Self { text, reason }
+        Self { text, reason, of_value: false }
     }
 
     /// The refused text, cut to 200 bytes.

@@ -32,7 +32,7 @@
 //! | several keys at once, all or nothing | [`multi`](LockManager::multi) |
 //! | at most n at a time | [`semaphore`](LockManager::semaphore), whose size is set by [`try_set_permits`](Semaphore::try_set_permits) |
 //! | to wait until so many things are done | [`latch`](LockManager::latch) |
-//! | a lock for each request of a service | [`layer`] |
+//! | a lock for each request of a service | the module `layer` |
 //! | a job that every machine starts and one does | a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold) |
 //! | a hot item, sold many times a second | [`stock`](LockManager::stock), see [`segmented`] |
 //!
@@ -60,7 +60,7 @@
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
 //!   what to do about it.
 //! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
-//! - [`layer`] (feature `layer`): a tower layer that locks each request with a key of its own, for axum and tonic.
+//! - `layer` (a feature): a tower layer that locks each request, for axum and tonic.
 //! - [`segmented`]: a stock in parts that is never oversold, and locks in parts.
 //! - [`store`]: the storage trait, for custom backends.
 #![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]

@@ -419,7 +419,7 @@ impl Health {
         self.latency
     }
 
-    /// The last error of any call of this manager, and how long ago it was. `None`: there was none.
+    /// The last error of a call of this manager's locks, and how long ago it was. `None`: there was none.
     #[must_use]
     pub fn last_error(&self) -> Option<(&StoreError, Duration)> {
         self.last_error.as_ref().map(|(error, ago)| (error, *ago))

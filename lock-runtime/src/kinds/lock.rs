@@ -202,19 +202,19 @@ impl Lock {
         self
     }
 
-    /// Waits for no longer than this, however long it would wait else.
+    /// Waits for no longer than this. Returns whether it would have waited longer.
     #[cfg(feature = "layer")]
-    pub(crate) fn wait_within(self, limit: Duration) -> Self {
+    pub(crate) fn wait_within(self, limit: Duration) -> (Self, bool) {
         let wait = match (self.wait, &self.engine) {
             (Some(wait), _) => wait,
             (None, Ok(engine)) => Wait::at_most(engine.config.default_wait),
             (None, Err(_)) => Wait::Forever,
         };
-        self.wait_as(match wait {
-            Wait::No => Wait::No,
-            Wait::For(longer) => Wait::at_most(longer.min(limit)),
-            Wait::Forever => Wait::at_most(limit),
-        })
+        match wait {
+            Wait::Forever => (self.wait_as(Wait::at_most(limit)), true),
+            Wait::For(longer) if longer > limit => (self.wait_as(Wait::at_most(limit)), true),
+            Wait::No | Wait::For(_) => (self, false),
+        }
     }
 
     /// Why no lock can have these settings, whatever its key and store.

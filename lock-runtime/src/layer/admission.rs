@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request};
@@ -36,6 +35,8 @@ pub(super) enum Refused {
 /// A request that asks for its lock.
 pub(super) struct Entry {
     pub(super) acquire: Acquire,
+    /// The client's time-out ends the wait before the layer's own.
+    pub(super) hurried: bool,
     /// Given back when the request has its lock, or goes.
     pub(super) seat: Seat,
 }
@@ -81,18 +82,19 @@ impl<K, R> Shared<K, R> {
         if let Some(LockWait(limit)) = request.extensions().get() {
             lock = lock.wait(*limit);
         }
+        let mut hurried = false;
         if protocol == Protocol::Grpc
             && let Some(limit) = grpc_timeout(request.headers())
         {
-            lock = lock.wait_within(limit);
+            (lock, hurried) = lock.wait_within(limit);
         }
-        Ok(Admitted::Lock(Entry { acquire: lock.acquire(), seat }))
+        Ok(Admitted::Lock(Entry { acquire: lock.acquire(), hurried, seat }))
     }
 }
 
 /// The client's time-out: up to eight digits and a unit, as
-/// [gRPC over HTTP/2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md) has it. A text
-/// that is none is left to the server.
+/// [gRPC over HTTP/2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md) has it. What can't
+/// be read is left to the server.
 fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 
 use super::refusal::{ProblemDetails, Protocol, Reason, Refusal, Refuse};
+use super::told::Told;
 use crate::error::LockError;
 use crate::guard::HeldLock;
 
@@ -44,7 +45,10 @@ pub struct NotLocked(());
 impl IntoResponse for NotLocked {
     fn into_response(self) -> Response {
         // The client can't do anything about a mistake in the program.
-        tracing::error!(error = %self, "a handler asked for the lock of its request");
+        static TOLD: Told = Told::new();
+        if TOLD.is_due("") {
+            tracing::error!(error = %self, "a handler asked for the lock of its request (said once a minute)");
+        }
         let refusal = Refusal::new(Reason::Misconfigured, Protocol::Http);
         ProblemDetails.refuse(&refusal).map(Body::from)
     }

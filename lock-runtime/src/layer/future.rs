@@ -67,6 +67,7 @@ where
     },
     Locking {
         acquire: Acquire,
+        hurried: bool,
         seat: Seat,
         asked: Option<Instant>,
         request: Request<B>,
@@ -99,10 +100,10 @@ where
         request: Request<B>,
         service: S,
     ) -> Self {
-        let Entry { acquire, seat } = entry;
+        let Entry { acquire, hurried, seat } = entry;
         // Nobody wants to know without a span.
         let asked = (!Span::current().is_disabled()).then(Instant::now);
-        Self::Locking { acquire, seat, asked, request, service, shared, protocol }
+        Self::Locking { acquire, hurried, seat, asked, request, service, shared, protocol }
     }
 }
 
@@ -163,8 +164,17 @@ impl<K, R: Refuse> Shared<K, R> {
         metrics::layer_refused(&self.settings.label, reason.as_str());
         let error = refusal.error().map(tracing::field::display);
         let mistake = refusal.mistake();
-        if reason == Reason::Misconfigured && self.state.mistake_told.is_due() {
-            tracing::error!(mistake, error, "requests are refused because something is set up wrongly");
+        let is_due = |error: Option<&LockError>| {
+            let text =
+                mistake.map_or_else(|| error.map(ToString::to_string).unwrap_or_default(), str::to_owned);
+            self.state.mistake_told.is_due(&text)
+        };
+        if reason == Reason::Misconfigured && is_due(refusal.error()) {
+            tracing::error!(
+                mistake,
+                error,
+                "requests are refused because something is set up wrongly (said once a minute)"
+            );
         } else {
             tracing::debug!(%reason, mistake, error, "a request was refused");
         }
@@ -194,16 +204,17 @@ impl<K, R: Refuse> Shared<K, R> {
         self.refuse(&Refusal::of_error(error, protocol).with_retry_after(after))
     }
 
-    /// The key of a request that goes on although it did not get its lock.
-    fn lets_pass(&self, error: &LockError) -> Option<LockKey> {
+    /// Returns the key of a request that goes on although it did not get its lock. A `hurried` one does
+    /// not: with a short time-out, clients would choose to do without.
+    fn lets_pass(&self, error: &LockError, hurried: bool) -> Option<LockKey> {
         let (LockError::Unavailable { key, .. } | LockError::NotReplicated { key, .. }) = error else {
             return None;
         };
-        if self.settings.on_store_down != StoreDown::PassThrough {
+        if hurried || self.settings.on_store_down != StoreDown::PassThrough {
             return None;
         }
         metrics::layer_unlocked(&self.settings.label);
-        if self.state.unlocked_told.is_due() {
+        if self.state.unlocked_told.is_due("") {
             tracing::warn!(%error, "requests go on without their locks (said once a minute, see the metric)");
         } else {
             tracing::debug!(%error, "a request goes on without its lock");
@@ -248,6 +259,7 @@ where
                         mut service,
                         shared,
                         protocol,
+                        hurried,
                         seat,
                         asked,
                         ..
@@ -262,11 +274,13 @@ where
                             if let Some(asked) = asked {
                                 record(&guard, asked.elapsed());
                             }
+                            // One outside may have let it pass without its lock.
+                            request.extensions_mut().remove::<Unlocked>();
                             request.extensions_mut().insert(guard.view());
                             let protocol = protocol.over(request.version());
                             Ok(Handling::locked(settings, protocol, guard, || service.call(request)))
                         }
-                        Err(error) => match shared.lets_pass(&error) {
+                        Err(error) => match shared.lets_pass(&error, hurried) {
                             Some(key) => {
                                 let mut request = without_lock(request);
                                 request.extensions_mut().insert(Unlocked(()));

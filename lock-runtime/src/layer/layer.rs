@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Method;
 use tower_layer::Layer;
@@ -13,6 +13,7 @@ use super::key::KeyExtractor;
 use super::mode::{Detached, Inline};
 use super::refusal::{LONGEST_RETRY_AFTER, ProblemDetails};
 use super::service::LockService;
+use super::told::Told;
 use crate::config::TokenRetention;
 use crate::engine::acquire::Wait;
 use crate::guarded::OnLost;
@@ -22,7 +23,6 @@ use crate::manager::LockManager;
 use crate::metrics::Label;
 use crate::replication::Replication;
 use crate::store::Kind;
-use crate::sync::{Mutex, lock};
 
 /// For how long a request may hold its lock unless told otherwise: a client that sends or reads a body
 /// slowly, or not at all, could hold it indefinitely.
@@ -68,27 +68,11 @@ pub enum StoreDown {
     Reject,
     /// It goes on without a lock: several requests for one key may be in the handler at the same time.
     /// It does so when its wait is over, and those above a cap of waiters are refused nevertheless: keep
-    /// the wait short. The extensions of request and response have [`Unlocked`](super::Unlocked) and no
+    /// the wait short. A gRPC request whose `grpc-timeout` is shorter than that is refused. The extensions of request and response have [`Unlocked`](super::Unlocked) and no
     /// [`HeldLock`](crate::HeldLock), not even that of a layer outside; in axum `Option<HeldLock>` is the
     /// extractor to use. `lock_layer_unlocked_total` counts such requests, and the log warns of them once
     /// a minute.
     PassThrough,
-}
-
-/// When the log was told something, so that it is not told with every request.
-#[derive(Debug, Default)]
-pub(super) struct Told(Mutex<Option<Instant>>);
-
-impl Told {
-    /// Whether it is time to tell it; once a minute.
-    pub(super) fn is_due(&self) -> bool {
-        let mut told = lock(&self.0);
-        let due = told.is_none_or(|told| told.elapsed() >= Duration::from_secs(60));
-        if due {
-            *told = Some(Instant::now());
-        }
-        due
-    }
 }
 
 /// All settings except the user-supplied generic parts.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use crate::error::Loss;
 
 /// In the extensions of a request, put there by a layer outside: how long this request waits for its
-/// lock, instead of the layer's [`wait`](super::LockLayer::wait). Zero: it does not wait.
+/// lock, instead of the layer's [`wait`](super::LockLayer::wait). Zero: it does not wait. Under
+/// [`StoreDown::PassThrough`](super::StoreDown::PassThrough), a short wait lets a request do without its
+/// lock: don't let clients choose it there.
 ///
 /// ```
 /// use std::time::Duration;

@@ -140,7 +140,8 @@
 //! | `misconfigured` | 500 | `INTERNAL` | no |
 //!
 //! `Retry-After` is at most what is left of the lock's lease, and at most
-//! [`longest_retry_after`](LockLayer::longest_retry_after) (5 s); one second where nothing is known. gRPC
+//! [`longest_retry_after`](LockLayer::longest_retry_after) (5 s); three seconds where nothing is known.
+//! Each client is told a random time between the half and the whole. gRPC
 //! has it as `grpc-retry-pushback-ms` and as `google.rpc.RetryInfo`. Nobody is invited to repeat a request
 //! whose handler may have begun: one that lost its lock, or whose handler returned the error of a lock of
 //! its own. For gRPC the pushback is -1 then; in HTTP there is no `Retry-After`, and no status that
@@ -230,6 +231,7 @@ mod marks;
 mod mode;
 mod refusal;
 mod service;
+mod told;
 #[cfg(feature = "tonic")]
 mod tonic;
 

@@ -103,7 +103,7 @@ impl Ending {
         mut response: Response<T>,
     ) -> Result<Response<LockBody<T>>, LockError> {
         let extensions = response.extensions_mut();
-        // That of a layer inside is the one that the handler saw, or it saw that there is none.
+        // That of a layer inside is the one that the handler saw.
         if extensions.get::<HeldLock>().is_none() && extensions.get::<Unlocked>().is_none() {
             extensions.insert(guard.view());
         }

@@ -45,13 +45,14 @@ impl<V: Display + ?Sized> KeyValue for V {
 pub struct KeyText {
     text: String,
     problem: Option<&'static str>,
+    has_values: bool,
 }
 
 impl KeyText {
     /// An empty text with room for `capacity` bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { text: String::with_capacity(capacity), problem: None }
+        Self { text: String::with_capacity(capacity), problem: None, has_values: false }
     }
 
     /// Adds text of the template.
@@ -82,6 +83,7 @@ impl KeyText {
         if self.problem.is_none() {
             let start = self.text.len();
             let written = value.write_to(&mut self.text);
+            self.has_values = true;
             self.check(start, placeholder, written);
         }
         self
@@ -98,6 +100,7 @@ impl KeyText {
             Some(value) => self.value(placeholder, value),
             None => {
                 if self.problem.is_none() {
+                    self.has_values = true;
                     self.fail(placeholder, MISSING);
                 }
                 self
@@ -139,10 +142,13 @@ impl KeyText {
 
 impl IntoLockKey for KeyText {
     fn into_lock_key(self) -> Result<LockKey, InvalidKey> {
-        match self.problem {
+        let key = match self.problem {
             Some(reason) => Err(InvalidKey::new(self.text, reason)),
             None => LockKey::new(self.text),
-        }
+        };
+        // The compiler has checked the template, so it is a value that is too long, or has braces.
+        let to_blame = self.has_values && self.problem != Some(UNPRINTABLE);
+        key.map_err(|invalid| if to_blame { invalid.of_value() } else { invalid })
     }
 }
 

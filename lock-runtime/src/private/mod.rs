@@ -13,7 +13,7 @@ pub use core::convert::From;
 pub use core::option::Option::Some;
 pub use core::result::Result::{Err, Ok};
 pub use core::time::Duration;
-pub use std::sync::Once;
+pub use std::sync::atomic::AtomicBool;
 
 pub use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};

@@ -1,9 +1,10 @@
 //! [`Origin`]: where a key comes from that is not a template, and what is said if it looks like
 //! one.
 
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::key::{IntoLockKey, InvalidKey, LockKey};
+use crate::sync::shielded;
 
 const CONSTANT: &str = "it has a placeholder, but comes from a constant, and only a text in quotes is a template; \
                         write the text itself into the attribute, as in `key = \"order:<id>\"`";
@@ -14,8 +15,8 @@ pub enum Origin {
     /// A constant. Its text is never data, so that a placeholder in it is a mistake.
     Constant,
     /// An expression in the attribute of this function. Its text may be data; the log says once
-    /// what it looks like.
-    Computed(&'static str, &'static Once),
+    /// what it looks like, and this is then set.
+    Computed(&'static str, &'static AtomicBool),
 }
 
 impl Origin {
@@ -24,15 +25,18 @@ impl Origin {
         let placeholder = placeholder_in(text)?;
         match self {
             Self::Constant => Some(CONSTANT),
-            Self::Computed(function, once) => {
-                once.call_once(|| {
-                    tracing::warn!(
-                        function,
-                        "a key has the text `<{placeholder}>`, which is not replaced by a value: only a text in quotes \
-                         is a template (said once); write it as in `key = \"order:<id>\"`, or put the value in by \
-                         `format!`"
-                    );
-                });
+            Self::Computed(function, told) => {
+                if !told.swap(true, Ordering::Relaxed) {
+                    // The key is good whatever becomes of the log.
+                    shielded(|| {
+                        tracing::warn!(
+                            function,
+                            "a key has the text `<{placeholder}>`, which is not replaced by a value: only a text in \
+                             quotes is a template (said once); write it as in `key = \"order:<id>\"`, or put the \
+                             value in by `format!`"
+                        );
+                    });
+                }
                 None
             }
         }
@@ -52,18 +56,35 @@ impl Origin {
 ///
 /// [`InvalidKey`] when `key` is none, or is a constant with a placeholder in it.
 pub fn untemplated(key: impl IntoLockKey, origin: Origin) -> Result<LockKey, InvalidKey> {
-    origin.checked(key.into_lock_key()?)
+    match key.into_lock_key() {
+        Ok(key) => origin.checked(key),
+        Err(invalid) if matches!(origin, Origin::Computed(..)) => Err(invalid.of_value()),
+        Err(invalid) => Err(invalid),
+    }
 }
 
-/// What stands between the first `<` and `>` that would be a placeholder in a template.
+/// What stands between the first `<` and `>` that would be a placeholder in a template: the rule of
+/// `lock-macros/src/template.rs`.
 fn placeholder_in(text: &str) -> Option<&str> {
     let (closed, _) = text.rsplit_once('>')?;
-    let in_path = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '[' | ']' | '#');
-    let is_placeholder = |content: &&str| {
-        content.starts_with(|c: char| c == '_' || c.is_alphabetic()) && content.chars().all(in_path)
-    };
     let opened = closed.split('>').filter_map(|piece| piece.rsplit_once('<'));
-    opened.map(|(_, content)| content).find(is_placeholder)
+    opened.map(|(_, content)| content).find(|content| is_placeholder(content))
+}
+
+/// Whether it is a name, with fields and indices behind it.
+fn is_placeholder(content: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_name = |text: &str| {
+        let text = text.strip_prefix("r#").unwrap_or(text);
+        text.starts_with(|c: char| c == '_' || c.is_alphabetic())
+            && text.chars().all(|c| c == '_' || c.is_alphanumeric())
+    };
+    content.split('.').enumerate().all(|(at, step)| {
+        let mut parts = step.split('[');
+        let name = parts.next().unwrap_or_default();
+        (is_name(name) || at > 0 && is_number(name))
+            && parts.all(|index| index.strip_suffix(']').is_some_and(is_number))
+    })
 }
 
 #[cfg(test)]
@@ -83,6 +104,11 @@ mod tests {
             ("<>", None),
             ("<1>", None),
             ("<a@b.org>", None),
+            ("job<a#2>", None),
+            ("<a[>", None),
+            ("<a.[0]>", None),
+            ("<a[0]b>", None),
+            ("<pair.0[1][2].x>", Some("pair.0[1][2].x")),
         ] {
             assert_eq!(placeholder_in(text), expected, "{text}");
         }
@@ -90,12 +116,12 @@ mod tests {
 
     #[test]
     fn a_constant_with_a_placeholder_is_refused_and_a_computed_key_is_not() {
-        static ONCE: Once = Once::new();
+        static TOLD: AtomicBool = AtomicBool::new(false);
         let error = untemplated("order:<id>", Origin::Constant).unwrap_err();
         assert_eq!((error.text(), error.reason()), ("order:<id>", CONSTANT));
         assert!(untemplated("order", Origin::Constant).is_ok());
-        let computed = Origin::Computed("place", &ONCE);
-        assert!(untemplated("order", computed).is_ok() && !ONCE.is_completed());
-        assert!(untemplated("order:<id>", computed).is_ok() && ONCE.is_completed());
+        let computed = Origin::Computed("place", &TOLD);
+        assert!(untemplated("order", computed).is_ok() && !TOLD.load(Ordering::Relaxed));
+        assert!(untemplated("order:<id>", computed).is_ok() && TOLD.load(Ordering::Relaxed));
     }
 }

@@ -1,13 +1,15 @@
 //! A key that is in the body of the request.
 
+use std::borrow::Cow;
+use std::error::Error;
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::request::Parts;
 use http::{Request, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError};
 
 use super::{AsyncKeyExtractor, Extraction, Found, IntoRequestKeys, Rejection};
 use crate::layer::BoxError;
@@ -35,8 +37,8 @@ pub struct BodyKey<F> {
 /// });
 /// ```
 ///
-/// - A body of more than `longest` bytes is refused with 413, before more than that is kept. Each
-///   request that is read keeps as many bytes in memory: put a limit of concurrency outside.
+/// - A body of more than `longest` bytes is refused with 413. Each request that is read keeps up to
+///   twice as many bytes in memory: put a limit of concurrency outside.
 /// - No lock is held while the body comes, so a client that sends it slowly keeps nobody waiting. It
 ///   has as much time for it as the server gives.
 /// - Trailers of the request are lost. A body that fails is answered with 400.
@@ -66,25 +68,48 @@ where
         let Self { key, longest } = self.clone();
         Extraction::Pending(Box::pin(async move {
             let (head, body) = request.into_parts();
-            match Limited::new(body, longest).collect().await {
-                Ok(body) => {
-                    let body = body.to_bytes();
-                    let keys = key(&head, &body).into_request_keys();
-                    (Request::from_parts(head, body.into()), keys)
-                }
-                Err(error) => (Request::from_parts(head, Bytes::new().into()), Err(unread(&*error, longest))),
-            }
+            let (body, keys) = match read(body, longest).await {
+                Ok(body) => (body.clone(), key(&head, &body).into_request_keys()),
+                Err(rejection) => (Bytes::new(), Err(rejection)),
+            };
+            (Request::from_parts(head, body.into()), keys)
         }))
     }
 }
 
-fn unread(error: &(dyn std::error::Error + 'static), longest: usize) -> Rejection {
-    if error.is::<LengthLimitError>() {
-        let detail = format!("The body is longer than {longest} bytes.");
-        Rejection::with_status(StatusCode::PAYLOAD_TOO_LARGE, detail)
-    } else {
-        Rejection::new("The body could not be read to its end.")
+/// Returns all of a body, in one piece however small the pieces are in which it comes.
+async fn read<B>(body: B, longest: usize) -> Result<Bytes, Rejection>
+where
+    B: Body<Error: Into<BoxError>>,
+{
+    let mut body = pin!(body);
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| unread(&*error.into()))?;
+        if let Ok(data) = frame.into_data() {
+            if data.remaining() > longest - all.len() {
+                return Err(too_long(format!("The body is longer than {longest} bytes.")));
+            }
+            all.put(data);
+        }
     }
+    Ok(all.freeze())
+}
+
+fn too_long(detail: impl Into<Cow<'static, str>>) -> Rejection {
+    Rejection::with_status(StatusCode::PAYLOAD_TOO_LARGE, detail)
+}
+
+/// A limit of a layer outside is an error of the body, in layers of errors.
+fn unread(error: &(dyn Error + 'static)) -> Rejection {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return too_long("The body is too long.");
+        }
+        cause = error.source();
+    }
+    Rejection::new("The body could not be read to its end.")
 }
 
 impl<F> fmt::Debug for BodyKey<F> {
@@ -160,6 +185,15 @@ mod tests {
         sender.send_data(Bytes::from("c")).await.unwrap();
         drop(sender);
         assert_eq!(read(&body(3, key()), Pieces(pieces)).await.1, Ok("GET:abc".into()));
+
+        // A layer outside has a limit, and says so in an error of an error.
+        #[derive(Debug, thiserror::Error)]
+        #[error("outside")]
+        struct Outside(#[source] BoxError);
+        let inner = http_body_util::Limited::new(Full::<Bytes>::from("abc"), 1).collect().await.unwrap_err();
+        let (sender, pieces) = Channel::new(2);
+        sender.abort(Outside(inner).into());
+        assert_eq!(read(&body(3, key()), Pieces(pieces)).await.1, Err(413));
 
         let (sender, pieces) = Channel::new(2);
         sender.abort("gone".into());

@@ -111,6 +111,75 @@ mod tests {
     use super::super::{ProblemDetails, Protocol, Refuse};
     use super::*;
 
+    /// The messages as `google/rpc/{status,error_details}.proto` has them.
+    mod google {
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct Status {
+            #[prost(int32, tag = "1")]
+            pub(super) code: i32,
+            #[prost(string, tag = "2")]
+            pub(super) message: String,
+            #[prost(message, repeated, tag = "3")]
+            pub(super) details: Vec<Any>,
+        }
+
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct Any {
+            #[prost(string, tag = "1")]
+            pub(super) type_url: String,
+            #[prost(bytes = "vec", tag = "2")]
+            pub(super) value: Vec<u8>,
+        }
+
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct ErrorInfo {
+            #[prost(string, tag = "1")]
+            pub(super) reason: String,
+            #[prost(string, tag = "2")]
+            pub(super) domain: String,
+        }
+
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct RetryInfo {
+            #[prost(message, optional, tag = "1")]
+            pub(super) retry_delay: Option<Duration>,
+        }
+
+        #[derive(Clone, Copy, PartialEq, prost::Message)]
+        pub(super) struct Duration {
+            #[prost(int64, tag = "1")]
+            pub(super) seconds: i64,
+            #[prost(int32, tag = "2")]
+            pub(super) nanos: i32,
+        }
+    }
+
+    /// What is written by hand is read by a library, with lengths and numbers of several bytes.
+    #[test]
+    fn details_are_what_the_protocol_says() {
+        use prost::Message as _;
+
+        for (detail, after, delay) in [
+            ("Short.".to_owned(), Some(Duration::from_millis(1500)), Some((1, 500_000_000))),
+            ("ä".repeat(300), Some(Duration::from_secs(3600)), Some((3600, 0))),
+            ("Nobody knows when.".to_owned(), None, None),
+        ] {
+            let refusal = Refusal::new(Reason::TimedOut, Protocol::Grpc);
+            let refusal = refusal.with_detail(detail.clone()).with_retry_after(after);
+            let status = google::Status::decode(&*details(&refusal)).unwrap();
+            assert_eq!((status.code, status.message), (8, detail));
+            assert_eq!(status.details.len(), 1 + usize::from(delay.is_some()));
+            assert_eq!(status.details[0].type_url, "type.googleapis.com/google.rpc.ErrorInfo");
+            let info = google::ErrorInfo::decode(&*status.details[0].value).unwrap();
+            assert_eq!((&*info.reason, &*info.domain), ("LOCK_TIMED_OUT", "lock-runtime"));
+            if let Some((seconds, nanos)) = delay {
+                assert_eq!(status.details[1].type_url, "type.googleapis.com/google.rpc.RetryInfo");
+                let retry = google::RetryInfo::decode(&*status.details[1].value).unwrap();
+                assert_eq!(retry.retry_delay, Some(google::Duration { seconds, nanos }));
+            }
+        }
+    }
+
     fn refused(refusal: &Refusal<'_>) -> (u16, HeaderMap, Bytes) {
         let (parts, body) = ProblemDetails.refuse(refusal).into_parts();
         (parts.status.as_u16(), parts.headers, body)

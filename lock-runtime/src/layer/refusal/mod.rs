@@ -12,6 +12,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode, Version};
 
 use super::key::Rejection;
+#[cfg(any(feature = "axum", feature = "tonic"))]
+use super::told::Told;
 use crate::backoff::jitter;
 use crate::error::LockError;
 
@@ -20,8 +22,9 @@ pub(in crate::layer) use grpc::{PUSHBACK, details, pushback};
 pub use problem::ProblemDetails;
 pub use reason::Reason;
 
-/// When the store is down, or the manager shuts down, or nobody knows, it pays to ask again soon.
-pub(in crate::layer) const RETRY_SOON: Duration = Duration::from_secs(1);
+/// When to ask again if the store is down, the manager shuts down, or nothing is known. HTTP has whole
+/// seconds, so that less would send all clients back in the same second.
+pub(in crate::layer) const RETRY_SOON: Duration = Duration::from_secs(3);
 
 /// What a client is told at most. A holder that is renewed has most of its lease left at any time, but rarely needs it.
 pub(in crate::layer) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -130,8 +133,8 @@ impl<'a> Refusal<'a> {
     #[cfg(any(feature = "axum", feature = "tonic"))]
     pub(in crate::layer) fn of_handler(error: &'a LockError, protocol: Protocol) -> Self {
         let reason = match Reason::from(error) {
-            // The handler has made it.
-            Reason::BadKey => Reason::Misconfigured,
+            // The value of an argument may come from the client; any other key is the program's.
+            Reason::BadKey if !is_of_value(error) => Reason::Misconfigured,
             reason => reason,
         };
         let refusal = Self { error: Some(error), begun: true, ..Self::new(reason, protocol) };
@@ -149,7 +152,13 @@ impl<'a> Refusal<'a> {
                  it again."
             }
             Reason::Misconfigured => {
-                tracing::error!(%error, "a handler can't take its locks because of a mistake in the program");
+                static TOLD: Told = Told::new();
+                if TOLD.is_due(&error.to_string()) {
+                    tracing::error!(
+                        %error,
+                        "a handler can't take its locks because of a mistake in the program (said once a minute)"
+                    );
+                }
                 return refusal;
             }
             Reason::Lost | Reason::BadKey | Reason::MissingKey => return refusal,
@@ -249,7 +258,7 @@ impl<'a> Refusal<'a> {
             Some(404 | 410) => 5,  // NOT_FOUND
             Some(409) => 10,       // ABORTED
             Some(412) => 9,        // FAILED_PRECONDITION
-            Some(429) => 8,        // RESOURCE_EXHAUSTED
+            Some(413 | 429) => 8,  // RESOURCE_EXHAUSTED
             Some(501) => 12,       // UNIMPLEMENTED
             Some(502 | 503) => 14, // UNAVAILABLE
             Some(504) => 4,        // DEADLINE_EXCEEDED
@@ -280,6 +289,11 @@ impl<'a> Refusal<'a> {
     pub fn error(&self) -> Option<&'a LockError> {
         self.error
     }
+}
+
+#[cfg(any(feature = "axum", feature = "tonic"))]
+fn is_of_value(error: &LockError) -> bool {
+    matches!(error, LockError::InvalidKey(invalid) if invalid.is_of_value())
 }
 
 /// Makes the response to a refused request.
@@ -420,6 +434,25 @@ mod tests {
         let error = LockError::InvalidKey(LockKey::new("s3cret{").unwrap_err());
         let refusal = Refusal::of_handler(&error, Protocol::Http);
         assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::Misconfigured, 500));
+        // The value of an argument mostly comes from the client, which must not fill the log.
+        let of_value = LockError::InvalidKey(LockKey::new("s3cret{").unwrap_err().of_value());
+        let refusal = Refusal::of_handler(&of_value, Protocol::Http);
+        assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::BadKey, 400));
+        assert!(!refusal.detail().contains("s3cret"));
+    }
+
+    /// Where nothing is known, HTTP's whole seconds still differ.
+    #[cfg(feature = "testing")]
+    #[test]
+    fn clients_that_are_told_little_are_spread_too() {
+        let error = LockError::ShutDown { key: LockKey::new("a").unwrap() };
+        let seconds = |jitter| {
+            crate::testing::set_jitter(jitter);
+            let after = retry_after(&error, LONGEST_RETRY_AFTER);
+            let refusal = Refusal::of_error(&error, Protocol::Http).with_retry_after(after);
+            ProblemDetails.refuse(&refusal).headers()["retry-after"].clone()
+        };
+        assert_eq!((seconds(0.0), seconds(1.0)), ("2".parse().unwrap(), "3".parse().unwrap()));
     }
 
     /// Those who were refused together are told different times, and nobody more than is known.

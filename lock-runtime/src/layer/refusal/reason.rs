@@ -253,7 +253,7 @@ mod tests {
         let key = || LockKey::new("a").unwrap();
         let cause = || StoreError::new(StoreErrorKind::Unreachable, "down");
         let (held, wanted) = (Kind::Read, Kind::Write);
-        let before = [
+        let all = [
             (LockError::Busy { key: key(), remaining: None }, Reason::Busy),
             (LockError::TimedOut { key: key(), waited: Duration::ZERO, remaining: None }, Reason::TimedOut),
             (
@@ -266,17 +266,12 @@ mod tests {
             (LockError::KindConflict { key: key(), held, wanted }, Reason::Misconfigured),
             (LockError::misconfigured("x"), Reason::Misconfigured),
             (LockKey::new("").unwrap_err().into(), Reason::BadKey),
-        ];
-        for (error, reason) in before {
-            assert_eq!(Reason::from(&error), reason, "{error}");
-            assert_eq!(Reason::from(&error), reason);
-        }
-        let after = [
+            (LockError::from(cause()), Reason::StoreDown),
             (LockError::Lost { key: key(), why: Loss::LeaseOver }, Reason::Lost),
             (LockError::Unconfirmed { key: key(), cause: cause() }, Reason::Lost),
             (LockError::NotHeld { key: key() }, Reason::Misconfigured),
         ];
-        for (error, reason) in after {
+        for (error, reason) in all {
             assert_eq!(Reason::from(&error), reason, "{error}");
         }
     }

@@ -193,7 +193,7 @@ async fn store_down() {
         for layer in [layer(&scene).no_wait(), layer(&scene).wait(SECOND)] {
             let told = refused(&scene, &layer).await;
             assert_row(&told, "store_down", 503, "14");
-            assert_eq!(told.retry_after(), Some((1, 1_000)), "{kind:?}");
+            assert_eq!(told.retry_after(), Some((3, 3_000)), "{kind:?}");
         }
         scene.store.recover();
         let service = layer(&scene).layer(service_fn(done));
@@ -215,7 +215,7 @@ async fn shut_down() {
     assert_eq!(waiting.status(), StatusCode::SERVICE_UNAVAILABLE, "it waited when the end came");
     let told = refused(&scene, &layer).await;
     assert_row(&told, "shut_down", 503, "14");
-    assert_eq!(told.retry_after(), Some((1, 1_000)));
+    assert_eq!(told.retry_after(), Some((3, 3_000)));
 }
 
 #[tokio::test(start_paused = true)]

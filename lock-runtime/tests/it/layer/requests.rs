@@ -12,8 +12,9 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use lock_runtime::layer::{
     AsyncKeyExtractor, Extraction, KeyExtractor, LockBody, LockLayer, LockWait, MissingKey, ProblemDetails,
-    Rejection, RequestKeys, body, header,
+    Rejection, RequestKeys, StoreDown, Unlocked, body, header,
 };
+use lock_runtime::store::StoreErrorKind;
 use lock_runtime::{HeldLock, InvalidKey, Kind, LockKey, LockManager};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -437,6 +438,21 @@ async fn a_grpc_request_waits_for_no_longer_than_its_client() {
         let asked = Instant::now();
         assert_ne!(send(&layer.layer(service_fn(done)), request).await.headers()["grpc-status"], "0");
         assert_eq!(asked.elapsed().as_secs(), seconds, "{timeout}");
+    }
+}
+
+/// A client that shortens its wait does not choose to do without the lock.
+#[tokio::test(start_paused = true)]
+async fn a_hurried_client_is_not_let_through_while_the_store_is_down() {
+    let scene = Scene::new();
+    scene.store.fail(StoreErrorKind::Unreachable);
+    let layer = LockLayer::new(scene.locks.clone(), by_path()).wait(SECOND);
+    let service = layer.on_store_down(StoreDown::PassThrough).layer(service_fn(done));
+    for (timeout, passes) in [("500m", false), ("1n", false), ("5S", true)] {
+        let mut request = grpc("/k");
+        request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        let response = send(&service, request).await;
+        assert_eq!(response.extensions().get::<Unlocked>().is_some(), passes, "{timeout}");
     }
 }
 

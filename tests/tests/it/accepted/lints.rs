@@ -55,6 +55,15 @@ async fn shadowed_by_itself(id: String, cell: Cell<u8>) -> Result<usize, LockErr
     Ok(id + usize::from(cell))
 }
 
+/// A field of that name, and a computed key and a text of another program that only look like constants.
+#[distributed_lock(key = "a", prefix = concat!("<", env!("CARGO_PKG_NAME"), ">:"))]
+async fn beside_a_field(number: Cell<u64>, two: Two) -> Result<u64, LockError> {
+    let Two { number: other, cell } = two;
+    let before = number.get();
+    tokio::task::yield_now().await;
+    Ok(before + number.get() + other + cell.get())
+}
+
 #[distributed_lock(key = "a")]
 async fn in_closures_and_arms(a: Cell<u8>, b: Option<Cell<u8>>, c: Cell<u8>) -> Result<u8, LockError> {
     let value = {
@@ -127,6 +136,7 @@ fn compiles() {
     drop(send(in_a_macro(cell(1), cell(1))));
     drop(send(shadowed_by_itself(String::new(), cell(1))));
     drop(send(in_closures_and_arms(cell(1), None, cell(1))));
+    drop(send(beside_a_field(cell(1), two())));
     drop(send(mutated(two(), (cell(1), cell(1)), Vec::new())));
     drop(send(two().by_value(cell(1))));
     drop(send(two().by_mut_value()));

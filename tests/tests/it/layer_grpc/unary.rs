@@ -188,9 +188,9 @@ async fn the_errors_of_functions_are_statuses() {
     held.release().await.unwrap();
     assert!(client.update("1").await.is_ok());
 
-    // The method has let it into a key of its own.
+    // The value of an argument came from the client.
     let status = client.update("{1}").await.unwrap_err();
-    assert_eq!(status.code(), Code::Internal);
+    assert_eq!(status.code(), Code::InvalidArgument);
     redis.cli(&["SET", "lock:order:2", "theirs"]);
     let status = client.update("2").await.unwrap_err();
     assert_eq!(status.code(), Code::Internal);
