@@ -1,6 +1,6 @@
 //! [`Shape`]: where in a function the future is that has to run under the lock.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::punctuated::Punctuated;
 use syn::{
@@ -33,6 +33,13 @@ impl Shape {
             return Some(Self::Async);
         }
         if let Some(tail) = Tail::parse(&function.body) {
+            if let Some(early) = tail.before.iter().find_map(early_return) {
+                errors.add(syn::Error::new(
+                    early,
+                    "this `return` leaves the function before the lock is taken: only the `async` block at its end \
+                     is locked; move what stands before it into the block",
+                ));
+            }
             return Some(Self::Block(Some(Box::new(tail))));
         }
         // What is wrong with a `const` or `extern` fn has been said.
@@ -129,6 +136,37 @@ impl Tail {
         };
         quote!(#(#before)* #tail)
     }
+}
+
+/// Where a statement in front of the `async` block leaves the function.
+fn early_return(stmt: &Stmt) -> Option<Span> {
+    match stmt {
+        Stmt::Item(_) => None,
+        stmt => return_in(stmt.to_token_stream()),
+    }
+}
+
+/// A `return` that is not that of a closure or of another `async` block.
+fn return_in(tokens: TokenStream) -> Option<Span> {
+    let mut before = None;
+    for token in tokens {
+        let inside = match &before {
+            Some(TokenTree::Punct(punct)) => punct.as_char() == '|',
+            Some(TokenTree::Ident(word)) => word == "async" || word == "move",
+            _ => false,
+        };
+        match &token {
+            TokenTree::Ident(word) if word == "return" && !inside => return Some(word.span()),
+            TokenTree::Group(group) if !(inside && group.delimiter() == Delimiter::Brace) => {
+                if let Some(span) = return_in(group.stream()) {
+                    return Some(span);
+                }
+            }
+            _ => {}
+        }
+        before = Some(token);
+    }
+    None
 }
 
 /// `Box::pin`, from whatever path.

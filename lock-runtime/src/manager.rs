@@ -261,8 +261,8 @@ impl LockManager {
     }
 
     /// Asks the store for one key, and says how long that took and what the store's last error was: for
-    /// readiness probes. Reads only, and changes nothing. In a cluster it is one of the primaries that
-    /// answers; of a quorum it takes a majority.
+    /// readiness probes. Reads only, and changes nothing. In a cluster it is always the same primary that
+    /// answers, the one with that key; of a quorum it takes a majority.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -271,6 +271,10 @@ impl LockManager {
     /// println!("{} answers within {:?}", health.store(), health.latency());
     /// # Ok(()) }
     /// ```
+    ///
+    /// A server that answers but refuses writes, since it is a replica or full, is found by the last error
+    /// only: look at [`Health::last_error`] too, or take a lock. On Redis it is the key
+    /// `lock-runtime-health` behind the prefix, which needs the rights of a mutex, see `docs/servers.md`.
     ///
     /// A pod whose store is down should answer "not ready" and not "not alive": restarting it does not
     /// help.

@@ -221,7 +221,7 @@ impl Lock {
     #[cfg(feature = "layer")]
     pub(crate) fn refusal(&self) -> Option<String> {
         let engine = self.engine.as_ref().ok()?;
-        self.checked_lease(&engine.config).err().or_else(|| self.lease.and_then(out_of_range))
+        self.checked_lease(&engine.config).map_or_else(Some, |lease| out_of_range(lease.duration))
     }
 
     /// The same lock of another key.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request};
+use tokio::time::Instant;
 
 use super::key::{Keys, Rejection, RequestKeys};
 use super::layer::{Methods, MissingKey, Settings, Shared};
@@ -56,12 +57,13 @@ impl Settings {
 }
 
 impl<K, R> Shared<K, R> {
-    /// Decides on a request by what was extracted from it.
+    /// Decides on a request by what was extracted from it. `came`: when the layer was called with it.
     pub(super) fn admit<B>(
         &self,
         request: &Request<B>,
         kind: Kind,
         protocol: Protocol,
+        came: Instant,
         extracted: Result<Option<RequestKeys>, Rejection>,
     ) -> Result<Admitted, Refused> {
         let keys = match extracted {
@@ -86,7 +88,7 @@ impl<K, R> Shared<K, R> {
         if protocol == Protocol::Grpc
             && let Some(limit) = grpc_timeout(request.headers())
         {
-            (lock, hurried) = lock.wait_within(limit);
+            (lock, hurried) = lock.wait_within(limit.saturating_sub(came.elapsed()));
         }
         Ok(Admitted::Lock(Entry { acquire: lock.acquire(), hurried, seat }))
     }

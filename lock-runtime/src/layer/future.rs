@@ -64,6 +64,7 @@ where
         shared: Arc<Shared<K, R>>,
         protocol: Protocol,
         kind: Kind,
+        came: Instant,
     },
     Locking {
         acquire: Acquire,
@@ -124,7 +125,7 @@ where
         keys: K::Future,
         service: S,
     ) -> Self {
-        Self { state: State::Extracting { keys, service, shared, protocol, kind } }
+        Self { state: State::Extracting { keys, service, shared, protocol, kind, came: Instant::now() } }
     }
 
     pub(super) fn locking(
@@ -239,12 +240,12 @@ where
             let next = match state.as_mut().project() {
                 StateProjection::Extracting { keys, .. } => {
                     let (request, extracted) = ready!(keys.poll(cx));
-                    let StateReplaced::Extracting { mut service, shared, protocol, kind, .. } =
+                    let StateReplaced::Extracting { mut service, shared, protocol, kind, came, .. } =
                         state.as_mut().project_replace(State::Done)
                     else {
                         crate::polled_again()
                     };
-                    match shared.admit(&request, kind, protocol, extracted) {
+                    match shared.admit(&request, kind, protocol, came, extracted) {
                         Ok(Admitted::Pass) => State::Bare(service.call(without_lock(request))),
                         Ok(Admitted::Lock(entry)) => {
                             State::locking(shared, protocol, entry, request, service)

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::admission::Admitted;
@@ -83,7 +84,7 @@ where
                 return ResponseFuture::extracting(shared, protocol, kind, keys, self.take_ready());
             }
         };
-        match shared.admit(&request, kind, protocol, extracted) {
+        match shared.admit(&request, kind, protocol, Instant::now(), extracted) {
             Ok(Admitted::Pass) => ResponseFuture::bare(self.inner.call(without_lock(request))),
             Ok(Admitted::Lock(entry)) => {
                 let shared = Arc::clone(shared);

@@ -83,17 +83,25 @@ where
     B: Body<Error: Into<BoxError>>,
 {
     let mut body = pin!(body);
+    // A client that asks first, by `Expect: 100-continue`, need not send it.
+    if body.size_hint().lower() > longest as u64 {
+        return Err(longer_than(longest));
+    }
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| unread(&*error.into()))?;
         if let Ok(data) = frame.into_data() {
             if data.remaining() > longest - all.len() {
-                return Err(too_long(format!("The body is longer than {longest} bytes.")));
+                return Err(longer_than(longest));
             }
             all.put(data);
         }
     }
     Ok(all.freeze())
+}
+
+fn longer_than(longest: usize) -> Rejection {
+    too_long(format!("The body is longer than {longest} bytes."))
 }
 
 fn too_long(detail: impl Into<Cow<'static, str>>) -> Rejection {

@@ -173,12 +173,15 @@ pub(super) fn checked(prefix: Cow<'static, str>) -> Cow<'static, str> {
     }
 }
 
-/// Whether a character takes no room, or changes the direction of others: Unicode's format characters,
-/// and the separators of lines and paragraphs. Two keys that differ in one look the same.
+/// Whether a character takes no room, changes the direction of others, or shows nothing: Unicode's
+/// format characters, the separators of lines and paragraphs, variation selectors and blanks that count
+/// as letters. Two keys that differ in one look the same.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}')
-        || matches!(c, '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
         || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}')
+        || matches!(c, '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}')
+        || matches!(c, '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}')
         || matches!(c, '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
 }
 
@@ -274,7 +277,17 @@ mod tests {
     /// Two keys that look the same are the same.
     #[test]
     fn invisible_characters_are_refused() {
-        for bad in ["a\u{200b}", "\u{202e}a", "a\u{2028}", "\u{feff}a", "a\u{ad}b", "\u{2066}a"] {
+        for bad in [
+            "a\u{200b}",
+            "\u{202e}a",
+            "a\u{2028}",
+            "\u{feff}a",
+            "a\u{ad}b",
+            "\u{2066}a",
+            "a\u{fe0f}",
+            "\u{3164}",
+            "a\u{e0100}",
+        ] {
             assert_eq!(key(&shape(), bad.as_bytes()), Err(400), "{bad:?}");
         }
         for good in ["Grüße", "日本語", "العربية", "e\u{301}"] {

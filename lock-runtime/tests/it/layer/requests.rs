@@ -439,6 +439,14 @@ async fn a_grpc_request_waits_for_no_longer_than_its_client() {
         assert_ne!(send(&layer.layer(service_fn(done)), request).await.headers()["grpc-status"], "0");
         assert_eq!(asked.elapsed().as_secs(), seconds, "{timeout}");
     }
+    // The time that it takes to find the key counts.
+    let mut request = grpc("/k");
+    request.headers_mut().insert("grpc-timeout", "1S".parse().unwrap());
+    let slow = LockLayer::new_async(scene.locks.clone(), LookedUp).layer(service_fn(done));
+    let asked = Instant::now();
+    let _taken = scene.rival().mutex("/k").acquire().await.unwrap();
+    send(&slow, request).await;
+    assert_eq!(asked.elapsed().as_secs(), 1);
 }
 
 /// A client that shortens its wait does not choose to do without the lock.
