@@ -55,6 +55,25 @@ impl Taken {
     }
 }
 
+impl Taken {
+    /// With the lock of the segment that the units are from: `guard`, unless an earlier call took them.
+    async fn under(
+        self,
+        locks: &SegmentedLock,
+        guard: SegmentGuard,
+    ) -> Result<(Self, Option<SegmentGuard>), StockError> {
+        let guard = match *self.parts {
+            [part] if part.segment == guard.index() => Some(guard),
+            [part] => {
+                drop(guard);
+                locks.acquire_of(vec![part.segment]).await?
+            }
+            _ => None,
+        };
+        Ok((self, guard))
+    }
+}
+
 /// What is reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
@@ -242,11 +261,13 @@ impl SegmentedStock {
     /// When the segment is short, another one that has enough is tried, three in all. When none
     /// has, the units come from several segments as by [`take`](Self::take), under no lock: `None`.
     /// No segment is passed by later because it was short once. `locks` are those that
-    /// [`take_at`](Self::take_at) needs.
+    /// [`take_at`](Self::take_at) needs. Sent again, the lock is that of the segment from which the first
+    /// call has taken; `None`, if these were several.
     ///
     /// # Errors
     ///
-    /// - [`StockError::Lock`]: no lock was to be had. Nothing was taken.
+    /// - [`StockError::Lock`]: no lock was to be had. This call has taken nothing; an earlier one under the
+    ///   same id may have.
     /// - As [`take`](Self::take) and [`take_at`](Self::take_at), but for `SegmentShort`.
     ///
     /// # Cancel safety
@@ -265,7 +286,8 @@ impl SegmentedStock {
             let Some(guard) = locks.acquire_of(among).await? else { break };
             match self.take_at(&guard, &operation, quantity).await {
                 Err(StockError::SegmentShort { .. }) => {}
-                answer => return answer.map(|taken| (taken, Some(guard))),
+                Err(error) => return Err(error),
+                Ok(taken) => return taken.under(locks, guard).await,
             }
             let segments = self.snapshot().await?.segments;
             let enough =

@@ -1,5 +1,6 @@
 //! What every database has to stand. `url` is that of a new one, to which [`open`] connects.
 
+use crate::stocks::insist;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -401,6 +402,25 @@ pub async fn what_is_overdue_is_for_sale_at_once(url: &str) {
     let error = stock.take("more", 1).await.unwrap_err();
     assert!(error.is_sold_out(), "{error}");
     assert!(matches!(stock.confirm(7).await, Err(StockError::Expired { .. })));
+
+    // Of ten who come at once, one ends what is over, and the others don't take that for sold out.
+    for round in 0..5_u64 {
+        for order in 0..10_u64 {
+            let id = 1000 + round * 100 + order;
+            stock.restock(format!("put {id}"), 1).await.unwrap();
+            stock.reserve(id, 1, hold).await.unwrap();
+        }
+        tokio::time::sleep(hold * 2).await;
+        let buyers: Vec<_> = (0..10_u64)
+            .map(|buyer| {
+                let stock = stock.clone();
+                tokio::spawn(async move { insist(|| stock.take(1050 + round * 100 + buyer, 1)).await })
+            })
+            .collect();
+        for buyer in buyers {
+            buyer.await.unwrap().unwrap();
+        }
+    }
 }
 
 /// All kinds of operations from several tasks, none of which has the lock of another's rows for what it changes but sales.

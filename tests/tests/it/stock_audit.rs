@@ -62,6 +62,25 @@ async fn an_audit_sees_counts_that_were_changed_behind_its_back() {
     assert!(!audit.agrees() && audit.sold == 2, "{audit:?}");
 }
 
+/// What can't be counted on neither sells units over and over, nor stands in the way of the others.
+#[tokio::test]
+async fn a_reservation_whose_counts_are_damaged_changes_nothing() {
+    let redis = RedisServer::start();
+    let stock = new_stock(&redis, 10, 1).await;
+    let hold = Duration::from_millis(20);
+    stock.reserve("damaged", 4, hold).await.unwrap();
+    let record = redis.cli(&["HGET", RECORDS, "damaged"]);
+    redis.cli(&["HSET", RECORDS, "damaged", &format!("{record} 1:99999999999999999999")]);
+    stock.reserve("good", 3, hold).await.unwrap();
+    tokio::time::sleep(2 * hold).await;
+    for _ in 0..3 {
+        stock.sweep(100).await.unwrap();
+        assert!(stock.cancel("damaged").await.is_err());
+    }
+    assert_eq!(counts(&stock).await, (6, 4, 0), "what was good came back, once");
+    assert_eq!(insist(|| stock.take("all", 6)).await.unwrap().parts().len(), 1);
+}
+
 #[tokio::test]
 async fn what_is_forgotten_is_counted_wherever_that_happens() {
     let redis = RedisServer::start();

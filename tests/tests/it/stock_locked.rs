@@ -59,6 +59,19 @@ async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
     let segment = segment.expect("one that was short for the large order has enough for this one");
     assert_eq!((taken.parts()[0].segment, taken.parts().len()), (segment.index(), 1));
     segment.release().await.unwrap();
+
+    // Sent again, the lock is that of the segment that the units are from, or none if there are several.
+    for _ in 0..20 {
+        let (again, segment) = stock.take_locked(&segments, "small", 1).await.unwrap();
+        let segment = segment.expect("of the one segment");
+        assert!(again.is_repeated() && segment.index() == taken.parts()[0].segment);
+        segment.release().await.unwrap();
+        let (again, segment) = stock.take_locked(&segments, "large", 11).await.unwrap();
+        assert!(again.is_repeated() && segment.is_none(), "{again:?}");
+    }
+    let (_, segment) = stock.take_locked(&segments, "small", 1).await.unwrap();
+    let segment = segment.unwrap();
+    segment.release().await.unwrap();
     let (taken, _) = stock.take_locked(&segments, "large", 11).await.unwrap();
     assert!(taken.is_repeated());
     // All but one segment are empty: it is found.

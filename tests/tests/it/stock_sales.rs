@@ -313,6 +313,25 @@ on_every_stock! {
         assert_eq!(word(&insist(|| stock.take("more", 1)).await), "SoldOut");
         assert_eq!(word(&stock.confirm(7).await), "Expired");
         assert_eq!(counts(other).await, (0, 0, 100));
+
+        // Of ten who come at once, one finds ten units in reservations that are over, and the others
+        // find that somebody else is ending them: nobody is turned away.
+        for round in 0..5_u64 {
+            for order in 0..10_u64 {
+                let id = 1000 + round * 100 + order;
+                insist(|| stock.restock(format!("put {id}"), 1)).await.unwrap();
+                reserve_or_over(stock, id, 1, ms(20)).await;
+            }
+            tokio::time::sleep(ms(30)).await;
+            let mut buyers = JoinSet::new();
+            for buyer in 0..10_u64 {
+                let stock = if buyer % 2 == 0 { stock.clone() } else { other.clone() };
+                buyers.spawn(async move { insist(|| stock.take(1050 + round * 100 + buyer, 1)).await });
+            }
+            while let Some(answer) = buyers.join_next().await {
+                answer.unwrap().unwrap();
+            }
+        }
     }
 
     async fn confirm_and_cancel_of_one_reservation_agree_on_who_came_first(place: Place) {

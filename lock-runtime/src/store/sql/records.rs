@@ -111,6 +111,7 @@ pub(super) struct Look {
     /// What can be taken of each active segment.
     pub(super) available: Vec<Part>,
     pub(super) record: Option<Record>,
+    pub(super) overdue: bool,
 }
 
 impl Look {
@@ -134,7 +135,8 @@ impl Call<'_> {
         });
         let available = each.collect::<Result<_, StoreError>>()?;
         let segments = self.segment(first.int(1).map_err(unreadable)?)?;
-        Ok(Some(Look { now, segments, available, record: Record::read(self, first, 4, now)? }))
+        let overdue = first.int(10).map_err(unreadable)? == 1;
+        Ok(Some(Look { now, segments, available, record: Record::read(self, first, 4, now)?, overdue }))
     }
 
     pub(super) fn segment(&self, number: i64) -> Result<u32, StoreError> {

@@ -150,7 +150,9 @@ impl Statements {
             tables: format!("{alone}{TABLES}"),
             clock: format!("SELECT {clock}"),
             look: format!(
-                "SELECT {clock}, s.segments, g.segment, g.available, {RECORD} FROM lock_stock s \
+                "SELECT {clock}, s.segments, g.segment, g.available, {RECORD}, \
+                 CAST(CASE WHEN EXISTS (SELECT 1 FROM lock_stock_operation h WHERE h.stock = $1 AND h.state = 'H' \
+                 AND h.deadline < (SELECT {clock})) THEN 1 ELSE 0 END AS BIGINT) FROM lock_stock s \
                  JOIN lock_stock_segment g ON g.stock = s.stock AND g.active = 1 \
                  LEFT JOIN lock_stock_operation o ON o.stock = s.stock AND o.operation = $2 \
                  WHERE s.stock = $1 ORDER BY g.segment"

@@ -135,10 +135,10 @@ impl SqlStocks {
         let quantity = request.quantity;
         if let Some((segment, token)) = request.only {
             let sales = [Sale { part: Part { segment, quantity }, token }];
-            return call.or_room(call.sell(request, &sales, &Locks(&[])).await?).await;
+            return call.or_room(call.sell(request, &sales, &Locks(&[])).await?, look.overdue).await;
         }
         match plan(&look.available, quantity) {
-            Plan::Answer(answer) => call.or_room(Some(answer)).await,
+            Plan::Answer(answer) => call.or_room(Some(answer), look.overdue).await,
             Plan::One(enough) => {
                 let guard = match self.lock_any(call, &look, &enough).await {
                     Ok(Some(guard)) => guard,
@@ -159,7 +159,7 @@ impl SqlStocks {
                     Ok(guards) => guards,
                     Err(error) => return Ok(Some(unlocked(&error)?)),
                 };
-                call.or_room(call.merge(request, &guards).await?).await
+                call.merge(request, &guards).await
             }
         }
     }
@@ -197,9 +197,15 @@ impl SqlStocks {
 impl Call<'_> {
     /// The answer; or `None`, to look again, when there was too little and reservations that were
     /// over have been ended.
-    async fn or_room(&self, answer: Option<TakeAnswer>) -> Result<Option<TakeAnswer>, Fault> {
-        let again = matches!(answer, Some(TakeAnswer::Short { .. })) && self.make_room().await?;
-        Ok(answer.filter(|_| !again))
+    async fn or_room(&self, answer: Option<TakeAnswer>, overdue: bool) -> Result<Option<TakeAnswer>, Fault> {
+        if !overdue || !matches!(answer, Some(TakeAnswer::Short { .. })) {
+            return Ok(answer);
+        }
+        if self.make_room().await? {
+            Ok(None)
+        } else {
+            Err(Fault::Again("others end what is overdue".into()))
+        }
     }
 
     /// Takes what it needs of the segments that are locked, which it counts now that they are.
@@ -221,7 +227,8 @@ impl Call<'_> {
             // Not enough in those that are locked; what all have was counted at the same moment.
             Plan::Answer(_) => {
                 let available = look.total();
-                return Ok((available < request.quantity).then_some(TakeAnswer::Short { available }));
+                return Ok((available < request.quantity && !look.overdue)
+                    .then_some(TakeAnswer::Short { available }));
             }
         };
         let sales: Vec<_> = parts

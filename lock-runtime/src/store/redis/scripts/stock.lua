@@ -43,20 +43,33 @@ local function number(stock, field)
   return tonumber(call('HGET', stock, field) or 0)
 end
 
--- The units of an operation move from one column to another: a available, h held, s sold; those of a retired segment become
--- available where others take them, and are accounted for there.
+-- The units of an operation move from one column to another: a available, h held, s sold; those of a
+-- retired segment become available where others take them, and are accounted for there. Returns
+-- nothing, or an error, and then nothing has changed.
 local function move(stock, record, from, to, n)
+  local fields, by = {}, {}
+  local function change(field, units) fields[#fields + 1], by[#by + 1] = field, units end
   for k, units in gmatch(record.parts, ' (%d+):(%d+)') do
     local home = string.format('%d', tonumber(k) % n)
     local less = '-' .. units
-    if from ~= 's' then call('HINCRBY', stock, from .. (from == 'a' and home or k), less) end
-    if to ~= 's' then call('HINCRBY', stock, to .. (to == 'a' and home or k), units) end
+    if from ~= 's' then change(from .. (from == 'a' and home or k), less) end
+    if to ~= 's' then change(to .. (to == 'a' and home or k), units) end
     if home ~= k then
       local at = to == 'a' and home or from == 'a' and k
       if at then
-        call('HINCRBY', stock, 'u' .. (at == home and k or home), less)
-        call('HINCRBY', stock, 'u' .. at, units)
+        change('u' .. (at == home and k or home), less)
+        change('u' .. at, units)
       end
+    end
+  end
+  for at, field in ipairs(fields) do
+    local done = try('HINCRBY', stock, field, by[at])
+    if type(done) == 'table' then
+      for back = at - 1, 1, -1 do
+        local units = by[back]
+        call('HINCRBY', stock, fields[back], units:sub(1, 1) == '-' and units:sub(2) or '-' .. units)
+      end
+      return done
     end
   end
 end
@@ -70,8 +83,9 @@ local function turn(stock, holds, ops, operation, record, after, ends, n)
   -- command that needs no memory may go on when the server is full, and what comes back needs none.
   local may = try('ZREM', holds, '')
   if type(may) == 'table' then return may end
+  local failed = move(stock, record, from, to, n)
+  if failed then return failed end
   record.state, record.ends = after, ends
-  move(stock, record, from, to, n)
   local done = try('HSET', ops, operation, write(record))
   if type(done) == 'table' then
     move(stock, record, to, from, n)
@@ -82,7 +96,8 @@ end
 
 -- Ends reservations that are over, the first ones first, of at most `most` ids. An id without a
 -- reservation leaves the list; its units stay held, since only the record knew their segments. A
--- record that can't be read waits for as long as one is kept, so that it does not stand in the way.
+-- record that can't be read, or whose counts can't be counted on, waits for as long as one is kept,
+-- so that it does not stand in the way.
 -- Returns how many reservations ended, how many ids left the list, and whether there are more; or
 -- an error.
 local function expire(stock, holds, ops, most, ms, ends, n)
@@ -95,9 +110,12 @@ local function expire(stock, holds, ops, most, ms, ends, n)
   if texts.err then return texts end
   for at, operation in ipairs(over) do
     local record, _, bad = read(texts[at], ms)
-    if record and record.state == 'H' then
-      local failed = turn(stock, holds, ops, operation, record, 'E', ends, n)
-      if failed then return failed end
+    local is_held = record and record.state == 'H'
+    if is_held then
+      bad = turn(stock, holds, ops, operation, record, 'E', ends, n)
+      if bad and not find(bad.err, 'integer') and not find(bad.err, 'overflow') then return bad end
+    end
+    if is_held and not bad then
       ended = ended + 1
     else
       local done

@@ -45,7 +45,7 @@ impl Seen {
         self.parts.iter().map(|part| part.initial + part.restocked).sum()
     }
 
-    fn available(&self) -> u64 {
+    pub(super) fn available(&self) -> u64 {
         self.active().map(|(_, part)| part.available).sum()
     }
 
@@ -64,7 +64,7 @@ impl Seen {
         self.under_way().filter(on_the_way).map(|(.., units)| units).sum()
     }
 
-    fn held(&self) -> u64 {
+    pub(super) fn held(&self) -> u64 {
         self.parts.iter().map(|part| part.held).sum()
     }
 

@@ -70,12 +70,8 @@ impl Spread {
         Ok(self.sweep(SIDE_BY_SIDE as u32).await?.recovered > 0)
     }
 
-    /// Ends reservations that are over because too little is left, if any units are `held`; whether
-    /// there were any.
-    pub(super) async fn make_room(&self, held: u64) -> Result<bool, StoreError> {
-        if held == 0 {
-            return Ok(false);
-        }
+    /// Ends reservations that are over because too little is left; whether there were any.
+    async fn make_room(&self) -> Result<bool, StoreError> {
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, AT_ONCE)).collect();
         let mut due = Vec::new();
         for some in join(looks).await {
@@ -86,6 +82,16 @@ impl Spread {
         let each: Vec<_> = due.iter().map(|(_, operation)| self.look_after(operation)).collect();
         let came = join(each).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(came.contains(&Came::Expired))
+    }
+
+    /// Whether a take that found this much available may find more: reservations that were over have
+    /// been ended, here or by another call meanwhile.
+    pub(super) async fn finds_room(&self, available: u64, held: u64) -> Result<bool, StoreError> {
+        if held == 0 {
+            return Ok(false);
+        }
+        Ok(self.make_room().await?
+            || self.collect().await?.is_some_and(|now| now.available() > available || now.held() < held))
     }
 
     async fn look_after(&self, operation: &OperationId) -> Result<Came, StoreError> {

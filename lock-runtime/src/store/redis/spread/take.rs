@@ -85,7 +85,7 @@ impl Spread {
         if only.is_none()
             && let Some((available, held)) = self.still_short(*quantity).await?
             && self.home(operation, Home::Look).await?.now.is_none()
-            && !self.make_room(held).await?
+            && !self.finds_room(available, held).await?
         {
             return Ok(TakeAnswer::Short { available });
         }
@@ -109,7 +109,8 @@ impl Spread {
                 }
                 // Somebody who died may have what is missing.
                 Some(End::Refused(Refusal::Contended)) if self.recover().await? => {}
-                Some(End::Refused(Refusal::Short { held, .. })) if self.make_room(held).await? => {}
+                Some(End::Refused(Refusal::Short { available, held }))
+                    if self.finds_room(available, held).await? => {}
                 Some(End::Refused(why)) => {
                     return Ok(match why {
                         Refusal::Short { available, .. } => TakeAnswer::Short { available },
