@@ -274,9 +274,9 @@ fn a_url_of_no_store_is_refused_with_those_that_there_are() {
         ("MEMORY:", "`memory:`"),
         ("memory:", ""),
         ("memory:a/b", ""),
-        ("REDIS://h", "not with \"REDIS\""),
-        ("http://ann:hunter2@h", "not with \"http\""),
-        ("unix:///tmp/x.sock?pass=hunter2", "not with \"unix\""),
+        ("REDIS://h", "can't begin with \"REDIS\""),
+        ("http://ann:hunter2@h", "can't begin with \"http\""),
+        ("unix:///tmp/x.sock?pass=hunter2", "can't begin with \"unix\""),
         // Where a scheme belongs is the password.
         ("ann:hunter2://h", "`memory:`"),
         ("hunter2@h://y", "`memory:`"),
@@ -296,7 +296,7 @@ fn a_quorum_that_is_none_is_refused() {
         ("quorum:memory:a|memory:b|", "is empty"),
         ("quorum:memory:a|memory:b|memory:a", "twice"),
         ("quorum:quorum:memory:a|memory:b|memory:c", "not of quorums"),
-        ("quorum:memory:|memory:|http://ann:hunter2@h", "not with \"http\""),
+        ("quorum:memory:|memory:|http://ann:hunter2@h", "can't begin with \"http\""),
     ]);
 }
 
