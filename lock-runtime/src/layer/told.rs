@@ -21,6 +21,7 @@ struct Texts {
 }
 
 impl Told {
+    #[cfg(any(feature = "axum", feature = "tonic", test))]
     pub(super) const fn new() -> Self {
         Self(Mutex::new(None))
     }
