@@ -66,7 +66,7 @@ impl Taken {
             [part] if part.segment == guard.index() => Some(guard),
             [part] => {
                 drop(guard);
-                locks.acquire_of(vec![part.segment]).await?
+                Some(locks.acquire(part.segment).await?)
             }
             _ => None,
         };

@@ -156,9 +156,7 @@ impl Call<'_> {
 
     /// Ends reservations that are over because too few units are left; whether there were any.
     pub(super) async fn make_room(&self) -> Result<bool, Fault> {
-        // Most who find too little find no such reservation: they need no transaction to see that.
-        let rows = self.rows(&self.at.sql.overdue, &[self.stock.into(), 1.into()]).await?;
-        Ok(!rows.is_empty() && self.expire_some(AT_ONCE).await?.0 > 0)
+        Ok(self.expire_some(AT_ONCE).await?.0 > 0)
     }
 
     /// How many there were, and whether there are more.
