@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Request};
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::key::{Keys, Rejection, RequestKeys};
 use super::layer::{Methods, MissingKey, Settings, Shared};
@@ -40,6 +41,8 @@ pub(super) struct Entry {
     pub(super) hurried: bool,
     /// Given back when the request has its lock, or goes.
     pub(super) seat: Seat,
+    /// When, if there is a span that wants to know.
+    pub(super) asked: Option<Instant>,
 }
 
 impl Settings {
@@ -57,13 +60,13 @@ impl Settings {
 }
 
 impl<K, R> Shared<K, R> {
-    /// Decides on a request by what was extracted from it. `came`: when the layer was called with it.
+    /// Decides on a request by what was extracted from it. `spent`: how long that took.
     pub(super) fn admit<B>(
         &self,
         request: &Request<B>,
         kind: Kind,
         protocol: Protocol,
-        came: Instant,
+        spent: Duration,
         extracted: Result<Option<RequestKeys>, Rejection>,
     ) -> Result<Admitted, Refused> {
         let keys = match extracted {
@@ -88,9 +91,10 @@ impl<K, R> Shared<K, R> {
         if protocol == Protocol::Grpc
             && let Some(limit) = grpc_timeout(request.headers())
         {
-            (lock, hurried) = lock.wait_within(limit.saturating_sub(came.elapsed()));
+            (lock, hurried) = lock.wait_within(limit.saturating_sub(spent));
         }
-        Ok(Admitted::Lock(Entry { acquire: lock.acquire(), hurried, seat }))
+        let asked = (!Span::current().is_disabled()).then(Instant::now);
+        Ok(Admitted::Lock(Entry { acquire: lock.acquire(), hurried, seat, asked }))
     }
 }
 

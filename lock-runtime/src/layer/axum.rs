@@ -67,7 +67,7 @@ impl IntoResponse for LockError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use axum::Router;
     use axum::extract::Extension;
     use axum::routing::any;
@@ -77,18 +77,18 @@ mod tests {
     use super::*;
     use crate::{LockKey, LockManager};
 
-    async fn text(response: Response) -> (u16, String) {
+    pub(in crate::layer) async fn text(response: Response) -> (u16, String) {
         let status = response.status().as_u16();
         let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    async fn get(router: &Router, uri: &str) -> (u16, String) {
+    pub(in crate::layer) async fn get(router: &Router, uri: &str) -> (u16, String) {
         let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
         text(router.clone().oneshot(request).await.unwrap()).await
     }
 
-    fn found(key: &str) -> (u16, String) {
+    pub(in crate::layer) fn found(key: &str) -> (u16, String) {
         (200, key.to_owned())
     }
 

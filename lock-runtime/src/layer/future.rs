@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 use tracing::Span;
 
-use super::admission::{Admitted, Entry, Refused, Seat};
+use super::admission::{Admitted, Entry, Refused};
 use super::body::LockBody;
 use super::key::AsyncKeyExtractor;
 use super::layer::{Shared, StoreDown};
@@ -22,7 +22,6 @@ use super::marks::Unlocked;
 use super::mode::{Handler, Handling, Mode};
 use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after, spread};
 use super::service::without_lock;
-use crate::engine::acquire::Acquire;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
@@ -67,10 +66,7 @@ where
         came: Instant,
     },
     Locking {
-        acquire: Acquire,
-        hurried: bool,
-        seat: Seat,
-        asked: Option<Instant>,
+        entry: Entry,
         request: Request<B>,
         service: S,
         shared: Arc<Shared<K, R>>,
@@ -86,26 +82,6 @@ where
     Bare(#[pin] S::Future),
     Refused(Box<Response<Bytes>>),
     Done,
-}
-
-impl<S, K, R, M, B> State<S, K, R, M, B>
-where
-    S: Service<Request<B>, Future: Handler>,
-    K: AsyncKeyExtractor<B>,
-    M: Mode<S::Future>,
-{
-    fn locking(
-        shared: Arc<Shared<K, R>>,
-        protocol: Protocol,
-        entry: Entry,
-        request: Request<B>,
-        service: S,
-    ) -> Self {
-        let Entry { acquire, hurried, seat } = entry;
-        // Nobody wants to know without a span.
-        let asked = (!Span::current().is_disabled()).then(Instant::now);
-        Self::Locking { acquire, hurried, seat, asked, request, service, shared, protocol }
-    }
 }
 
 impl<S, K, R, M, B> ResponseFuture<S, K, R, M, B>
@@ -135,7 +111,7 @@ where
         request: Request<B>,
         service: S,
     ) -> Self {
-        Self { state: State::locking(shared, protocol, entry, request, service) }
+        Self { state: State::Locking { entry, request, service, shared, protocol } }
     }
 }
 
@@ -245,29 +221,22 @@ where
                     else {
                         crate::polled_again()
                     };
-                    match shared.admit(&request, kind, protocol, came, extracted) {
+                    match shared.admit(&request, kind, protocol, came.elapsed(), extracted) {
                         Ok(Admitted::Pass) => State::Bare(service.call(without_lock(request))),
                         Ok(Admitted::Lock(entry)) => {
-                            State::locking(shared, protocol, entry, request, service)
+                            State::Locking { entry, request, service, shared, protocol }
                         }
                         Err(refused) => State::Refused(Box::new(shared.refusal_of::<B>(protocol, &refused))),
                     }
                 }
-                StateProjection::Locking { acquire, .. } => {
-                    let acquired = ready!(Pin::new(acquire).poll(cx));
-                    let StateReplaced::Locking {
-                        mut request,
-                        mut service,
-                        shared,
-                        protocol,
-                        hurried,
-                        seat,
-                        asked,
-                        ..
-                    } = state.as_mut().project_replace(State::Done)
+                StateProjection::Locking { entry, .. } => {
+                    let acquired = ready!(Pin::new(&mut entry.acquire).poll(cx));
+                    let StateReplaced::Locking { entry, mut request, mut service, shared, protocol } =
+                        state.as_mut().project_replace(State::Done)
                     else {
                         crate::polled_again()
                     };
+                    let Entry { hurried, seat, asked, .. } = entry;
                     drop(seat);
                     let settings = &shared.settings;
                     let handling = match acquired {

@@ -68,7 +68,9 @@ pub enum StoreDown {
     Reject,
     /// It goes on without a lock: several requests for one key may be in the handler at the same time.
     /// It does so when its wait is over, and those above a cap of waiters are refused nevertheless: keep
-    /// the wait short. A gRPC request whose `grpc-timeout` is shorter than that is refused. The extensions of request and response have [`Unlocked`](super::Unlocked) and no
+    /// the wait short. A gRPC request whose `grpc-timeout` is shorter than that is refused.
+    ///
+    /// The extensions of request and response have [`Unlocked`](super::Unlocked) and no
     /// [`HeldLock`](crate::HeldLock), not even that of a layer outside; in axum `Option<HeldLock>` is the
     /// extractor to use. `lock_layer_unlocked_total` counts such requests, and the log warns of them once
     /// a minute.

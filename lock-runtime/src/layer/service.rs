@@ -4,11 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use tokio::time::Instant;
 use tower_service::Service;
 
 use super::admission::Admitted;
@@ -84,7 +84,7 @@ where
                 return ResponseFuture::extracting(shared, protocol, kind, keys, self.take_ready());
             }
         };
-        match shared.admit(&request, kind, protocol, Instant::now(), extracted) {
+        match shared.admit(&request, kind, protocol, Duration::ZERO, extracted) {
             Ok(Admitted::Pass) => ResponseFuture::bare(self.inner.call(without_lock(request))),
             Ok(Admitted::Lock(entry)) => {
                 let shared = Arc::clone(shared);

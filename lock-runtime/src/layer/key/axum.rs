@@ -181,13 +181,13 @@ mod tests {
     use axum::extract::{Extension, Path, Request as AnyRequest, State};
     use axum::handler::Handler;
     use axum::middleware::{Next, from_fn};
-    use axum::response::Response;
     use axum::routing::{self, MethodRouter, any};
     use tower::{Layer, ServiceExt};
 
     use super::super::{KeyExtractor, Keys as Inner, PartKey, RequestKeys, header, path_param};
     use super::*;
     use crate::LockKey;
+    use crate::layer::axum::tests::{found, get, text};
 
     /// A layer that answers with the keys that an extractor finds, as `LockLayer` would ask for them.
     macro_rules! probe {
@@ -212,21 +212,6 @@ mod tests {
 
     fn handler() -> MethodRouter {
         routing::get(async || "handler")
-    }
-
-    async fn text(response: Response) -> (u16, String) {
-        let status = response.status().as_u16();
-        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        (status, String::from_utf8(body.to_vec()).unwrap())
-    }
-
-    async fn get(router: &Router, uri: &str) -> (u16, String) {
-        let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
-        text(router.clone().oneshot(request).await.unwrap()).await
-    }
-
-    fn found(key: &str) -> (u16, String) {
-        (200, key.to_owned())
     }
 
     /// The places of the table in the documentation, where a route has matched.

@@ -217,14 +217,6 @@ fn only<T>(part: &Part, mut values: impl Iterator<Item = T>) -> Result<Option<T>
 impl KeyExtractor for PartKey {
     fn extract(&self, head: &mut Parts) -> Found {
         let part = &self.part;
-        #[cfg(feature = "axum")]
-        if let Part::PathParam(param) = part {
-            return match param.value(head)? {
-                Some(value) => self.shape.key(head, part, value.as_bytes()),
-                None => Ok(None),
-            };
-        }
-        let head = &*head;
         let value = match part {
             Part::Header(name) | Part::Metadata(name) => {
                 let values = head.headers.get_all(name).iter();
@@ -241,7 +233,7 @@ impl KeyExtractor for PartKey {
                 segment.map(|segment| Cow::from(percent_decode_str(segment)))
             }
             #[cfg(feature = "axum")]
-            Part::PathParam(_) => None,
+            Part::PathParam(param) => param.value(head)?.map(|value| Cow::Owned(value.into_bytes())),
         };
         match value {
             Some(value) => self.shape.key(head, part, &value),

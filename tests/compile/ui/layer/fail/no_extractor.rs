@@ -18,6 +18,4 @@ fn layers(locks: fn() -> LockManager) {
     router().route_layer(LockLayer::new(locks(), first_of((header("x"), "order"))));
 }
 
-fn main() {
-    layers(|| unimplemented!());
-}
+fn main() {}
