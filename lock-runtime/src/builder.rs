@@ -1,4 +1,4 @@
-//! [`LockManagerBuilder`]: the settings of a manager, and the stores it can be built on.
+//! [`LockManagerBuilder`]: the settings of a manager, checked, and the runtime on which it lives.
 
 #[cfg(feature = "redis")]
 use std::error::Error;
@@ -7,21 +7,16 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::address::{ACCEPTED, Address};
 use crate::clock::Clock;
-use crate::config::{Config, TokenRetention};
 #[cfg(feature = "redis")]
 use crate::credentials::{Credentials, Endpoint, Provider};
+use crate::engine::settings::EngineSettings;
 use crate::engine::{Engine, LONGEST, out_of_range};
 use crate::error::ConnectError;
 use crate::key::{InvalidKey, LockKey};
-use crate::manager::LockManager;
 use crate::replication::Replication;
+use crate::retention::TokenRetention;
 use crate::store::LockStore;
-#[cfg(feature = "testing")]
-use crate::store::quorum::{QuorumOptions, QuorumStore};
-#[cfg(feature = "redis")]
-use crate::store::redis::url::Servers;
 use crate::sync::Apart;
 use crate::time;
 use crate::token::Owners;
@@ -39,49 +34,86 @@ enum Runtime {
     Dedicated,
 }
 
-/// Settings of a [`LockManager`]; made by [`LockManager::builder`].
+/// Settings of a [`LockManager`](crate::LockManager); made by
+/// [`LockManager::builder`](crate::LockManager::builder).
 #[derive(Clone, Debug, Default)]
 #[must_use = "settings do nothing before `connect`"]
 pub struct LockManagerBuilder {
-    config: Config,
+    pub(crate) engine: EngineSettings,
+    pub(crate) store: StoreSettings,
     runtime: Runtime,
+}
+
+/// Settings that the stores follow; the defaults are the documented ones.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreSettings {
+    /// Put in front of every key.
+    pub(crate) prefix: String,
+    /// Time-out of making a connection.
+    pub(crate) connect_timeout: Duration,
+    /// How long a release channel stays subscribed after its last waiter left.
+    pub(crate) subscription_linger: Duration,
+    /// The longest lease on a quorum of servers.
+    pub(crate) max_lease: Duration,
+    /// How many replicas a single primary has.
+    pub(crate) replicas: Option<u32>,
+    /// Whether warnings about the server's configuration are errors.
+    pub(crate) strict: bool,
+    /// Asked for user and password at each connection.
+    #[cfg(feature = "redis")]
+    pub(crate) credentials: Option<Provider>,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            prefix: "lock:".to_owned(),
+            connect_timeout: Duration::from_secs(5),
+            subscription_linger: Duration::from_secs(5),
+            max_lease: Duration::from_secs(60),
+            replicas: None,
+            strict: false,
+            #[cfg(feature = "redis")]
+            credentials: None,
+        }
+    }
 }
 
 impl LockManagerBuilder {
     /// Put in front of every key at the store. Default `lock:`; the empty text to share locks with Java.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.config.prefix = prefix.into();
+        self.store.prefix = prefix.into();
         self
     }
 
     /// Lease of locks that name none; the watchdog renews it every third of it. Default 30 s, at least 100 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.config.lease = lease;
+        self.engine.lease = lease;
         self
     }
 
     /// Wait of requests that name none. Default 10 s; zero is one attempt.
     pub fn default_wait(mut self, wait: Duration) -> Self {
-        self.config.default_wait = wait;
+        self.engine.default_wait = wait;
         self
     }
 
     /// Time-out of one call to the store. Default 2 s.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
-        self.config.call_timeout = timeout.min(LONGEST);
+        self.engine.call_timeout = timeout.min(LONGEST);
         self
     }
 
     /// Time-out of connecting. Default 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.config.connect_timeout = timeout.min(LONGEST);
+        self.store.connect_timeout = timeout.min(LONGEST);
         self
     }
 
     /// Most callers that wait for one key in this process; more get
     /// [`TooManyWaiters`](crate::LockError::TooManyWaiters) at once. Default 10 000.
     pub fn max_waiters_per_key(mut self, cap: usize) -> Self {
-        self.config.max_waiters_per_key = cap;
+        self.engine.max_waiters_per_key = cap;
         self
     }
 
@@ -89,20 +121,20 @@ impl LockManagerBuilder {
     /// [`max_waiters_per_key`](Self::max_waiters_per_key). Each of its waiters has a place and a
     /// channel at the store. Default 10 000.
     pub fn max_fair_waiters_per_key(mut self, cap: usize) -> Self {
-        self.config.max_fair_waiters_per_key = cap;
+        self.engine.max_fair_waiters_per_key = cap;
         self
     }
 
     /// Most callers that wait for locks and latches in this process. Default 100 000. Callers that
     /// wait for permits of semaphores have a cap of the same size.
     pub fn max_waiters(mut self, cap: usize) -> Self {
-        self.config.max_waiters = cap;
+        self.engine.max_waiters = cap;
         self
     }
 
     /// Most releases under way at once; a guard that is dropped beyond that is left to its lease. Default 100 000.
     pub fn max_pending_releases(mut self, cap: usize) -> Self {
-        self.config.max_pending_releases = cap;
+        self.engine.max_pending_releases = cap;
         self
     }
 
@@ -110,19 +142,19 @@ impl LockManagerBuilder {
     /// and maximum 250 ms; the window is also bounded by a tenth of the lease and follows the round-trip time. Zero
     /// switches hand-off off.
     pub fn cohort_window(mut self, window: Duration) -> Self {
-        self.config.cohort_window = window;
+        self.engine.cohort_window = window;
         self
     }
 
     /// How long a release channel stays subscribed after its last waiter left. Default 5 s.
     pub fn subscription_linger(mut self, linger: Duration) -> Self {
-        self.config.subscription_linger = linger.min(LONGEST);
+        self.store.subscription_linger = linger.min(LONGEST);
         self
     }
 
     /// Longest time for which a waiter does not ask the store when no message comes. Default 5 s.
     pub fn fallback_poll(mut self, interval: Duration) -> Self {
-        self.config.fallback_poll = interval.min(LONGEST);
+        self.engine.fallback_poll = interval.min(LONGEST);
         self
     }
 
@@ -130,7 +162,7 @@ impl LockManagerBuilder {
     /// else](crate::Lock::token_retention). Default 15 minutes. On Redis, a counter takes about 180
     /// bytes.
     pub fn token_retention(mut self, retention: TokenRetention) -> Self {
-        self.config.token_retention = retention;
+        self.engine.token_retention = retention;
         self
     }
 
@@ -139,14 +171,14 @@ impl LockManagerBuilder {
     ///
     /// For locks only: permits of semaphores are never waited for.
     pub fn replication(mut self, replication: Replication) -> Self {
-        self.config.replication = replication;
+        self.engine.replication = replication;
         self
     }
 
     /// How many replicas the primary has, those that are down included, for [`Replication::majority`]. Needed with a
     /// `redis://` address only: Sentinel and Cluster know it.
     pub fn replicas(mut self, replicas: u32) -> Self {
-        self.config.replicas = Some(replicas);
+        self.store.replicas = Some(replicas);
         self
     }
 
@@ -156,14 +188,14 @@ impl LockManagerBuilder {
     /// A server that was started again without its data has no vote for so long: the locks that it has forgotten are over
     /// then. *All programs that use the servers have to set the same.*
     pub fn max_lease(mut self, max_lease: Duration) -> Self {
-        self.config.max_lease = max_lease.min(LONGEST);
+        self.store.max_lease = max_lease.min(LONGEST);
         self
     }
 
     /// Connecting fails with [`ConnectError::Misconfigured`], instead of warning, when the server is
     /// configured in a way that can lose locks (a `maxmemory-policy` other than `noeviction`).
     pub fn strict(mut self) -> Self {
-        self.config.strict = true;
+        self.store.strict = true;
         self
     }
 
@@ -200,7 +232,7 @@ impl LockManagerBuilder {
         Fut: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.config.credentials = Some(Provider::new(provider));
+        self.store.credentials = Some(Provider::new(provider));
         self
     }
 
@@ -217,85 +249,13 @@ impl LockManagerBuilder {
         self
     }
 
-    /// As [`LockManager::connect`], with these settings.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockManager::connect`], and [`ConnectError::Misconfigured`] for settings that contradict each other.
-    pub async fn connect(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
-        self.connect_lazy(url)?.checked().await
-    }
-
-    /// As [`LockManager::connect_lazy`], with these settings.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError::Misconfigured`] for a bad URL or settings that contradict each other.
-    pub fn connect_lazy(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
-        self.check_settings()?;
-        let address = Address::parse(url.as_ref())?;
-        let clock = address.clock();
-        self.start(clock, |config, runtime| address.open(config, clock, runtime))
-    }
-
-    /// As [`LockManager::from_env`], with these settings.
-    ///
-    /// # Errors
-    ///
-    /// As [`LockManager::from_env`].
-    // The name is that of the constructor on `LockManager`.
-    #[allow(clippy::wrong_self_convention)]
-    pub async fn from_env(self) -> Result<LockManager, ConnectError> {
-        match std::env::var("LOCK_URL") {
-            Ok(url) if !url.is_empty() => self.connect(url).await,
-            _ => Err(ConnectError::misconfigured(format!("LOCK_URL is not set; set it to {ACCEPTED}"))),
-        }
-    }
-
-    /// A manager on a store of the caller's own making.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
-    pub async fn connect_store(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
-        self.check_settings()?;
-        self.start(Clock::Boot, |_, _| Ok(store))?.checked().await
-    }
-
-    /// A manager on a store wrapped around the memory store, on tokio's clock.
-    #[cfg(feature = "testing")]
-    pub(crate) fn start_paused(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
-        self.check_settings()?;
-        self.start(Clock::tokio(), |_, _| Ok(store))
-    }
-
-    /// A manager of a simulated process.
-    #[cfg(feature = "testing")]
-    pub(crate) fn start_simulated(
-        mut self,
-        mut stores: Vec<Arc<dyn LockStore>>,
-        clock: crate::testing::simulation::SimClock,
-        process: crate::testing::simulation::Process,
-    ) -> Result<LockManager, ConnectError> {
-        self.check_settings()?;
-        self.config.process = Some(process);
-        let clock = Clock::Simulated(clock);
-        self.start(clock, |config, runtime| match (stores.len(), stores.pop()) {
-            (1, Some(store)) => Ok(store),
-            (_, last) => {
-                let options = QuorumOptions::new(config, clock, runtime.clone());
-                let quorum = QuorumStore::new(stores.into_iter().chain(last).collect(), options);
-                let quorum = quorum.map_err(|error| ConnectError::misconfigured(error.to_string()))?;
-                Ok(Arc::new(quorum) as Arc<dyn LockStore>)
-            }
-        })
-    }
-
-    fn start(
+    /// Starts an engine on the store that `open` makes of these settings.
+    pub(crate) fn start(
         mut self,
         clock: Clock,
-        store: impl FnOnce(&Config, &Handle) -> Result<Arc<dyn LockStore>, ConnectError>,
-    ) -> Result<LockManager, ConnectError> {
+        open: impl FnOnce(&Self, &Handle) -> Result<Arc<dyn LockStore>, ConnectError>,
+    ) -> Result<Arc<Engine>, ConnectError> {
+        self.check_settings()?;
         let (runtime, thread) = self.choose_runtime()?;
         if !time::has_timers(&runtime) {
             return Err(ConnectError::misconfigured(
@@ -303,13 +263,13 @@ impl LockManagerBuilder {
             ));
         }
         // A builder may be used again.
-        self.config.owners = Arc::new(Apart(Owners::new()));
-        let store = store(&self.config, &runtime)?;
-        let engine = Engine::start(self.config, clock, store, runtime);
+        self.engine.owners = Arc::new(Apart(Owners::new()));
+        let store = open(&self, &runtime)?;
+        let engine = Engine::start(self.engine, clock, store, runtime);
         if let Some(thread) = thread {
             thread.live_as_long_as(&engine)?;
         }
-        Ok(LockManager::on(engine))
+        Ok(engine)
     }
 
     fn choose_runtime(&self) -> Result<(Handle, Option<DedicatedThread>), ConnectError> {
@@ -330,18 +290,18 @@ impl LockManagerBuilder {
     }
 
     fn check_settings(&self) -> Result<(), ConnectError> {
-        let config = &self.config;
+        let (engine, store) = (&self.engine, &self.store);
         let refuse = |reason: String| Err(ConnectError::misconfigured(reason));
-        if let Some(reason) = out_of_range(config.lease) {
+        if let Some(reason) = out_of_range(engine.lease) {
             return refuse(reason);
         }
-        if let Err(invalid) = LockKey::new(format!("{}k", config.prefix)) {
-            let invalid = InvalidKey::new(&*config.prefix, invalid.reason());
+        if let Err(invalid) = LockKey::new(format!("{}k", store.prefix)) {
+            let invalid = InvalidKey::new(&*store.prefix, invalid.reason());
             let (prefix, reason) = (invalid.text(), invalid.reason());
             return refuse(format!("the prefix {prefix:?} cannot begin a lock name: {reason}"));
         }
         for (name, limit) in
-            [("call_timeout", config.call_timeout), ("connect_timeout", config.connect_timeout)]
+            [("call_timeout", engine.call_timeout), ("connect_timeout", store.connect_timeout)]
         {
             if limit < SHORTEST_TIMEOUT {
                 return refuse(format!(
@@ -349,17 +309,17 @@ impl LockManagerBuilder {
                 ));
             }
         }
-        if config.fallback_poll < SHORTEST_POLL {
-            let poll = config.fallback_poll;
+        if engine.fallback_poll < SHORTEST_POLL {
+            let poll = engine.fallback_poll;
             return refuse(format!(
                 "a fallback_poll of {poll:?} would ask without pause; use 100 ms or more"
             ));
         }
-        let caps = [config.max_waiters, config.max_waiters_per_key, config.max_fair_waiters_per_key];
+        let caps = [engine.max_waiters, engine.max_waiters_per_key, engine.max_fair_waiters_per_key];
         if caps.contains(&0) {
             return refuse("a waiter cap of zero lets nobody in; use 1 or more".to_owned());
         }
-        config.token_retention.refusal().map_or(Ok(()), refuse)
+        engine.token_retention.refusal().map_or(Ok(()), refuse)
     }
 }
 
@@ -392,20 +352,5 @@ impl DedicatedThread {
         spawned.map(drop).map_err(|error| {
             ConnectError::misconfigured(format!("the dedicated thread could not be started: {error}"))
         })
-    }
-}
-
-#[cfg(feature = "redis")]
-impl LockManagerBuilder {
-    /// A manager on the user's own Redis client: its address, credentials and TLS settings are used, its connections
-    /// are the manager's own.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect).
-    pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
-        self.check_settings()?;
-        let address = Address::Redis(Box::new(Servers::One(client)));
-        self.start(Clock::Boot, |config, runtime| address.open(config, Clock::Boot, runtime))?.checked().await
     }
 }

@@ -1,7 +1,13 @@
 //! [`Clock`]: the one place where engine, guards and stores read the time.
 
+#[cfg(feature = "testing")]
+mod simulated;
+
 use std::fmt;
 use std::time::Duration;
+
+#[cfg(feature = "testing")]
+pub use self::simulated::SimClock;
 
 /// A point on a manager's clock, in nanoseconds since an arbitrary origin.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -64,7 +70,7 @@ pub(crate) enum Clock {
     Tokio { origin: tokio::time::Instant },
     /// That of a simulated process or server.
     #[cfg(feature = "testing")]
-    Simulated(crate::testing::simulation::SimClock),
+    Simulated(SimClock),
     /// That of a `loom` model, whose threads move it.
     #[cfg(all(test, lock_loom))]
     Model,
@@ -119,6 +125,14 @@ fn boot_time() -> Tick {
 
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     Tick::default() + ORIGIN.get_or_init(Instant::now).elapsed()
+}
+
+/// Returns a time as people read it: in whole milliseconds, unless it is shorter than one.
+pub(crate) fn rounded(time: Duration) -> Duration {
+    match u64::try_from(time.as_millis()) {
+        Ok(millis) if millis > 0 => Duration::from_millis(millis),
+        _ => time,
+    }
 }
 
 #[cfg(test)]

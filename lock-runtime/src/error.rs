@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::rounded;
 use crate::key::{InvalidKey, LockKey};
-use crate::manager::ShutdownError;
 use crate::store::{Kind, StoreError, StoreErrorKind};
 
 /// Why a lock was lost.
@@ -31,14 +31,6 @@ impl fmt::Display for Loss {
             Self::MaxHold => "its max_hold is over",
             Self::ShutDown => "the lock manager was shut down",
         })
-    }
-}
-
-/// Returns a time as people read it: in whole milliseconds, unless it is shorter than one.
-pub(crate) fn rounded(time: Duration) -> Duration {
-    match u64::try_from(time.as_millis()) {
-        Ok(millis) if millis > 0 => Duration::from_millis(millis),
-        _ => time,
     }
 }
 
@@ -189,6 +181,47 @@ pub enum LockError {
         #[source]
         cause: StoreError,
     },
+}
+
+/// What a [`LockManager::shutdown`](crate::LockManager::shutdown) could not finish in good order.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ShutdownError {
+    cut_off: usize,
+    drained: bool,
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cut_off {
+            0 => f.write_str("no lock was held when the grace time was over")?,
+            1 => f.write_str("1 lock was still held when the grace time was over, and was cut off")?,
+            n => write!(f, "{n} locks were still held when the grace time was over, and were cut off")?,
+        }
+        if self.drained {
+            return Ok(());
+        }
+        f.write_str(
+            "; the store has not confirmed all releases, so some keys are free only when their leases end",
+        )
+    }
+}
+
+impl ShutdownError {
+    pub(crate) fn new(cut_off: usize, drained: bool) -> Self {
+        Self { cut_off, drained }
+    }
+
+    /// How many locks were held when the grace time was over.
+    #[must_use]
+    pub fn cut_off(&self) -> usize {
+        self.cut_off
+    }
+
+    /// Whether every release was answered by the store. If not, those keys are freed by the end of their leases.
+    #[must_use]
+    pub fn drained(&self) -> bool {
+        self.drained
+    }
 }
 
 impl LockError {

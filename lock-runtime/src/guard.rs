@@ -149,7 +149,7 @@ impl LockGuard {
 
     /// The time-out of a store call, and where it is counted.
     pub(crate) fn call_limit(&self) -> (Duration, Handle) {
-        (self.engine.config.call_timeout, self.engine.runtime.clone())
+        (self.engine.settings.call_timeout, self.engine.runtime.clone())
     }
 
     #[cfg(test)]
@@ -305,7 +305,7 @@ impl LockGuard {
                 Err(TryRecvError::Closed) => return Err(unanswered("the task that sends it is gone")),
             },
         };
-        let limit = self.engine.config.call_timeout * 2;
+        let limit = self.engine.settings.call_timeout * 2;
         match time::timeout(&self.engine.runtime, limit, outcome).await {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(unanswered("the task that sends it is gone")),

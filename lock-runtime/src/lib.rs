@@ -125,13 +125,13 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-mod address;
 mod backoff;
 mod begun;
 mod body;
 mod builder;
+mod chance;
 mod clock;
-mod config;
+mod connect;
 mod counting;
 #[cfg(feature = "redis")]
 mod credentials;
@@ -149,6 +149,8 @@ mod manager;
 mod metrics;
 mod private;
 mod replication;
+mod retention;
+mod scheme;
 mod scope;
 pub mod segmented;
 pub mod store;
@@ -160,21 +162,21 @@ mod time;
 mod token;
 
 pub use builder::LockManagerBuilder;
-pub use config::TokenRetention;
 pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 #[cfg(feature = "redis")]
 pub use credentials::{Credentials, Endpoint};
 pub use default::{default_manager, set_default, with_default};
 pub use engine::acquire::Acquire;
-pub use error::{ConnectError, LockError, Loss};
+pub use error::{ConnectError, LockError, Loss, ShutdownError};
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::{Lock, MultiKey, Mutex};
 pub use list::LockList;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
-pub use manager::{Health, LockManager, ShutdownError};
+pub use manager::{Health, LockManager};
 pub use replication::Replication;
+pub use retention::TokenRetention;
 pub use scope::in_current_scope;
 pub use store::{Kind, LockStatus};
 pub use token::{FencingToken, OwnerId};
@@ -184,7 +186,18 @@ pub use token::{FencingToken, OwnerId};
 pub mod fuzzing {
     //! What the fuzz targets in `fuzz/` reach that nobody else has to. Not public API.
 
-    pub use crate::store::redis::fuzzing::{redacted, reply, reply_text, url};
+    use crate::ConnectError;
+    use crate::connect::address::Address;
+    pub use crate::store::redis::fuzzing::{redacted, reply, reply_text};
+
+    /// Reads a lock URL.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect_lazy`](crate::LockManager::connect_lazy) for a URL that can't be one.
+    pub fn url(text: &str) -> Result<(), ConnectError> {
+        Address::parse(text).map(drop)
+    }
 }
 
 /// A future was polled after it had ended. Panics, as futures of the standard library do: nothing

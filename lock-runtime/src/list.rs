@@ -36,7 +36,7 @@ impl LockList {
     /// The next call asks for the same page.
     pub async fn next_page(&mut self) -> Result<Option<Vec<(LockKey, LockStatus)>>, LockError> {
         let Some(cursor) = self.cursor else { return Ok(None) };
-        let timeout = self.engine.config.call_timeout;
+        let timeout = self.engine.settings.call_timeout;
         let request = ScanRequest { prefix: self.prefix.clone(), cursor, timeout };
         let page = self.engine.bounded(|store| store.scan(request)).await?;
         self.cursor = page.next;

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::builder::LockManagerBuilder;
 use crate::counting::{CountDownLatch, Counting, Semaphore};
 use crate::engine::Engine;
 use crate::engine::registry::Spec;
-use crate::error::{ConnectError, LockError};
+use crate::error::{LockError, ShutdownError};
 use crate::key::{IntoLockKey, LockKey};
 use crate::kinds::{Lock, MultiKey, sorted};
 use crate::list::LockList;
@@ -37,7 +36,7 @@ const HEALTH_KEY: &str = "lock-runtime-health";
 /// # Runtime
 ///
 /// The manager's background tasks (renewal, waiting, releases) live on the tokio runtime on which it was built, see
-/// [`LockManagerBuilder::runtime`]. When that runtime is gone, acquires fail with
+/// [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime). When that runtime is gone, acquires fail with
 /// [`LockError::ShutDown`] and held locks are lost.
 #[derive(Clone)]
 #[doc(alias = "RedissonClient")]
@@ -49,52 +48,6 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// Connects to the store at `url` with the default settings; fails when it can't be reached.
-    ///
-    /// | URL | store |
-    /// |---|---|
-    /// | `memory:` | a fresh store in this process |
-    /// | `memory:NAME` | one store per name and process, shared by the managers that connect to it |
-    /// | `redis://[user:password@]host[:port][/db]` | one Redis server, 6.2 or newer |
-    /// | `redis+sentinel://[user:password@]h1[:26379],h2/MASTER[/db]` | the primary that sentinels know |
-    /// | `redis+cluster://[user:password@]h1[:6379],h2` | a Redis Cluster |
-    /// | `quorum:url1\|url2\|url3` | more than half of independent servers |
-    /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError::Unavailable`] after at most the connect time-out (5 s), naming host and port;
-    /// [`ConnectError::Misconfigured`] for a bad URL, wrong credentials, or a server that is too old.
-    ///
-    /// Cancel safe.
-    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ConnectError> {
-        Self::builder().connect(url).await
-    }
-
-    /// As [`connect`](Self::connect), without asking the store: a service can start while its store is down.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError::Misconfigured`] for a bad URL.
-    pub fn connect_lazy(url: impl AsRef<str>) -> Result<Self, ConnectError> {
-        Self::builder().connect_lazy(url)
-    }
-
-    /// Connects to the store named by the environment variable `LOCK_URL`.
-    ///
-    /// # Errors
-    ///
-    /// As [`connect`](Self::connect), and [`ConnectError::Misconfigured`] when the variable is not set: there is no
-    /// silent default.
-    pub async fn from_env() -> Result<Self, ConnectError> {
-        Self::builder().from_env().await
-    }
-
-    /// Settings for a manager.
-    pub fn builder() -> LockManagerBuilder {
-        LockManagerBuilder::default()
-    }
-
     /// A lock with one holder at a time, on the same keys as Redisson's `RLock`.
     ///
     /// # Fairness
@@ -360,7 +313,7 @@ impl LockManager {
             tokio::join!(self.engine.shutdown(grace), self.counting.shutdown(grace));
         match (cut_off + permits, drained && permits_drained) {
             (0, true) => Ok(()),
-            (cut_off, drained) => Err(ShutdownError { cut_off, drained }),
+            (cut_off, drained) => Err(ShutdownError::new(cut_off, drained)),
         }
     }
 
@@ -368,14 +321,14 @@ impl LockManager {
     /// [`status`](Self::status) shows them.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.engine.config.owners.uuid()
+        self.engine.settings.owners.uuid()
     }
 
+    /// Makes the handle of a started engine.
     pub(crate) fn on(engine: Arc<Engine>) -> Self {
         Self { counting: Arc::new(Counting::new(Arc::clone(&engine))), engine }
     }
 
-    #[cfg(feature = "testing")]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -427,50 +380,5 @@ impl Health {
     #[must_use]
     pub fn last_error(&self) -> Option<(&StoreError, Duration)> {
         self.last_error.as_ref().map(|(error, ago)| (error, *ago))
-    }
-}
-
-/// What a [`LockManager::shutdown`] could not finish in good order.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct ShutdownError {
-    cut_off: usize,
-    drained: bool,
-}
-
-impl fmt::Display for ShutdownError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.cut_off {
-            0 => f.write_str("no lock was held when the grace time was over")?,
-            1 => f.write_str("1 lock was still held when the grace time was over, and was cut off")?,
-            n => write!(f, "{n} locks were still held when the grace time was over, and were cut off")?,
-        }
-        if self.drained {
-            return Ok(());
-        }
-        f.write_str(
-            "; the store has not confirmed all releases, so some keys are free only when their leases end",
-        )
-    }
-}
-
-impl ShutdownError {
-    /// How many locks were held when the grace time was over.
-    #[must_use]
-    pub fn cut_off(&self) -> usize {
-        self.cut_off
-    }
-
-    /// Whether every release was answered by the store. If not, those keys are freed by the end of their leases.
-    #[must_use]
-    pub fn drained(&self) -> bool {
-        self.drained
-    }
-}
-
-impl LockManager {
-    /// Asks the store whether it can be used, within the connect time-out.
-    pub(crate) async fn checked(self) -> Result<Self, ConnectError> {
-        self.engine.check(self.engine.config.connect_timeout).await?;
-        Ok(self)
     }
 }

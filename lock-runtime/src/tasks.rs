@@ -1,9 +1,15 @@
 //! [`Tasks`]: the runtime of a manager, for what it leaves to run by itself.
 
+#[cfg(feature = "testing")]
+mod process;
+
 use std::future::Future;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+
+#[cfg(feature = "testing")]
+pub use self::process::Process;
 
 /// Spawns tasks that belong to one manager.
 #[derive(Clone, Debug)]
@@ -11,21 +17,22 @@ pub(crate) struct Tasks {
     runtime: Handle,
     /// In simulations of several processes: the one of this manager.
     #[cfg(feature = "testing")]
-    process: Option<crate::testing::simulation::Process>,
+    process: Option<Process>,
 }
 
 impl Tasks {
-    /// Those of a manager with this configuration.
-    #[cfg_attr(
-        not(feature = "testing"),
-        allow(unused_variables, reason = "tests of several processes need it")
-    )]
-    pub(crate) fn new(runtime: Handle, config: &crate::config::Config) -> Self {
+    pub(crate) fn new(runtime: Handle) -> Self {
         Self {
             runtime,
             #[cfg(feature = "testing")]
-            process: config.process.clone(),
+            process: None,
         }
+    }
+
+    /// Makes them part of a simulated process, if there is one.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of(self, process: Option<Process>) -> Self {
+        Self { process, ..self }
     }
 
     pub(crate) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>

@@ -104,7 +104,7 @@ pub(crate) struct Owners {
 impl Owners {
     /// A random version 4 UUID (RFC 9562) and a counter from 1.
     pub(crate) fn new() -> Self {
-        let mut bytes = crate::backoff::random_bytes();
+        let mut bytes = crate::chance::random_bytes();
         bytes[6] = (bytes[6] & 0x0f) | 0x40;
         bytes[8] = (bytes[8] & 0x3f) | 0x80;
         let mut uuid = String::with_capacity(36);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Counting, dispatched};
-use crate::backoff::{Backoff, jitter};
+use crate::backoff::Backoff;
+use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::engine::LONGEST_SLEEP;
 use crate::engine::acquire::Wait;
@@ -49,7 +50,7 @@ impl CountDownLatch {
     fn parts(&self) -> Result<(LockKey, Arc<dyn LatchStore>, Duration), LockError> {
         let name = self.name.clone()?;
         let latches = self.counting.latches(&name)?;
-        Ok((name, latches, self.counting.engine.config.call_timeout))
+        Ok((name, latches, self.counting.engine.settings.call_timeout))
     }
 
     /// Makes the latch with this count, unless it exists: then `false`.
@@ -94,7 +95,7 @@ impl CountDownLatch {
     pub async fn count_down(&self) -> Result<u64, LockError> {
         let (name, latches, timeout) = self.parts()?;
         let engine = Arc::clone(&self.counting.engine);
-        let id = engine.config.owners.next().to_string();
+        let id = engine.settings.owners.next().to_string();
         let request = Arc::new(CountDownRequest::new(name.clone(), id, timeout, timeout * REMEMBERED));
         let call = async move {
             let give_up = engine.clock.now() + timeout * ATTEMPTS;
@@ -180,7 +181,7 @@ impl CountDownLatch {
     fn places(&self, name: &LockKey) -> Result<(Counted, OwnPlace), LockError> {
         let engine = &self.counting.engine;
         let full = |most, cap, waiting| Cap { most, name: cap }.refuse(name, waiting, None);
-        let (most, per_key) = (engine.config.max_waiters, engine.config.max_waiters_per_key);
+        let (most, per_key) = (engine.settings.max_waiters, engine.settings.max_waiters_per_key);
         let (counted, waiting) = Counted::new(engine);
         if waiting >= most {
             return Err(full(most, "max_waiters", waiting));
@@ -249,7 +250,7 @@ impl Waiter<'_> {
                             )
                         })
                     });
-                    let longest = subscription.longest(engine.config.fallback_poll);
+                    let longest = subscription.longest(engine.settings.fallback_poll);
                     pace.busy(now, UNKNOWN, subscription.listens(), longest, jitter());
                 }
                 Some(Err(error)) => {

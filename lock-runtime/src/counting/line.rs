@@ -142,13 +142,13 @@ impl Lines {
     }
 
     fn stand_in_line(self: &Arc<Self>, wish: &Wish) -> Result<(Place, oneshot::Receiver<Answer>), LockError> {
-        let config = &self.engine.config;
+        let settings = &self.engine.settings;
         let full = |waiting, cap| {
             let remaining = self.taken_for(wish);
             LockError::TooManyWaiters { key: wish.name.clone(), waiting, cap, remaining }
         };
         let (counted, waiting) = Counted::new(&self.engine);
-        if waiting >= config.max_waiters {
+        if waiting >= settings.max_waiters {
             return Err(full(waiting, "max_waiters"));
         }
         let (answer, answered) = oneshot::channel();
@@ -160,7 +160,7 @@ impl Lines {
             Some(line) => {
                 // One more is with the engine.
                 let waiting = line.len() + 1;
-                if waiting >= config.max_waiters_per_key {
+                if waiting >= settings.max_waiters_per_key {
                     drop(lines);
                     return Err(full(waiting, "max_waiters_per_key"));
                 }

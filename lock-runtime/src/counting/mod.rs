@@ -65,7 +65,10 @@ impl Counting {
         // Keeps the locks' engine, and so a thread of its own, for as long as permits are held.
         let permits: Arc<dyn LockStore> =
             Arc::new(permits::PermitsAsLocks::new(Arc::clone(&store), Arc::clone(engine)));
-        Lines::new(Engine::start(engine.config.clone(), engine.clock, permits, engine.runtime.clone()), store)
+        Lines::new(
+            Engine::start(engine.settings.clone(), engine.clock, permits, engine.runtime.clone()),
+            store,
+        )
     }
 
     fn latches(&self, name: &LockKey) -> Result<Arc<dyn LatchStore>, LockError> {
@@ -109,5 +112,5 @@ async fn dispatched<T: Send + 'static>(
     if engine.shut_down.load(Ordering::Acquire) {
         return Err(LockError::ShutDown { key: name.clone() });
     }
-    engine.dispatched(name, engine.config.call_timeout * timeouts, call).await
+    engine.dispatched(name, engine.settings.call_timeout * timeouts, call).await
 }

@@ -162,12 +162,12 @@ impl Semaphore {
             )));
         }
         let lines = Arc::clone(self.counting.lines(&name)?);
-        let config = &lines.engine.config;
+        let settings = &lines.engine.settings;
         let wish = Wish {
             name,
             permits: self.permits,
-            wait: wait.unwrap_or_else(|| Wait::at_most(config.default_wait)),
-            lease: self.lease.map_or(Lease::renewed(config.lease), Lease::fixed),
+            wait: wait.unwrap_or_else(|| Wait::at_most(settings.default_wait)),
+            lease: self.lease.map_or(Lease::renewed(settings.lease), Lease::fixed),
             label: self.label,
             asked: lines.engine.clock.now(),
         };
@@ -223,7 +223,7 @@ impl Semaphore {
         let lines = Arc::clone(self.counting.lines(&name)?);
         let (key, engine) = (name.clone(), Arc::clone(&lines.engine));
         let call = async move {
-            let timeout = lines.engine.config.call_timeout;
+            let timeout = lines.engine.settings.call_timeout;
             let request = PermitsChange { key: key.clone(), permits, timeout };
             let changed = lines.engine.bounded(|_| lines.store.change(request)).await;
             changed.map_err(|error| match error.kind() {
@@ -238,7 +238,7 @@ impl Semaphore {
     async fn counts(&self) -> Result<PermitCounts, LockError> {
         let name = self.name.clone()?;
         let lines = self.counting.lines(&name)?;
-        let timeout = lines.engine.config.call_timeout;
+        let timeout = lines.engine.settings.call_timeout;
         lines.engine.admin(&name, |_| lines.store.counts(name.clone(), timeout)).await
     }
 

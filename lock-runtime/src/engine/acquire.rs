@@ -241,14 +241,14 @@ fn start(
 ) -> Result<Started, LockError> {
     let engine = &request.engine;
     if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration) {
-        if request.lease.is_renewed && request.min_hold > engine.config.lease {
+        if request.lease.is_renewed && request.min_hold > engine.settings.lease {
             reason.push_str("; it is that long because of `min_hold`");
         }
         return Err(LockError::misconfigured(reason));
     }
     let patience = match request.wait {
-        Wait::No => engine.config.call_timeout,
-        Wait::For(wait) => wait.max(engine.config.call_timeout),
+        Wait::No => engine.settings.call_timeout,
+        Wait::For(wait) => wait.max(engine.settings.call_timeout),
         Wait::Forever => Duration::MAX,
     };
     request.replication = request.replication.within(patience.min(request.lease.duration / 2));
@@ -286,9 +286,9 @@ fn start(
         task: Caller::current(),
     };
     // A call that enters again does not wait, so it may pass a cap.
-    let full = waiting_now >= engine.config.max_waiters;
-    let of_fair = engine.config.max_fair_waiters_per_key;
-    let per_key = match engine.config.max_waiters_per_key {
+    let full = waiting_now >= engine.settings.max_waiters;
+    let of_fair = engine.settings.max_fair_waiters_per_key;
+    let per_key = match engine.settings.max_waiters_per_key {
         most if request.spec.is_fair() && of_fair < most => {
             Cap { most: of_fair, name: "max_fair_waiters_per_key" }
         }
@@ -420,7 +420,7 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, LockError> {
             Some((enqueued, now)) => return Ok((host.key, None, enqueued, now)),
         }
     }
-    let usual = request.lease.is_renewed && request.lease.retention == engine.config.token_retention;
+    let usual = request.lease.is_renewed && request.lease.retention == engine.settings.token_retention;
     let shares_reads = usual && request.max_hold.is_none() && request.min_hold.is_zero();
     let lane = match kind {
         _ if !request.spec.more.is_empty() || request.spec.permits > 0 => Lane::Own,
@@ -497,8 +497,8 @@ impl Waiting {
             }
             Polled::Pending { woken_soon } => woken_soon,
         };
-        let config = &self.request.engine.config;
-        let answered = config.call_timeout * 2 + self.request.replication.timeout();
+        let settings = &self.request.engine.settings;
+        let answered = settings.call_timeout * 2 + self.request.replication.timeout();
         // The first answer grants most, within about one call time-out, so they need no timer. That
         // is certain only where the manager's runtime is the one that polls us, and so runs.
         let runs = || begun::is_inside(&self.request.engine.runtime);
@@ -508,7 +508,7 @@ impl Waiting {
             // An answer ends it, at the latest that of the call after the one under way: two call
             // time-outs, and one for what each takes longer.
             Wait::No => {
-                (self.started + config.call_timeout * 3 + self.request.replication.timeout() * 2, true)
+                (self.started + settings.call_timeout * 3 + self.request.replication.timeout() * 2, true)
             }
         };
         if woken_soon && runs() {
@@ -516,7 +516,7 @@ impl Waiting {
         }
         if now >= end {
             // The attempt that is under way may be confirmed by replicas.
-            let confirmed = self.request.replication.timeout().min(config.call_timeout);
+            let confirmed = self.request.replication.timeout().min(settings.call_timeout);
             end = end + self.request.engine.grace() + confirmed;
             let awaited =
                 self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
@@ -539,7 +539,7 @@ impl Waiting {
 
     /// A wait without an end that is one for its own task is told of after a while.
     fn poll_forever<T>(&mut self, cx: &mut Context<'_>, now: Tick) -> Poll<T> {
-        let (id, due) = (self.id, self.started + self.request.engine.config.default_wait);
+        let (id, due) = (self.id, self.started + self.request.engine.settings.default_wait);
         let watches =
             !self.warned && self.request.engine.act(&self.key, |machine, _, _| machine.waits_for_itself(id));
         if watches && now >= due {

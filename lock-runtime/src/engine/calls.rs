@@ -14,7 +14,8 @@ use super::machine::Report;
 use super::{Engine, LONGEST};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::error::{LockError, Loss, rounded};
+use crate::clock::rounded;
+use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::store::{
     BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
@@ -36,7 +37,7 @@ impl Engine {
         &self,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
     ) -> Result<T, StoreError> {
-        self.bounded_by(self.config.call_timeout, call).await
+        self.bounded_by(self.settings.call_timeout, call).await
     }
 
     /// The same with a time-out of its own.
@@ -82,7 +83,7 @@ impl Engine {
         let result = time::timeout(&self.runtime, limit, &mut call).await;
         if result.is_none() {
             // It ends by itself: stores have time-outs.
-            let limit = self.config.lease.max(self.config.call_timeout * 4);
+            let limit = self.settings.lease.max(self.settings.call_timeout * 4);
             self.spawn(async move {
                 let _ = tokio::time::timeout(limit, call).await;
             });
@@ -118,7 +119,7 @@ impl Engine {
     }
 
     pub(crate) fn overdue(&self) -> StoreError {
-        no_answer(self.config.call_timeout)
+        no_answer(self.settings.call_timeout)
     }
 
     /// A call for an administrator.
@@ -135,8 +136,8 @@ impl Engine {
     pub(super) async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
         // A call that hangs must leave time for another one before the lease is over.
-        let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.config.call_timeout);
-        let timeout = self.config.call_timeout.min(shortest);
+        let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.settings.call_timeout);
+        let timeout = self.settings.call_timeout.min(shortest);
         let request = Arc::new(KeepRequest { items, timeout });
         let result = self.bounded_by(timeout, |store| store.keep(request)).await;
         if result.is_ok() {
@@ -148,7 +149,7 @@ impl Engine {
     /// The same for waiters, whose places are kept by signs of life: there is time for another call when one is lost.
     pub(super) async fn keep_waiting(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
-        let timeout = self.config.call_timeout.min(WAITER_LIFE / 5);
+        let timeout = self.settings.call_timeout.min(WAITER_LIFE / 5);
         let request = Arc::new(KeepRequest { items, timeout });
         (sent, self.bounded_by(timeout, |store| store.keep(request)).await)
     }
@@ -179,7 +180,7 @@ impl Engine {
         while hold.is_valid(self.clock.now()) {
             let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
             let items = hold.keep_items(lease).collect();
-            let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
+            let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
             match self.bounded(|store| store.keep(request)).await {
                 Ok(kept) if kept.contains(&Kept::Gone) => {
                     return self.lose(&hold, Loss::TakenAway);
@@ -201,7 +202,7 @@ impl Engine {
     ) -> impl Future<Output = Result<(), LockError>> + Send + use<> {
         let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
         let key = hold.item.key.clone();
-        let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.config.call_timeout * 2;
+        let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.settings.call_timeout * 2;
         let outcome = self.report({
             let engine = Arc::clone(&engine);
             async move { engine.extend_until(&hold, lease, retry_until).await }
@@ -272,7 +273,7 @@ impl Engine {
             };
             let keep = KeepItem::hold(hold.item.clone(), lease).retention(hold.lease.retention);
             let items = vec![keep];
-            let request = Arc::new(KeepRequest { items, timeout: self.config.call_timeout });
+            let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
             match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
                 Ok(kept) => {
                     let kept = self.kept(&hold, kept, sent, lease);

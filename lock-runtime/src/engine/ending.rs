@@ -67,7 +67,7 @@ impl Engine {
             });
         }
         self.tasks.close();
-        let limit = self.config.call_timeout * 2;
+        let limit = self.settings.call_timeout * 2;
         let done = time::timeout(&self.runtime, limit, self.tasks.wait()).await.is_some();
         (cut, done)
     }
@@ -76,7 +76,7 @@ impl Engine {
     pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
         let (engine, key) = (Arc::clone(self), name.clone());
         let call = async move { engine.force_release_now(&key).await };
-        self.dispatched(name, self.config.call_timeout * 2, call).await
+        self.dispatched(name, self.settings.call_timeout * 2, call).await
     }
 
     async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::Key;
 use crate::clock::{Clock, Tick};
-use crate::config::TokenRetention;
 use crate::error::Loss;
 use crate::key::LockKey;
 use crate::replication::Replication;
+use crate::retention::TokenRetention;
 use crate::store::{AcquireRequest, Few, Item, KeepItem, Kind};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};

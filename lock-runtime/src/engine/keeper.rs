@@ -10,7 +10,7 @@ use super::machine::Machine;
 use super::registry::{Key, Queued};
 use super::timers::{Job, Timers};
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::clock::{Clock, Tick};
 use crate::error::Loss;
 use crate::metrics;
@@ -292,7 +292,7 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
             let pause = match standing {
                 Standing::Far => FAR_LIFE,
                 // Nobody says so when a lease ends.
-                _ => engine.config.fallback_poll.min(look + MARGIN),
+                _ => engine.settings.fallback_poll.min(look + MARGIN),
             };
             engine.act(key, |machine, now, effects| {
                 if seen {

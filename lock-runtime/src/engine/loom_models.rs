@@ -204,9 +204,9 @@ fn the_latest_time_of_a_request_covers_every_copy() {
 }
 
 /// A store that is never asked.
-fn engine(config: Config, runtime: &Handle) -> Arc<Engine> {
+fn engine(settings: EngineSettings, runtime: &Handle) -> Arc<Engine> {
     let store = crate::store::memory::MemoryStore::new("");
-    Engine::start(config, Clock::Model, store, runtime.clone())
+    Engine::start(settings, Clock::Model, store, runtime.clone())
 }
 
 fn poll(acquire: &mut Acquire) -> Poll<Result<crate::LockGuard, crate::LockError>> {
@@ -219,7 +219,7 @@ fn the_waiters_of_all_keys_stay_below_their_cap() {
         // Another one than the manager's, or callers would carry out the store's part in their first poll.
         let _entered = callers.enter();
         let runtime = runtime();
-        let engine = engine(Config { max_waiters: 1, ..Config::default() }, runtime.handle());
+        let engine = engine(EngineSettings { max_waiters: 1, ..EngineSettings::default() }, runtime.handle());
         let waiter = |key: &'static str| {
             let mut acquire = LockManager::on(Arc::clone(&engine)).mutex(key).wait_forever().acquire();
             spawn(move || poll(&mut acquire).is_pending().then_some(acquire))
@@ -238,7 +238,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
         // Another one than the manager's, or callers would carry out the store's part in their first poll.
         let _entered = callers.enter();
         let runtime = runtime();
-        let engine = engine(Config::default(), runtime.handle());
+        let engine = engine(EngineSettings::default(), runtime.handle());
         let name = LockKey::new("k").unwrap();
         let passer_by = spawn({
             let (engine, name) = (Arc::clone(&engine), name.clone());
@@ -262,7 +262,7 @@ fn a_shutdown_reaches_everybody_who_waits() {
         // Another one than the manager's, or callers would carry out the store's part in their first poll.
         let _entered = callers.enter();
         let runtime = runtime();
-        let engine = engine(Config::default(), runtime.handle());
+        let engine = engine(EngineSettings::default(), runtime.handle());
         let ending = spawn({
             let engine = Arc::clone(&engine);
             move || {

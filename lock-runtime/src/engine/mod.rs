@@ -25,6 +25,7 @@ mod reaper;
 pub(crate) mod registry;
 mod release;
 mod rtt;
+pub(crate) mod settings;
 pub(crate) mod subscription;
 mod timers;
 
@@ -44,10 +45,9 @@ use self::pending::PendingReleases;
 use self::registry::{Key, Lane, Registry, Spec};
 use self::rtt::RoundTrip;
 use self::timers::{Job, Timers};
-use crate::backoff::jitter;
 use crate::begun;
+use crate::chance::jitter;
 use crate::clock::{Clock, Tick};
-use crate::config::Config;
 use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::metrics;
@@ -55,6 +55,7 @@ use crate::scope::Scope;
 use crate::store::{Kind, LockStore};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Apart, MutexGuard, lock, shielded};
+use settings::EngineSettings;
 
 /// Leases shorter than this are refused.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -82,7 +83,7 @@ static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 pub(crate) struct Engine {
     /// Among all engines of the process.
     id: u64,
-    pub(crate) config: Config,
+    pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
     pub(crate) store: Arc<dyn LockStore>,
     pub(crate) runtime: Handle,
@@ -116,18 +117,18 @@ impl Drop for Engine {
 
 impl Engine {
     pub(crate) fn start(
-        config: Config,
+        settings: EngineSettings,
         clock: Clock,
         store: Arc<dyn LockStore>,
         runtime: Handle,
     ) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
-        let pending = || PendingReleases::new(config.max_pending_releases);
+        let pending = || PendingReleases::new(settings.max_pending_releases);
         let (pending_releases, pending_withdrawals, pending_repeats) = (pending(), pending(), pending());
         let ended = CancellationToken::new();
         let engine = Arc::new(Self {
             id: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-            config,
+            settings,
             clock,
             store,
             runtime,
@@ -175,7 +176,7 @@ impl Engine {
     /// The same, in simulations of several processes too.
     #[cfg(feature = "testing")]
     fn part<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
-        let process = self.config.process.clone();
+        let process = self.settings.process.clone();
         async move {
             match process {
                 None => task.await,
@@ -411,7 +412,7 @@ impl Engine {
     /// Whether the store's answers need not be awaited. In a simulation of several processes, theirs are.
     fn answers_at_once(&self) -> bool {
         #[cfg(feature = "testing")]
-        if self.config.process.is_some() {
+        if self.settings.process.is_some() {
             return false;
         }
         self.store.at_once().is_some()
@@ -516,7 +517,7 @@ impl Engine {
             ));
         }
         // Longer ones are above four round trips anyway: an answer that takes longer is none.
-        let doubtful = lease < self.config.call_timeout * 5;
+        let doubtful = lease < self.settings.call_timeout * 5;
         let measured = doubtful.then(|| self.rtt.measured(self.clock.now())).flatten();
         measured.filter(|&round_trip| lease < round_trip * 4).map(|round_trip| {
             format!(
@@ -528,22 +529,22 @@ impl Engine {
 
     /// By how much a wait that is shorter than a round trip is stretched, so that its one attempt can be answered.
     pub(crate) fn grace(&self) -> Duration {
-        GRACE.max(self.rtt.lowest() * 4).min(self.config.call_timeout)
+        GRACE.max(self.rtt.lowest() * 4).min(self.settings.call_timeout)
     }
 
     /// For how long a hold may be handed on inside the process.
     fn window(&self, lease: Lease) -> Duration {
         (self.rtt.lowest() * 8)
             .max(Duration::from_millis(5))
-            .min(self.config.cohort_window)
+            .min(self.settings.cohort_window)
             .min(LONGEST_WINDOW)
             .min(lease.duration / 10)
     }
 
     /// For tests that look for leaks.
     #[cfg(feature = "testing")]
-    pub(crate) fn leftovers(&self) -> crate::testing::Leftovers {
-        crate::testing::Leftovers {
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        Leftovers {
             keys: self.registry.len(),
             timers: self.timers.len(),
             tasks: self.tasks.len(),
@@ -551,6 +552,23 @@ impl Engine {
             timekeepers: 1,
         }
     }
+}
+
+#[cfg(feature = "testing")]
+/// What a manager still has: zero but for `timekeepers` when nothing is held, wanted or under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leftovers {
+    /// Keys that are held, wanted, or being released.
+    pub keys: usize,
+    /// Timer jobs: renewals, deadlines, offers.
+    pub timers: usize,
+    /// Background tasks: contenders, releases, withdrawals.
+    pub tasks: usize,
+    /// Calls that wait, of all keys.
+    pub waiters: usize,
+    /// Tasks that last as long as the manager: one, and one more from its first semaphore on.
+    pub timekeepers: usize,
 }
 
 /// Where a call enters again.

@@ -32,7 +32,7 @@ pub(super) fn request(
     then: Option<Takeover>,
     own_watches: u32,
 ) -> ReleaseRequest {
-    let timeout = engine.config.call_timeout;
+    let timeout = engine.settings.call_timeout;
     ReleaseRequest { items: hold.items(), linger, then, own_watches, timeout }
 }
 

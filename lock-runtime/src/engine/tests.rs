@@ -11,7 +11,7 @@ use super::*;
 fn engine() -> (Arc<Engine>, crate::LockManager) {
     let clock = Clock::tokio();
     let store = crate::store::memory::MemoryStore::new("");
-    let engine = Engine::start(Config::default(), clock, store, Handle::current());
+    let engine = Engine::start(EngineSettings::default(), clock, store, Handle::current());
     (Arc::clone(&engine), crate::LockManager::on(engine))
 }
 
@@ -20,7 +20,12 @@ async fn a_body_keeps_no_subscription_that_its_wait_needed() {
     let clock = Clock::tokio();
     let store = crate::store::memory::MemoryStore::new("");
     let start = || {
-        Engine::start(Config::default(), clock, Arc::clone(&store) as Arc<dyn LockStore>, Handle::current())
+        Engine::start(
+            EngineSettings::default(),
+            clock,
+            Arc::clone(&store) as Arc<dyn LockStore>,
+            Handle::current(),
+        )
     };
     let (engine, rival) = (start(), crate::LockManager::on(start()));
     let locks = crate::LockManager::on(Arc::clone(&engine));

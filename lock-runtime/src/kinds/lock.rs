@@ -6,17 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::body::{OnLost, Run};
-use crate::config::{Config, TokenRetention};
 use crate::engine::Engine;
 use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
 #[cfg(feature = "layer")]
 use crate::engine::out_of_range;
 use crate::engine::registry::Spec;
+use crate::engine::settings::EngineSettings;
 use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
 use crate::key::LockKey;
 use crate::replication::Replication;
+use crate::retention::TokenRetention;
 use crate::store::Kind;
 
 /// A shorter `max_hold` is a mistake, such as the wrong unit.
@@ -207,7 +208,7 @@ impl Lock {
     pub(crate) fn wait_within(self, limit: Duration) -> (Self, bool) {
         let wait = match (self.wait, &self.engine) {
             (Some(wait), _) => wait,
-            (None, Ok(engine)) => Wait::at_most(engine.config.default_wait),
+            (None, Ok(engine)) => Wait::at_most(engine.settings.default_wait),
             (None, Err(_)) => Wait::Forever,
         };
         match wait {
@@ -221,7 +222,7 @@ impl Lock {
     #[cfg(feature = "layer")]
     pub(crate) fn refusal(&self) -> Option<String> {
         let engine = self.engine.as_ref().ok()?;
-        self.checked_lease(&engine.config).map_or_else(Some, |lease| out_of_range(lease.duration))
+        self.checked_lease(&engine.settings).map_or_else(Some, |lease| out_of_range(lease.duration))
     }
 
     /// The same lock of another key.
@@ -294,19 +295,19 @@ impl Lock {
 
     fn request(self, wait: Option<Wait>) -> Result<Request, LockError> {
         let lease = match &self.engine {
-            Ok(engine) => self.checked_lease(&engine.config),
+            Ok(engine) => self.checked_lease(&engine.settings),
             Err(error) => return Err(error.clone()),
         };
         let (engine, (key, spec)) = (self.engine?, self.keys?);
         let lease = lease.map_err(|reason| LockError::misconfigured(format!("lock {key}: {reason}")))?;
         Ok(Request {
-            wait: wait.unwrap_or_else(|| Wait::at_most(engine.config.default_wait)),
+            wait: wait.unwrap_or_else(|| Wait::at_most(engine.settings.default_wait)),
             key,
             spec,
             lease,
             max_hold: self.max_hold,
             min_hold: self.min_hold,
-            replication: self.replication.unwrap_or(engine.config.replication),
+            replication: self.replication.unwrap_or(engine.settings.replication),
             label: self.label,
             max_waiters: self.max_waiters.unwrap_or(usize::MAX),
             asked: None,
@@ -315,14 +316,14 @@ impl Lock {
     }
 
     /// The lease, if these settings go together. What the store's round trips allow is the engine's matter.
-    fn checked_lease(&self, config: &Config) -> Result<Lease, String> {
-        let retention = self.token_retention.unwrap_or(config.token_retention);
+    fn checked_lease(&self, settings: &EngineSettings) -> Result<Lease, String> {
+        let retention = self.token_retention.unwrap_or(settings.token_retention);
         if let Some(reason) = retention.refusal() {
             return Err(reason);
         }
         let lease = match self.lease {
             Some(lease) => Lease::fixed(lease),
-            None => Lease::renewed(config.lease.max(self.min_hold)),
+            None => Lease::renewed(settings.lease.max(self.min_hold)),
         };
         if lease.duration < self.min_hold {
             return Err("the lease is shorter than min_hold; make it longer".into());

@@ -14,7 +14,6 @@ use super::mode::{Detached, Inline};
 use super::refusal::{LONGEST_RETRY_AFTER, ProblemDetails};
 use super::service::LockService;
 use super::told::Told;
-use crate::config::TokenRetention;
 use crate::engine::acquire::Wait;
 use crate::guarded::OnLost;
 use crate::key::LockKey;
@@ -22,6 +21,7 @@ use crate::kinds::Lock;
 use crate::manager::LockManager;
 use crate::metrics::Label;
 use crate::replication::Replication;
+use crate::retention::TokenRetention;
 use crate::store::Kind;
 
 /// For how long a request may hold its lock unless told otherwise: a client that sends or reads a body

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::order::order;
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::engine::acquire::Wait;
 use crate::error::LockError;
@@ -152,7 +152,7 @@ impl SegmentedLock {
 
     fn budget(&self) -> Result<Budget, LockError> {
         let engine = self.lock.engine()?;
-        let wait = self.wait.unwrap_or_else(|| Wait::at_most(engine.config.default_wait));
+        let wait = self.wait.unwrap_or_else(|| Wait::at_most(engine.settings.default_wait));
         Ok(Budget { wait, asked: engine.clock.now() })
     }
 
@@ -233,7 +233,7 @@ impl SegmentedLock {
                 Err(error @ LockError::Unavailable { .. }) => {
                     failing.push(at);
                     // It has not refused, it is silent: so it will be when it is asked for the others that it has.
-                    if engine.clock.now().since(begun) >= engine.config.call_timeout / 2 {
+                    if engine.clock.now().since(begun) >= engine.settings.call_timeout / 2 {
                         silent.push(at);
                         unanswered = Some(error);
                     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::StockError;
 use super::lock::{MAX_SEGMENTS, SegmentGuard, SegmentedLock};
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::error::LockError;
 use crate::key::{IntoLockKey, LockKey};
 use crate::replication::Replication;

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::{SegmentedStock, StockError, Swept};
-use crate::backoff::jitter;
+use crate::chance::jitter;
 
 /// So many reservations are ended in one call; when there are more, the next call follows at once.
 const AT_ONCE: u32 = 100;

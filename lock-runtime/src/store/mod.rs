@@ -34,9 +34,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::TokenRetention;
 use crate::key::LockKey;
 use crate::replication::Replication;
+use crate::retention::TokenRetention;
 use crate::token::{FencingToken, OwnerId};
 
 mod at_once;

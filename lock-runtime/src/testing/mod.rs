@@ -27,14 +27,18 @@
 
 pub mod simulation;
 
-use std::cell::Cell;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::error::Loss;
 use crate::key::IntoLockKey;
 use crate::manager::LockManager;
 use crate::store::LockStore;
+
+pub use crate::chance::set_jitter;
+pub use crate::engine::Leftovers;
+pub use crate::store::stock::steps::on_stock_step;
 
 /// A manager on a fresh memory store with the default settings.
 ///
@@ -64,7 +68,7 @@ pub fn store_of(locks: &LockManager) -> Arc<dyn LockStore> {
 /// Outside of a tokio runtime, or when the settings contradict each other.
 #[must_use]
 pub fn manager_on(settings: crate::LockManagerBuilder, store: Arc<dyn LockStore>) -> LockManager {
-    match settings.start_paused(store) {
+    match settings.start(Clock::tokio(), |_, _| Ok(store)).map(LockManager::on) {
         Ok(locks) => locks,
         Err(error) => fail(&error.to_string()),
     }
@@ -83,20 +87,6 @@ pub fn memory_store() -> Arc<dyn LockStore> {
 #[must_use]
 pub fn named_memory_store(name: &str) -> Arc<dyn LockStore> {
     crate::store::memory::MemoryStore::named(name, "")
-}
-
-thread_local! {
-    static JITTER: Cell<Option<f64>> = const { Cell::new(None) };
-}
-
-/// From now on, on this thread, managers spread their attempts by this instead of by chance, in 0..1: on a
-/// current-thread runtime under paused time, what they do is the same in every run.
-pub fn set_jitter(jitter: f64) {
-    JITTER.set(Some(jitter));
-}
-
-pub(crate) fn jitter() -> Option<f64> {
-    JITTER.get()
 }
 
 /// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost signal fires, the body
@@ -118,22 +108,6 @@ pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     lost
 }
 
-/// What a manager still has: zero but for `timekeepers` when nothing is held, wanted or under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Leftovers {
-    /// Keys that are held, wanted, or being released.
-    pub keys: usize,
-    /// Timer jobs: renewals, deadlines, offers.
-    pub timers: usize,
-    /// Background tasks: contenders, releases, withdrawals.
-    pub tasks: usize,
-    /// Calls that wait, of all keys.
-    pub waiters: usize,
-    /// Tasks that last as long as the manager: one, and one more from its first semaphore on.
-    pub timekeepers: usize,
-}
-
 /// Counts what `locks` still has; for tests that look for leaks.
 #[must_use]
 pub fn leftovers(locks: &LockManager) -> Leftovers {
@@ -147,25 +121,6 @@ pub fn leftovers(locks: &LockManager) -> Leftovers {
         left.timekeepers += more.timekeepers;
     }
     left
-}
-
-/// What is called at each step of an operation on a stock.
-type StockStep = Arc<dyn Fn(&str) + Send + Sync>;
-
-static STOCK_STEP: std::sync::RwLock<Option<StockStep>> = std::sync::RwLock::new(None);
-
-/// From now on `step` is called in this process before and after each step of operations on stocks that take several, with a
-/// name for it: the places at which a program that dies leaves something for others to finish or undo.
-pub fn on_stock_step(step: impl Fn(&str) + Send + Sync + 'static) {
-    *STOCK_STEP.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(step));
-}
-
-#[allow(dead_code, reason = "memory and one script have no steps in between")]
-pub(crate) fn stock_step(name: &str) {
-    let step = STOCK_STEP.read().unwrap_or_else(PoisonError::into_inner).clone();
-    if let Some(step) = step {
-        step(name);
-    }
 }
 
 // A test helper has nobody to return the error to.

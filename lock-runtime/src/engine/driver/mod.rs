@@ -20,7 +20,7 @@ use super::registry::Key;
 use super::release::{self, Sent};
 use super::subscription::{Heard, Subscription};
 use super::{Engine, LONGEST_SLEEP};
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::error::LockError;
 use crate::store::{

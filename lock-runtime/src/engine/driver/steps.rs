@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Awaited, Driver};
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::engine::LONGEST;
 use crate::engine::hold::{Hold, Lease};
@@ -56,8 +56,8 @@ impl Driver {
     }
 
     fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
-        let items = self.key.items(self.engine.config.owners.next());
-        let timeout = self.engine.config.call_timeout;
+        let items = self.key.items(self.engine.settings.owners.next());
+        let timeout = self.engine.settings.call_timeout;
         AcquireRequest::new(items, lease.duration, timeout).tokens(tokens).retention(lease.retention)
     }
 
@@ -185,7 +185,7 @@ impl Driver {
                     })
                 });
                 let listening = self.subscription.listens();
-                let longest = self.subscription.longest(engine.config.fallback_poll);
+                let longest = self.subscription.longest(engine.settings.fallback_poll);
                 let random = jitter();
                 self.act_at(now, |machine, now, effects| {
                     machine.on_busy(now, &busy, listening, longest, random, effects);

@@ -14,7 +14,7 @@ use http::{HeaderMap, Response, StatusCode, Version};
 use super::key::Rejection;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 use super::told::Told;
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::error::LockError;
 
 #[cfg(feature = "tonic")]
@@ -447,7 +447,7 @@ mod tests {
     fn clients_that_are_told_little_are_spread_too() {
         let error = LockError::ShutDown { key: LockKey::new("a").unwrap() };
         let seconds = |jitter| {
-            crate::testing::set_jitter(jitter);
+            crate::chance::set_jitter(jitter);
             let after = retry_after(&error, LONGEST_RETRY_AFTER);
             let refusal = Refusal::of_error(&error, Protocol::Http).with_retry_after(after);
             ProblemDetails.refuse(&refusal).headers()["retry-after"].clone()
@@ -462,7 +462,7 @@ mod tests {
         let error =
             LockError::Busy { key: LockKey::new("a").unwrap(), remaining: Some(Duration::from_secs(9)) };
         let after = |jitter| {
-            crate::testing::set_jitter(jitter);
+            crate::chance::set_jitter(jitter);
             retry_after(&error, Duration::from_secs(4)).unwrap()
         };
         assert_eq!(after(0.0), Duration::from_secs(2));

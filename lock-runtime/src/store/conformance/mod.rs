@@ -43,8 +43,8 @@ use super::{
     AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, INTENT_LIFE, Item, KeepItem, KeepRequest, Kept,
     Kind, LockStatus, LockStore, Notice, ReleaseRequest, Released, StoreError, Watch, Withdrawn,
 };
-use crate::config::TokenRetention;
 use crate::key::LockKey;
+use crate::retention::TokenRetention;
 use crate::token::{FencingToken, OwnerId};
 use stall::rest;
 pub(crate) use stall::undisturbed;

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::queue::Queue;
 use super::read_write::ReadWrite;
 use crate::clock::Tick;
-use crate::config::TokenRetention;
+use crate::retention::TokenRetention;
 use crate::store::{Item, Kind, Notice};
 use crate::token::OwnerId;
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Tick;
-use crate::config::TokenRetention;
+use crate::retention::TokenRetention;
 use crate::store::{AcquireRequest, WAITER_LIFE};
 use crate::token::OwnerId;
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::step::Look;
 use super::{Handle, MemoryStore, Shared};
 use crate::clock::Clock;
+use crate::clock::SimClock;
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, KeepRequest, Kept, LockStatus, Mark, Marked, ReleaseRequest, Released,
     ServerTime, StoreError, Watch, Withdrawn,
 };
 use crate::sync::lock;
-use crate::testing::simulation::SimClock;
 use crate::token::OwnerId;
 
 /// The data of a server, and its clock.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::TokenRetention;
+use crate::retention::TokenRetention;
 use crate::store::{Few, Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};
 use crate::token::OwnerId;
 

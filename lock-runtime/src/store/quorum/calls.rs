@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, mpsc};
 use super::QuorumOptions;
 use super::strays::Strays;
 use super::votes::majority;
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::store::{BoxFuture, LockStore, StoreError, StoreErrorKind};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};

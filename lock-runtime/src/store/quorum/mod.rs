@@ -26,14 +26,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::key::LockKey;
 use crate::tasks::Tasks;
 
@@ -77,14 +74,6 @@ pub(crate) struct QuorumOptions {
     /// The longest lease. A store that lost its data is not believed for so long. All managers that use the same stores
     /// have to have the same.
     pub(crate) max_lease: Duration,
-}
-
-impl QuorumOptions {
-    /// The store's part of `config`, for calls in `runtime`.
-    pub(crate) fn new(config: &Config, clock: Clock, runtime: Handle) -> Self {
-        let Config { call_timeout, connect_timeout, max_lease, .. } = *config;
-        Self { clock, tasks: Tasks::new(runtime, config), call_timeout, connect_timeout, max_lease }
-    }
 }
 
 /// Locks on several independent stores.

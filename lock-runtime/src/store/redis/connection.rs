@@ -26,7 +26,7 @@ use super::reply;
 use super::script::Invocation;
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::error::rounded;
+use crate::clock::rounded;
 use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::sync::{Apart, lock};

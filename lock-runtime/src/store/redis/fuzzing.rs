@@ -6,22 +6,11 @@ use super::classify;
 use super::cluster::slots;
 use super::reply::{self, Grant};
 use super::{check, fair, semaphore, synced, url_parts};
-use crate::address::Address;
-use crate::error::ConnectError;
 use crate::store::Acquired;
 
 /// How many locks, and how many tokens for each, a request may have been about.
 const REQUESTS: [(usize, u32); 4] = [(1, 1), (2, 10), (3, u32::MAX), (0, 1)];
 const SECRET: &str = "hunter2";
-
-/// Reads a lock URL.
-///
-/// # Errors
-///
-/// Those of [`connect_lazy`](crate::LockManager::connect_lazy) for a URL that can't be one.
-pub fn url(text: &str) -> Result<(), ConnectError> {
-    Address::parse(text).map(drop)
-}
 
 /// A lock URL as errors show it.
 #[must_use]

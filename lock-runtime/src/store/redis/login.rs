@@ -4,7 +4,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
 
 use super::classify::Address;
-use crate::config::Config;
 use crate::credentials::{Endpoint, Provider};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -17,8 +16,9 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    pub(super) fn new(config: &Config) -> Self {
-        Self { provider: config.credentials.clone(), name: format!("lock-{}", config.owners.uuid()) }
+    /// Logs in with what `provider` gives, if there is one, on behalf of the manager with this UUID.
+    pub(crate) fn new(uuid: &str, provider: Option<Provider>) -> Self {
+        Self { provider, name: format!("lock-{uuid}") }
     }
 
     /// What connections are called.

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+pub(crate) use self::login::Login;
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, MarkRequest,
@@ -95,7 +95,7 @@ pub(crate) struct RedisOptions {
     /// Doubtful server settings are errors.
     pub(crate) strict: bool,
     /// How connections log in.
-    pub(crate) login: login::Login,
+    pub(crate) login: Login,
     /// Our time; one that counts suspend.
     pub(crate) clock: Clock,
     /// Where connections live.
@@ -103,22 +103,6 @@ pub(crate) struct RedisOptions {
 }
 
 impl RedisOptions {
-    /// The store's part of `config`, for connections in `runtime`.
-    pub(crate) fn new(config: &Config, clock: Clock, runtime: Handle) -> Self {
-        Self {
-            prefix: config.prefix.clone(),
-            call_timeout: config.call_timeout,
-            connect_timeout: config.connect_timeout,
-            subscription_linger: config.subscription_linger,
-            ping_every: Duration::from_secs(5),
-            replicas: config.replicas,
-            strict: config.strict,
-            login: login::Login::new(config),
-            clock,
-            runtime,
-        }
-    }
-
     /// A key that no lock has.
     fn nobodys_key(&self) -> Option<LockKey> {
         LockKey::new(format!("rights-of-{}", self.login.name())).ok()

@@ -18,7 +18,7 @@ use super::script::{self, Invocation};
 use super::singles::{AcquireOne, WithdrawOne};
 use super::{HIGHEST_FLOOR, LONGEST_MILLIS};
 use crate::clock::Tick;
-use crate::config::TokenRetention;
+use crate::retention::TokenRetention;
 use crate::store::{
     AcquireRequest, Acquired, Item, KeepItem, Kept, Kind, ServerTime, Standing, StoreError, StoreErrorKind,
     Watch,

@@ -15,7 +15,7 @@ use super::reply::{self, int, text};
 use super::script;
 use super::steps::{about_key, millis};
 use super::stock::{number, read, segment, state, synced};
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use crate::store::{Few, StoreError};
 

@@ -298,10 +298,8 @@ pub(super) fn replicas_of_myself(nodes: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RedisOptions;
+    use super::super::tests::options;
     use super::*;
-    use crate::clock::Clock;
-    use crate::config::Config;
 
     #[test]
     fn replicas_that_are_down_count() {
@@ -316,8 +314,7 @@ mod tests {
 
     fn dialer() -> Dialer {
         let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
-        let options = RedisOptions::new(&Config::default(), Clock::tokio(), Handle::current());
-        Dialer::new(client.get_connection_info(), &options).unwrap()
+        Dialer::new(client.get_connection_info(), &options()).unwrap()
     }
 
     #[tokio::test(start_paused = true)]

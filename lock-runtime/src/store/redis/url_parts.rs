@@ -1,6 +1,6 @@
 //! The parts of an address: what is refused before the Redis client reads it, and what may be in an error.
 
-use crate::address::is_scheme;
+use crate::scheme::is_scheme;
 
 /// Names and values of what is behind the `?`.
 pub(super) type Options<'a> = Vec<(&'a str, &'a str)>;

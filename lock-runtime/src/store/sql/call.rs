@@ -241,7 +241,7 @@ impl Open<'_> {
 /// Where a test stops a program, or drops a future.
 #[cfg(feature = "testing")]
 async fn pass(when: &str, what: &str) {
-    crate::testing::stock_step(&format!("{when} {what}"));
+    crate::store::stock::steps::fault_point(when, what);
     tokio::task::yield_now().await;
 }
 

@@ -15,19 +15,13 @@ use crate::token::FencingToken;
 pub(crate) mod books;
 mod operation;
 mod rules;
+pub(crate) mod steps;
 
 pub use operation::{IntoOperationId, InvalidOperationId, OperationId};
 pub use rules::{Settle, State, next};
 
 /// The largest quantity, and the largest total: what a double holds exactly, as Lua and JavaScript need it.
 pub const MAX_QUANTITY: u64 = (1 << 53) - 1;
-
-/// Called before and after each step of an operation that takes several, so that tests can kill a program there.
-#[cfg(feature = "redis")]
-pub(crate) fn fault_point(_script: &str, _step: &str) {
-    #[cfg(feature = "testing")]
-    crate::testing::stock_step(&format!("{_script} {_step}"));
-}
 
 /// Where a store that has several places keeps a stock. Others have one layout only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

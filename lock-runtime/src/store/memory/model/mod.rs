@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use self::pair::Pair;
 use super::*;
-use crate::config::TokenRetention;
+use crate::retention::TokenRetention;
 use crate::store::Kind;
 
 const KEYS: [&str; 3] = ["a", "b", "c"];

@@ -142,7 +142,7 @@ async fn run(servers: usize, seed: u64, restart: Restart) -> (Option<String>, us
 fn runs(servers: usize, seeds: std::ops::Range<u64>, restart: Restart) -> Vec<(Option<String>, usize)> {
     let runs = seeds.map(|seed| {
         // So that a seed makes the same run again.
-        crate::testing::set_jitter(f64::from(u32::try_from(seed).unwrap() % 10) / 10.0);
+        crate::chance::set_jitter(f64::from(u32::try_from(seed).unwrap() % 10) / 10.0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(run(servers, seed, restart))
     });

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::memory::MemoryStore;
 use crate::store::quorum::{QuorumOptions, QuorumStore};
@@ -16,6 +15,7 @@ use crate::store::{
     LockStore, Mark, MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, StoreError,
     StoreErrorKind, Watch, Withdrawn,
 };
+use crate::tasks::Tasks;
 use crate::token::OwnerId;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -271,8 +271,13 @@ impl Rig {
 }
 
 pub(super) fn options() -> QuorumOptions {
-    let config = Config { call_timeout: TIMEOUT, ..Config::default() };
-    QuorumOptions::new(&config, Clock::tokio(), Handle::current())
+    QuorumOptions {
+        clock: Clock::tokio(),
+        tasks: Tasks::new(Handle::current()),
+        call_timeout: TIMEOUT,
+        connect_timeout: Duration::from_secs(5),
+        max_lease: Duration::from_secs(60),
+    }
 }
 
 pub(super) fn key(name: &str) -> LockKey {

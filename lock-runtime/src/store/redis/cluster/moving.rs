@@ -13,7 +13,7 @@ use super::super::node::{At, Node};
 use super::super::script::Dialect;
 use super::Cluster;
 use super::steps::Part;
-use crate::backoff::jitter;
+use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::store::{AcquireRequest, Acquired, Item, Kind, StoreError, StoreErrorKind};
 use crate::sync::lock;

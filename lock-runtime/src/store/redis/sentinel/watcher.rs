@@ -14,7 +14,8 @@ use super::super::classify::Address;
 use super::super::reply;
 use super::ask::{self, Answer};
 use super::{Discovery, Source};
-use crate::backoff::{Backoff, jitter};
+use crate::backoff::Backoff;
+use crate::chance::jitter;
 
 /// The message of a sentinel that has another primary.
 const SWITCHED: &str = "+switch-master";

@@ -138,7 +138,7 @@ impl Spread {
     async fn step_back(&self, nth: u32) {
         let most = Duration::from_millis(1 << nth.min(6));
         let most = most.min(self.left() / 8);
-        tokio::time::sleep(most.mul_f64(crate::backoff::jitter())).await;
+        tokio::time::sleep(most.mul_f64(crate::chance::jitter())).await;
     }
 }
 

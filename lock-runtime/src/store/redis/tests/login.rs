@@ -8,11 +8,9 @@ use super::server::Fake;
 use super::*;
 use crate::credentials::{Credentials, Endpoint, Provider};
 use crate::store::StoreErrorKind;
-use crate::store::redis::login::Login;
 
 fn options_with(provider: Provider) -> RedisOptions {
-    let config = Config { credentials: Some(provider), ..Config::default() };
-    RedisOptions { login: Login::new(&config), ..options() }
+    RedisOptions { login: Login::new("tests", Some(provider)), ..options() }
 }
 
 /// A provider whose answer can be changed, and whom it was asked for.
@@ -166,14 +164,12 @@ async fn what_the_url_says_is_used_when_the_provider_leaves_it_to_that() {
 #[tokio::test]
 async fn connections_are_called_after_their_manager() {
     let server = RedisServer::start();
-    let config = Config::default();
-    let store = store_with(&server, |options| options.login = Login::new(&config));
+    let store = store_with(&server, |options| options.login = Login::new("uuid", None));
     let mine = [item("a")];
     granted(&store, &mine).await;
     let watch = store.watch(Arc::new(request(&mine))).await.unwrap();
     let clients: String = server.ask(&["CLIENT", "LIST"]).await;
-    let name = format!("name=lock-{} ", config.owners.uuid());
-    assert_eq!(clients.matches(&name).count(), 2, "{clients}");
+    assert_eq!(clients.matches("name=lock-uuid ").count(), 2, "{clients}");
     drop(watch);
 
     // Who may not do that does not need it.

@@ -7,9 +7,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::url::{Servers, servers};
-use super::{RedisOptions, RedisStore};
+use super::{Login, RedisOptions, RedisStore};
 use crate::clock::{Clock, Tick};
-use crate::config::Config;
 use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, Busy, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStore,
@@ -64,8 +63,20 @@ use server::ServerExt as _;
 const LEASE: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-fn options() -> RedisOptions {
-    RedisOptions::new(&Config::default(), Clock::Boot, Handle::current())
+/// Options with which the tests of this store begin.
+pub(super) fn options() -> RedisOptions {
+    RedisOptions {
+        prefix: "lock:".to_owned(),
+        call_timeout: TIMEOUT,
+        connect_timeout: Duration::from_secs(5),
+        subscription_linger: Duration::from_secs(5),
+        ping_every: Duration::from_secs(5),
+        replicas: None,
+        strict: false,
+        login: Login::new("tests", None),
+        clock: Clock::Boot,
+        runtime: Handle::current(),
+    }
 }
 
 fn store_with(server: &RedisServer, change: impl FnOnce(&mut RedisOptions)) -> RedisStore {

@@ -4,6 +4,7 @@ use super::*;
 use crate::manager::LockManager;
 use crate::store::quorum::{QuorumOptions, QuorumStore};
 use crate::store::{Mark, MarkRequest, Marked, StoreErrorKind};
+use crate::tasks::Tasks;
 
 const MAX_LEASE: Duration = Duration::from_secs(15);
 
@@ -16,9 +17,13 @@ fn quorum(servers: &[RedisServer; 3]) -> Arc<dyn LockStore> {
         let store: Arc<dyn LockStore> = Arc::new(store(server));
         store
     });
-    let config = Config::default();
-    let options =
-        QuorumOptions { max_lease: MAX_LEASE, ..QuorumOptions::new(&config, Clock::Boot, Handle::current()) };
+    let options = QuorumOptions {
+        clock: Clock::Boot,
+        tasks: Tasks::new(Handle::current()),
+        call_timeout: TIMEOUT,
+        connect_timeout: Duration::from_secs(5),
+        max_lease: MAX_LEASE,
+    };
     Arc::new(QuorumStore::new(stores.collect(), options).unwrap())
 }
 

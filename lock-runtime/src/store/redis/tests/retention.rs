@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::*;
-use crate::config::TokenRetention;
+use crate::retention::TokenRetention;
 
 const COUNTER: &str = "redisson_lock_token:{lock:a}";
 const MINUTE: Duration = Duration::from_secs(60);

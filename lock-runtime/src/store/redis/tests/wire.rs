@@ -258,7 +258,7 @@ async fn tokens_grow_across_alternations_with_java() {
         } else {
             let mine = [item("a")];
             let tokens = [1, 1, 1, 1000, 50_000][rand::random_range(0..5)];
-            let request = request(&mine).tokens(tokens).retention(crate::config::TokenRetention::Keep);
+            let request = request(&mine).tokens(tokens).retention(crate::retention::TokenRetention::Keep);
             let range = granted_by(&store, request).await.tokens[0];
             assert!(range.first > highest, "{range:?} {highest}");
             highest = range.last;

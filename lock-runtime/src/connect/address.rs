@@ -1,24 +1,32 @@
 //! [`Address`]: from a lock URL to a store.
 
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::builder::LockManagerBuilder;
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::error::ConnectError;
 #[cfg(feature = "redis")]
 use crate::replication::OF_HOW_MANY;
+use crate::scheme::is_scheme;
 use crate::store::LockStore;
 use crate::store::memory::MemoryStore;
 use crate::store::quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
-use crate::store::redis::{RedisOptions, RedisStore, url::Servers};
+use crate::store::redis::{Login, RedisOptions, RedisStore, url::Servers};
+use crate::tasks::Tasks;
 
 /// The URLs that are understood, for error texts.
 pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]`, \
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `rediss` for TLS, \
                                    or `quorum:url1|url2|url3`";
+
+/// How often a subscriber connection is asked whether it lives.
+#[cfg(feature = "redis")]
+const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// Where locks are kept.
 pub(crate) enum Address {
@@ -116,23 +124,35 @@ impl Address {
         }
     }
 
-    /// The store. Connects on first use.
+    /// Makes the store, which connects on first use.
     pub(crate) fn open(
         self,
-        config: &Config,
+        settings: &LockManagerBuilder,
         clock: Clock,
         runtime: &Handle,
     ) -> Result<Arc<dyn LockStore>, ConnectError> {
+        let (engine, store) = (&settings.engine, &settings.store);
         Ok(match self {
-            Self::Memory(None) => MemoryStore::new(&config.prefix),
-            Self::Memory(Some(name)) => MemoryStore::named(&name, &config.prefix),
+            Self::Memory(None) => MemoryStore::new(&store.prefix),
+            Self::Memory(Some(name)) => MemoryStore::named(&name, &store.prefix),
             #[cfg(feature = "redis")]
             Self::Redis(servers) => {
                 let is_single = matches!(*servers, Servers::One(_));
-                if is_single && config.replicas.is_none() && config.replication.wanted(None).is_none() {
+                if is_single && store.replicas.is_none() && engine.replication.wanted(None).is_none() {
                     return Err(refused(OF_HOW_MANY));
                 }
-                let options = RedisOptions::new(config, clock, runtime.clone());
+                let options = RedisOptions {
+                    prefix: store.prefix.clone(),
+                    call_timeout: engine.call_timeout,
+                    connect_timeout: store.connect_timeout,
+                    subscription_linger: store.subscription_linger,
+                    ping_every: PING_EVERY,
+                    replicas: store.replicas,
+                    strict: store.strict,
+                    login: Login::new(engine.owners.uuid(), store.credentials.clone()),
+                    clock,
+                    runtime: runtime.clone(),
+                };
                 Arc::new(match *servers {
                     Servers::One(client) => RedisStore::new(&client, options)?,
                     Servers::Sentinel(sentinels) => RedisStore::with_sentinels(&sentinels, options),
@@ -140,26 +160,35 @@ impl Address {
                 })
             }
             Self::Quorum(each) => {
-                if config.lease > config.max_lease {
-                    let (lease, most) = (config.lease, config.max_lease);
+                if engine.lease > store.max_lease {
+                    let (lease, most) = (engine.lease, store.max_lease);
                     return Err(refused(&format!(
                         "the lease of {lease:?} is longer than the longest of this quorum, {most:?}; set `max_lease`, in \
                          all programs that use these servers"
                     )));
                 }
-                let each = each.into_iter().map(|address| address.open(config, clock, runtime));
-                let options = QuorumOptions::new(config, clock, runtime.clone());
+                let each = each.into_iter().map(|address| address.open(settings, clock, runtime));
+                let options = quorum_options(settings, clock, runtime);
                 Arc::new(QuorumStore::new(each.collect::<Result<_, _>>()?, options)?)
             }
         })
     }
 }
 
-fn refused(what: &str) -> ConnectError {
-    ConnectError::misconfigured(what)
+/// Makes the options of a quorum of these settings.
+pub(crate) fn quorum_options(settings: &LockManagerBuilder, clock: Clock, runtime: &Handle) -> QuorumOptions {
+    let tasks = Tasks::new(runtime.clone());
+    #[cfg(feature = "testing")]
+    let tasks = tasks.of(settings.engine.process.clone());
+    QuorumOptions {
+        clock,
+        tasks,
+        call_timeout: settings.engine.call_timeout,
+        connect_timeout: settings.store.connect_timeout,
+        max_lease: settings.store.max_lease,
+    }
 }
 
-/// Whether it can be repeated: before a `://` may stand anything.
-pub(crate) fn is_scheme(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
+fn refused(what: &str) -> ConnectError {
+    ConnectError::misconfigured(what)
 }

@@ -1,0 +1,134 @@
+//! How a [`LockManager`] is made: of a URL, of a Redis client, or of a store.
+
+pub(crate) mod address;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "redis")]
+use tokio::runtime::Handle;
+
+use self::address::{ACCEPTED, Address};
+use crate::builder::LockManagerBuilder;
+use crate::clock::Clock;
+use crate::error::ConnectError;
+use crate::manager::LockManager;
+use crate::store::LockStore;
+#[cfg(feature = "redis")]
+use crate::store::redis::url::Servers;
+
+impl LockManager {
+    /// Connects to the store at `url` with the default settings; fails when it can't be reached.
+    ///
+    /// | URL | store |
+    /// |---|---|
+    /// | `memory:` | a fresh store in this process |
+    /// | `memory:NAME` | one store per name and process, shared by the managers that connect to it |
+    /// | `redis://[user:password@]host[:port][/db]` | one Redis server, 6.2 or newer |
+    /// | `redis+sentinel://[user:password@]h1[:26379],h2/MASTER[/db]` | the primary that sentinels know |
+    /// | `redis+cluster://[user:password@]h1[:6379],h2` | a Redis Cluster |
+    /// | `quorum:url1\|url2\|url3` | more than half of independent servers |
+    /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Unavailable`] after at most the connect time-out (5 s), naming host and port;
+    /// [`ConnectError::Misconfigured`] for a bad URL, wrong credentials, or a server that is too old.
+    ///
+    /// Cancel safe.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, ConnectError> {
+        Self::builder().connect(url).await
+    }
+
+    /// As [`connect`](Self::connect), without asking the store: a service can start while its store is down.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Misconfigured`] for a bad URL.
+    pub fn connect_lazy(url: impl AsRef<str>) -> Result<Self, ConnectError> {
+        Self::builder().connect_lazy(url)
+    }
+
+    /// Connects to the store named by the environment variable `LOCK_URL`.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and [`ConnectError::Misconfigured`] when the variable is not set: there is no
+    /// silent default.
+    pub async fn from_env() -> Result<Self, ConnectError> {
+        Self::builder().from_env().await
+    }
+
+    /// Settings for a manager.
+    pub fn builder() -> LockManagerBuilder {
+        LockManagerBuilder::default()
+    }
+}
+
+impl LockManagerBuilder {
+    /// As [`LockManager::connect`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::connect`], and [`ConnectError::Misconfigured`] for settings that contradict each other.
+    pub async fn connect(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
+        let limit = self.store.connect_timeout;
+        checked(self.connect_lazy(url)?, limit).await
+    }
+
+    /// As [`LockManager::connect_lazy`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Misconfigured`] for a bad URL or settings that contradict each other.
+    pub fn connect_lazy(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
+        let address = Address::parse(url.as_ref())?;
+        let clock = address.clock();
+        let engine = self.start(clock, |settings, runtime| address.open(settings, clock, runtime))?;
+        Ok(LockManager::on(engine))
+    }
+
+    /// As [`LockManager::from_env`], with these settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::from_env`].
+    // The name is that of the constructor on `LockManager`.
+    #[allow(clippy::wrong_self_convention)]
+    pub async fn from_env(self) -> Result<LockManager, ConnectError> {
+        match std::env::var("LOCK_URL") {
+            Ok(url) if !url.is_empty() => self.connect(url).await,
+            _ => Err(ConnectError::misconfigured(format!("LOCK_URL is not set; set it to {ACCEPTED}"))),
+        }
+    }
+
+    /// A manager on a store of the caller's own making.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn connect_store(self, store: Arc<dyn LockStore>) -> Result<LockManager, ConnectError> {
+        let limit = self.store.connect_timeout;
+        checked(LockManager::on(self.start(Clock::Boot, |_, _| Ok(store))?), limit).await
+    }
+
+    /// A manager on the user's own Redis client: its address, credentials and TLS settings are used, its connections
+    /// are the manager's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    #[cfg(feature = "redis")]
+    pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
+        let limit = self.store.connect_timeout;
+        let address = Address::Redis(Box::new(Servers::One(client)));
+        let open = |settings: &Self, runtime: &Handle| address.open(settings, Clock::Boot, runtime);
+        checked(LockManager::on(self.start(Clock::Boot, open)?), limit).await
+    }
+}
+
+/// Asks the store whether it can be used.
+async fn checked(locks: LockManager, limit: Duration) -> Result<LockManager, ConnectError> {
+    locks.engine().check(limit).await?;
+    Ok(locks)
+}
