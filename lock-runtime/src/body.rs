@@ -57,9 +57,9 @@ impl<F: Future> Future for Run<F> {
                 ready!(release.as_mut().poll(cx));
                 let output = output.take();
                 body.set(Body::Gone);
-                Poll::Ready(Ok(output.unwrap_or_else(|| crate::polled_again())))
+                Poll::Ready(Ok(output.unwrap_or_else(|| crate::sync::polled_again())))
             }
-            BodyProjection::Running(_) | BodyProjection::Gone => crate::polled_again(),
+            BodyProjection::Running(_) | BodyProjection::Gone => crate::sync::polled_again(),
         }
     }
 }

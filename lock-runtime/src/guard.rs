@@ -7,21 +7,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::oneshot::error::TryRecvError;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Tick;
-use crate::engine::Engine;
-use crate::engine::hold::{Grant, Lease};
-use crate::engine::machine::{Ended, Entry, Leaving};
-use crate::engine::registry::Key;
+use crate::engine::admission::Admission;
+use crate::engine::hold::Grant;
+use crate::engine::machine::Entry;
+use crate::engine::scope::{Scope, Scoped};
 use crate::error::{LockError, Loss};
 use crate::key::LockKey;
-use crate::metrics::{self, Label};
-use crate::scope::{Scope, Scoped};
-use crate::store::{Kind, StoreError, StoreErrorKind};
-use crate::sync::shielded;
-use crate::time;
+use crate::store::Kind;
 use crate::token::{FencingToken, OwnerId};
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) awaits the outcome.
@@ -37,12 +31,7 @@ use crate::token::{FencingToken, OwnerId};
 /// refuse smaller tokens where that matters.
 #[must_use = "the guard releases its lock when it is dropped, and `let _ = …` drops it at once: write `let _guard = …`"]
 pub struct LockGuard {
-    engine: Arc<Engine>,
-    key: Arc<Key>,
-    entry: Entry,
-    lease: Lease,
-    label: Label,
-    released: bool,
+    admission: Admission,
     /// Further entries, of other keys, that belong to it: keys of a lock of several that enclosing calls held already.
     inside: Option<Box<Inside>>,
 }
@@ -51,8 +40,8 @@ pub struct LockGuard {
 struct Inside(Vec<LockGuard>);
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, key: Arc<Key>, entry: Entry, lease: Lease, label: Label) -> Self {
-        Self { engine, key, entry, lease, label, released: false, inside: None }
+    pub(crate) fn new(admission: Admission) -> Self {
+        Self { admission, inside: None }
     }
 
     /// Makes the other guards part of this one.
@@ -65,17 +54,25 @@ impl LockGuard {
         self.inside.as_ref().map_or(&[], |inside| &inside.0)
     }
 
+    fn entry(&self) -> &Entry {
+        self.admission.entry()
+    }
+
+    pub(crate) fn grant(&self) -> &Arc<Grant> {
+        self.admission.grant()
+    }
+
     /// The key; the first one of a guard of several, see [`tokens`](Self::tokens).
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.entry.first().0
+        self.entry().first().0
     }
 
     /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant guards share it, and so
     /// do readers that share a hold. Of a guard of several keys, that of [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.entry.first().1
+        self.entry().first().1
     }
 
     /// The key and its token, of a guard of several keys each of them, in the order of the keys.
@@ -88,7 +85,7 @@ impl LockGuard {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let inside = self.inside().iter().map(Self::remaining);
-        inside.fold(self.entry.grant.remaining(), Duration::min)
+        inside.fold(self.grant().remaining(), Duration::min)
     }
 
     /// Whether the lock is lost: its lease is over by the local clock, the store said so, or `max_hold` is over. A guard
@@ -97,7 +94,7 @@ impl LockGuard {
     /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays `true`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.entry.grant.is_lost() || self.inside().iter().any(Self::is_lost)
+        self.grant().is_lost() || self.inside().iter().any(Self::is_lost)
     }
 
     /// Resolves when the lock is lost, no later than at the local deadline and without help from the store.
@@ -118,7 +115,7 @@ impl LockGuard {
     pub fn view(&self) -> HeldLock {
         let inside =
             (!self.inside().is_empty()).then(|| Arc::new(self.inside().iter().map(Self::view).collect()));
-        HeldLock { entry: self.entry.clone(), inside }
+        HeldLock { entry: self.entry().clone(), inside }
     }
 
     /// Runs `future` inside this lock: calls in it that ask for the same key enter again instead of waiting.
@@ -138,30 +135,25 @@ impl LockGuard {
 
     /// The scope of what runs inside this lock, inside `scope`.
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
-        let entries = self.inside().iter().map(|guard| &guard.entry).chain([&self.entry]);
+        let entries = self.inside().iter().map(|guard| guard.entry()).chain([self.entry()]);
         entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant)))
     }
 
     /// Who holds it, at the store.
     pub(crate) fn owner(&self) -> &OwnerId {
-        &self.entry.grant.hold.item.owner
+        &self.grant().hold.item.owner
     }
 
     /// The time-out of a store call, and where it is counted.
     pub(crate) fn call_limit(&self) -> (Duration, Handle) {
-        (self.engine.settings.call_timeout, self.engine.runtime.clone())
-    }
-
-    #[cfg(test)]
-    pub(crate) fn grant(&self) -> Arc<Grant> {
-        Arc::clone(&self.entry.grant)
+        self.admission.call_limit()
     }
 
     /// Why the lock is lost; asked when it is.
     pub(crate) fn loss(&self) -> Loss {
         match self.inside().iter().find(|guard| guard.is_lost()) {
-            Some(guard) if !self.entry.grant.is_lost() => guard.loss(),
-            _ => self.entry.grant.loss(),
+            Some(guard) if !self.grant().is_lost() => guard.loss(),
+            _ => self.grant().loss(),
         }
     }
 
@@ -172,12 +164,9 @@ impl LockGuard {
     /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in line again.
     pub fn reenter(&self) -> Result<Self, LockError> {
         let inside: Result<Vec<_>, _> = self.inside().iter().map(Self::reenter).collect();
-        let entry = self
-            .engine
-            .act(&self.key, |machine, now, _| machine.reenter_guard(&self.entry.grant, self.entry.part, now));
-        let entry = entry.ok_or_else(|| LockError::Lost { key: self.key().clone(), why: self.loss() })?;
-        let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
-        Ok(Self::new(engine, key, entry, self.lease, self.label.clone()).and(inside?))
+        let again = self.admission.reenter();
+        let again = again.ok_or_else(|| LockError::Lost { key: self.key().clone(), why: self.loss() })?;
+        Ok(Self::new(again).and(inside?))
     }
 
     /// Turns a write lock into a read lock without letting another writer in between, and lets waiting readers in. The
@@ -197,16 +186,13 @@ impl LockGuard {
     ///
     /// Dropped, it leaves nothing behind: the lock is released.
     pub async fn downgrade(self) -> Result<Self, LockError> {
-        let hold = &self.entry.grant.hold;
+        let hold = &self.grant().hold;
         if !hold.is_single() || !self.inside().is_empty() || !matches!(hold.kind(), Kind::Write | Kind::Read)
         {
             let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
-        let ended = self
-            .engine
-            .act(&self.key, |machine, now, effects| machine.downgrade(&self.entry.grant, now, effects));
-        self.outcome(ended).await?;
+        self.admission.downgrade().await?;
         Ok(self)
     }
 
@@ -229,29 +215,7 @@ impl LockGuard {
         for guard in self.inside() {
             Box::pin(guard.extend(lease)).await?;
         }
-        let key = || self.key().clone();
-        let grant = &self.entry.grant;
-        if grant.is_lost() {
-            return Err(LockError::Lost { key: key(), why: grant.loss() });
-        }
-        if grant.has_ended() {
-            return Err(LockError::NotHeld { key: key() });
-        }
-        if grant.hold.is_renewing() {
-            let reason = format!(
-                "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
-                key()
-            );
-            return Err(LockError::Misconfigured { reason: reason.into() });
-        }
-        if let Some(reason) = self.engine.refuse_lease(self.key(), lease) {
-            return Err(LockError::Misconfigured { reason: reason.into() });
-        }
-        let result = self.engine.extend(&grant.hold, lease, Tick::default()).await;
-        if result.is_ok() && grant.is_lost() {
-            return Err(LockError::Lost { key: key(), why: grant.loss() });
-        }
-        result
+        self.admission.extend(lease).await
     }
 
     /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4 s). `Ok` also when
@@ -270,67 +234,12 @@ impl LockGuard {
     /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it
     /// is dispatched by the drop.
     #[doc(alias = "unlock")]
-    pub async fn release(mut self) -> Result<(), LockError> {
-        let inside = self.inside.take().map(|inside| inside.0).unwrap_or_default();
-        let mut result = self.release_own().await;
-        for guard in inside {
+    pub async fn release(self) -> Result<(), LockError> {
+        let mut result = self.admission.release().await;
+        for guard in self.inside.map(|inside| inside.0).unwrap_or_default() {
             result = result.and(Box::pin(guard.release()).await);
         }
         result
-    }
-
-    async fn release_own(mut self) -> Result<(), LockError> {
-        self.released = true;
-        let ended = self.end(Leaving::Released);
-        self.outcome(ended).await
-    }
-
-    /// What the store makes of it.
-    async fn outcome(&self, ended: Ended) -> Result<(), LockError> {
-        let key = self.key().clone();
-        let unanswered = |said: &str| LockError::Unconfirmed {
-            key: key.clone(),
-            cause: StoreError::new(StoreErrorKind::Unanswered, said),
-        };
-        let outcome = match ended {
-            Ended::Nested | Ended::HandedOn | Ended::Lingering | Ended::ReleasingUnheard => return Ok(()),
-            Ended::Lost => return Err(LockError::Lost { key, why: self.loss() }),
-            Ended::NotHeld => return Err(LockError::NotHeld { key }),
-            Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
-            Ended::Releasing(mut outcome) => match outcome.try_recv() {
-                // The store has answered in place.
-                Ok(result) => return result,
-                Err(TryRecvError::Empty) => outcome,
-                // Its runtime took no task any more. A channel that said so is not to be polled.
-                Err(TryRecvError::Closed) => return Err(unanswered("the task that sends it is gone")),
-            },
-        };
-        let limit = self.engine.settings.call_timeout * 2;
-        match time::timeout(&self.engine.runtime, limit, outcome).await {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(unanswered("the task that sends it is gone")),
-            None => Err(unanswered("the release was not answered")),
-        }
-    }
-
-    fn end(&self, leaving: Leaving) -> Ended {
-        let ended = self.engine.release(&self.key, &self.entry, leaving);
-        let grant = &self.entry.grant;
-        // It may be in a drop, and that in a panic.
-        shielded(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
-        ended
-    }
-}
-
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        if self.released {
-            return;
-        }
-        self.released = true;
-        if let Ended::Lost = self.end(Leaving::Dropped) {
-            shielded(|| tracing::debug!(key = %self.key(), "a lost lock's guard was dropped"));
-        }
     }
 }
 

@@ -125,6 +125,7 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod acquire;
 mod backoff;
 mod begun;
 mod body;
@@ -151,7 +152,6 @@ mod private;
 mod replication;
 mod retention;
 mod scheme;
-mod scope;
 pub mod segmented;
 pub mod store;
 mod sync;
@@ -161,12 +161,13 @@ pub mod testing;
 mod time;
 mod token;
 
+pub use acquire::Acquire;
 pub use builder::LockManagerBuilder;
 pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 #[cfg(feature = "redis")]
 pub use credentials::{Credentials, Endpoint};
 pub use default::{default_manager, set_default, with_default};
-pub use engine::acquire::Acquire;
+pub use engine::scope::in_current_scope;
 pub use error::{ConnectError, LockError, Loss, ShutdownError};
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
@@ -177,7 +178,6 @@ pub use lock_macros::distributed_lock;
 pub use manager::{Health, LockManager};
 pub use replication::Replication;
 pub use retention::TokenRetention;
-pub use scope::in_current_scope;
 pub use store::{Kind, LockStatus};
 pub use token::{FencingToken, OwnerId};
 
@@ -198,15 +198,6 @@ pub mod fuzzing {
     pub fn url(text: &str) -> Result<(), ConnectError> {
         Address::parse(text).map(drop)
     }
-}
-
-/// A future was polled after it had ended. Panics, as futures of the standard library do: nothing
-/// would wake the caller.
-#[cold]
-#[track_caller]
-#[allow(clippy::panic, reason = "a mistake in an executor or a combinator, not in what it is given")]
-fn polled_again() -> ! {
-    panic!("a future of a lock was polled after it had ended")
 }
 
 #[doc(hidden)]

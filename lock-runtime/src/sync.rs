@@ -32,3 +32,12 @@ impl<T> std::ops::Deref for Apart<T> {
 pub(crate) fn shielded(others: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(others));
 }
+
+/// A future was polled after it had ended. Panics, as futures of the standard library do: nothing
+/// would wake the caller.
+#[cold]
+#[track_caller]
+#[allow(clippy::panic, reason = "a mistake in an executor or a combinator, not in what it is given")]
+pub(crate) fn polled_again() -> ! {
+    panic!("a future of a lock was polled after it had ended")
+}

@@ -12,12 +12,13 @@ use tokio::sync::oneshot;
 
 use crate::clock::Tick;
 use crate::engine::Engine;
-use crate::engine::acquire::{Acquire, Request, Wait};
+use crate::engine::acquire::Acquire;
+use crate::engine::admission::Admission;
 use crate::engine::hold::Lease;
 use crate::engine::places::Counted;
 use crate::engine::registry::Spec;
+use crate::engine::request::{Request, Wait};
 use crate::error::LockError;
-use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::Label;
 use crate::replication::Replication;
@@ -37,7 +38,7 @@ pub(super) struct Wish {
     pub(super) asked: Tick,
 }
 
-type Answer = Result<LockGuard, LockError>;
+type Answer = Result<Admission, LockError>;
 
 /// Somebody who stands in line.
 struct Waiter {
@@ -71,7 +72,7 @@ impl Lines {
             let (place, mut answer) = self.stand_in_line(&wish)?;
             let guard = self.answered(&wish, &place, &mut answer).await?;
             // It may have lain there while nobody polled us; then it was for nothing.
-            if !guard.is_lost() {
+            if !guard.grant().is_lost() {
                 return Ok(guard);
             }
         }

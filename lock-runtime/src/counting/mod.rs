@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::latch::CountDownLatch;
 use self::line::Lines;
-pub(crate) use self::permits::owner_of;
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 use crate::engine::Engine;
 use crate::error::LockError;

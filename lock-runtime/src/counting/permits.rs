@@ -9,27 +9,16 @@ use std::time::Duration;
 
 use crate::engine::{Engine, LONGEST};
 use crate::key::LockKey;
+use crate::store::semaphore::ids_of;
 use crate::store::{
     AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, KeepRequest, Kept, LockStatus, LockStore,
-    PermitId, PermitsAcquired, PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, ReleaseRequest,
-    Released, ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
+    PermitsAcquired, PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, ReleaseRequest, Released,
+    ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
-use crate::token::OwnerId;
 
 /// When no held permit ends by itself: longer than any lease, so that nobody takes it for one. If they have heard nothing, the
 /// fallback lets waiters look again long before.
 const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
-
-/// The owner of so many permits.
-pub(crate) fn owner_of(owner: &OwnerId, permits: u32) -> OwnerId {
-    OwnerId::new(format!("{owner}#{permits}"))
-}
-
-/// The permits of an owner made by [`owner_of`].
-pub(super) fn ids_of(owner: &OwnerId) -> Vec<PermitId> {
-    let permits = owner.as_str().rsplit_once('#').and_then(|(_, permits)| permits.parse().ok());
-    PermitId::of(owner, permits.unwrap_or(1))
-}
 
 /// The locks that an engine of permits sees.
 pub(super) struct PermitsAsLocks {
@@ -150,21 +139,5 @@ impl LockStore for PermitsAsLocks {
 
     fn check(&self) -> Answer<()> {
         Box::pin(async { Ok(()) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_owner_says_how_many_permits_it_has() {
-        let owner = OwnerId::new("8743c9c0-0795-4907-87fd-6c719a6b4586:7");
-        for permits in [1, 2, 17] {
-            let owner = owner_of(&owner, permits);
-            assert_eq!(ids_of(&owner).len(), permits as usize);
-            assert_eq!(ids_of(&owner), ids_of(&owner));
-        }
-        assert_ne!(ids_of(&owner_of(&owner, 1))[0], ids_of(&owner_of(&owner, 2))[0]);
     }
 }

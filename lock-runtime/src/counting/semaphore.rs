@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::line::Wish;
-use super::permits::ids_of;
 use super::{Counting, dispatched};
-use crate::engine::acquire::Wait;
 use crate::engine::hold::Lease;
+use crate::engine::request::Wait;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::metrics::Label;
+use crate::store::semaphore::ids_of;
 use crate::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, StoreErrorKind};
 
 /// A number of permits, shared by all processes; made by [`LockManager::semaphore`](crate::LockManager::semaphore).
@@ -171,7 +171,7 @@ impl Semaphore {
             label: self.label,
             asked: lines.engine.clock.now(),
         };
-        Ok(SemaphorePermit::new(lines.acquire(wish).await?))
+        Ok(SemaphorePermit::new(LockGuard::new(lines.acquire(wish).await?)))
     }
 
     /// Gives the semaphore this many permits, unless it was given some before: then `false`.

@@ -1,76 +1,38 @@
-//! [`Acquire`]: the future that a caller polls.
+//! [`Acquire`]: the future that brings a caller into one lane.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::Engine;
+use super::admission::Admission;
 use super::caller::Caller;
 use super::calls::no_answer;
 use super::hold::{Lease, MaxHold, drift_margin};
 use super::machine::{Cap, Enqueued, Entry, Patience, Polled, Wish};
 use super::places::{Counted, OwnPlace};
-use super::registry::{Key, Lane, Spec};
+use super::registry::{Key, Lane};
+use super::request::{Request, Wait};
+use super::scope::Scope;
 use crate::begun;
 use crate::clock::Tick;
 use crate::error::LockError;
-use crate::guard::LockGuard;
-use crate::key::LockKey;
-use crate::metrics::{self, Label};
-use crate::replication::Replication;
-use crate::scope::{Scope, Scoped};
+use crate::metrics;
 use crate::store::{Kind, LONGEST_WAIT};
+use crate::sync::polled_again;
 use crate::time::{self, Timer};
 
 /// A wait in which nothing was answered goes on for so long: the answer may have come while this process stood still, and
 /// has to be read first.
 const LAST_LOOK: Duration = Duration::from_millis(20);
 
-/// How long a caller is willing to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    No,
-    For(Duration),
-    Forever,
-}
-
-impl Wait {
-    pub(crate) fn at_most(limit: Duration) -> Self {
-        if limit.is_zero() { Self::No } else { Self::For(limit) }
-    }
-}
-
-/// What a lock builder has collected.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) key: LockKey,
-    pub(crate) spec: Spec,
-    pub(crate) wait: Wait,
-    pub(crate) lease: Lease,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) min_hold: Duration,
-    pub(crate) replication: Replication,
-    pub(crate) label: Label,
-    /// Its own cap of those who wait.
-    pub(crate) max_waiters: usize,
-    /// Since when it waits; it may have to begin again.
-    pub(crate) asked: Option<Tick>,
-}
-
-/// Waits for a lock; made by [`Lock::acquire`](crate::Lock::acquire).
+/// Waits for the keys of one request; those that an enclosing call holds are entered again.
 ///
-/// Nothing happens before the first poll.
-///
-/// # Cancel safety
-///
-/// Dropping it leaves the queue. If the lock has just been granted to it, the grant goes to the next waiter or is
-/// released in the background; nothing stays behind.
+/// Nothing happens before the first poll. Dropped, it leaves the queue, and what has just been
+/// granted goes to the next waiter or is released.
 #[must_use = "futures do nothing unless polled"]
-pub struct Acquire {
+pub(crate) struct Acquire {
     state: State,
 }
 
@@ -79,15 +41,13 @@ enum State {
     /// Has its place already, if it has waited elsewhere.
     New(Box<Request>, Option<Counted>),
     Waiting(Box<Waiting>),
-    /// A lock of several keys, of which enclosing calls hold some.
-    Several(Several),
     /// The call is inside an own fixed lease that ends too early: one store call makes it longer.
     Extending(Box<Extending>),
     Done,
 }
 
 struct Extending {
-    guard: LockGuard,
+    admission: Admission,
     request: Box<Request>,
     outcome: Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>,
 }
@@ -121,49 +81,37 @@ impl Acquire {
         }
     }
 
+    /// Returns where it stands, in a word.
+    pub(crate) fn state(&self) -> &'static str {
+        match &self.state {
+            State::Refused(_) => "refused",
+            State::New(..) => "new",
+            State::Waiting(_) => "waiting",
+            State::Extending(_) => "extending",
+            State::Done => "done",
+        }
+    }
+
     /// For somebody who waits already, and is not one too many any more.
     pub(crate) fn counted(request: Request, counted: Counted) -> Self {
         Self { state: State::New(Box::new(request), Some(counted)) }
     }
 }
 
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Refused(_) => "refused",
-            State::New(..) => "new",
-            State::Waiting(_) | State::Several(_) => "waiting",
-            State::Extending(_) => "extending",
-            State::Done => "done",
-        };
-        f.debug_struct("Acquire").field("state", &state).finish()
-    }
-}
-
 impl Future for Acquire {
-    type Output = Result<LockGuard, LockError>;
+    type Output = Result<Admission, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let progress = ready!(tokio::task::coop::poll_proceed(cx));
-        let result = ready!(self.poll_inner(cx));
-        progress.made_progress();
-        Poll::Ready(result)
-    }
-}
-
-impl Acquire {
-    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, LockError>> {
         loop {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
                 State::New(request, counted) => match start(request, counted, cx) {
-                    Ok(Started::Several(several)) => self.state = State::Several(several),
                     Ok(Started::Waiting(waiting)) => {
                         self.state = State::Waiting(waiting);
                         return Poll::Pending;
                     }
                     Ok(Started::Elsewhere(request, counted)) => self.state = State::New(request, counted),
-                    Ok(Started::Entered(Entered::Guard(guard))) => return Poll::Ready(Ok(guard)),
+                    Ok(Started::Entered(Entered::Admitted(admission))) => return Poll::Ready(Ok(admission)),
                     Ok(Started::Entered(Entered::Extending(extending))) => {
                         self.state = State::Extending(extending);
                     }
@@ -171,7 +119,7 @@ impl Acquire {
                 },
                 State::Waiting(mut waiting) => match waiting.poll(cx) {
                     Poll::Ready(Ok(Some(entry))) => match waiting.enter(entry) {
-                        Entered::Guard(guard) => return Poll::Ready(Ok(guard)),
+                        Entered::Admitted(admission) => return Poll::Ready(Ok(admission)),
                         Entered::Extending(extending) => self.state = State::Extending(extending),
                     },
                     Poll::Ready(Ok(None)) => {
@@ -183,29 +131,22 @@ impl Acquire {
                         return Poll::Pending;
                     }
                 },
-                State::Several(mut several) => match several.as_mut().poll(cx) {
-                    Poll::Ready(result) => return Poll::Ready(result),
-                    Poll::Pending => {
-                        self.state = State::Several(several);
-                        return Poll::Pending;
-                    }
-                },
                 State::Extending(mut extending) => match extending.outcome.as_mut().poll(cx) {
                     Poll::Pending => {
                         self.state = State::Extending(extending);
                         return Poll::Pending;
                     }
                     Poll::Ready(outcome) => {
-                        let Extending { guard, request, .. } = *extending;
+                        let Extending { admission, request, .. } = *extending;
                         let error = match outcome {
-                            Ok(()) if !guard.is_lost() => return Poll::Ready(Ok(guard)),
+                            Ok(()) if !admission.grant().is_lost() => return Poll::Ready(Ok(admission)),
                             Err(LockError::NotHeld { .. }) if request.engine.runtime_is_gone() => {
                                 LockError::ShutDown { key: request.key }
                             }
                             // The outer hold is gone, perhaps after the answer and before this poll: the call stands
                             // in line like everybody else.
                             Ok(()) | Err(LockError::Lost { .. } | LockError::NotHeld { .. }) => {
-                                drop(guard);
+                                drop(admission);
                                 self.state = State::New(request, None);
                                 continue;
                             }
@@ -217,16 +158,13 @@ impl Acquire {
                         return Poll::Ready(Err(error));
                     }
                 },
-                State::Done => crate::polled_again(),
+                State::Done => polled_again(),
             }
         }
     }
 }
 
-type Several = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
-
 enum Started {
-    Several(Several),
     Entered(Entered),
     /// It has been polled. What is granted at once needs no box.
     Waiting(Box<Waiting>),
@@ -252,13 +190,6 @@ fn start(
         Wait::Forever => Duration::MAX,
     };
     request.replication = request.replication.within(patience.min(request.lease.duration / 2));
-    if !request.spec.more.is_empty() {
-        let (held, free) = split(&request)?;
-        if !held.is_empty() {
-            request.asked.get_or_insert(engine.clock.now());
-            return Ok(Started::Several(Box::pin(several(*request, held, free))));
-        }
-    }
     let span = tracing::debug_span!(
         "lock_acquire",
         key = %request.key,
@@ -350,49 +281,6 @@ fn start(
     }
 }
 
-type Keys = Vec<(LockKey, Kind)>;
-
-/// The keys of a lock of several that enclosing calls hold, and the others.
-fn split(request: &Request) -> Result<(Keys, Keys), LockError> {
-    let scope = Scope::current();
-    let (mut held, mut free) = (Vec::new(), Vec::new());
-    for (key, kind) in request.spec.keys(&request.key) {
-        let hosted = !scope.is_empty() && request.engine.host(key, kind, &scope)?.is_some();
-        if hosted { &mut held } else { &mut free }.push((key.clone(), kind));
-    }
-    Ok((held, free))
-}
-
-/// Enters again what enclosing calls hold, one after the other in the order of the keys, then takes the others together.
-async fn several(request: Request, held: Keys, free: Keys) -> Result<LockGuard, LockError> {
-    let bare = Request { spec: Spec::one(request.spec.kind), ..request.clone() };
-    let of = |key: LockKey, kind, more: Keys| {
-        let spec = Spec { kind, more: more.into(), permits: 0 };
-        Acquire::new(Ok(Request { key, spec, ..bare.clone() }))
-    };
-    let mut guards = Vec::with_capacity(held.len() + 1);
-    let mut scope = Scope::current();
-    for (key, kind) in held {
-        // Each inside the ones before: two of the keys may belong to one grant.
-        let guard = Scoped::new(scope.clone(), of(key, kind, Vec::new())).await?;
-        scope = guard.inside_of(scope);
-        guards.push(guard);
-    }
-    let mut free = free.into_iter();
-    if let Some((key, kind)) = free.next() {
-        guards.push(Scoped::new(scope, of(key, kind, free.collect())).await?);
-    }
-    match guards.pop().map(|guard| guard.and(guards)) {
-        // What was entered first may be over: the call stands in line like everybody else.
-        Some(guard) if guard.is_lost() => {
-            drop(guard);
-            Box::pin(Acquire::new(Ok(request))).await
-        }
-        Some(guard) => Ok(guard),
-        None => Err(LockError::misconfigured("a lock of no keys")),
-    }
-}
-
 /// The cap that was reached is that of all keys together, for which so many wait.
 fn all_full(error: LockError, waiting: usize) -> LockError {
     match error {
@@ -469,7 +357,7 @@ fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, LockErro
 }
 
 enum Entered {
-    Guard(LockGuard),
+    Admitted(Admission),
     Extending(Box<Extending>),
 }
 
@@ -589,21 +477,16 @@ impl Waiting {
         record(&self.request, &self.span, self.started, outcome);
     }
 
-    /// Makes the guard; a longer fixed lease inside a shorter one takes one store call first.
+    /// Lets the caller in; a longer fixed lease inside a shorter one takes one store call first.
     fn enter(&mut self, entry: Entry) -> Entered {
         let engine = Arc::clone(&self.request.engine);
         engine.watch_max_hold(&self.key, &entry.grant);
         let recorded = entry.clone();
         let hold = Arc::clone(&entry.grant.hold);
         let reentrant = entry.reentrant;
-        let guard = LockGuard::new(
-            engine,
-            Arc::clone(&self.key),
-            entry,
-            self.request.lease,
-            self.request.label.clone(),
-        );
-        // The guard is there first: a panicking subscriber or recorder must not leak the hold.
+        let (lease, label) = (self.request.lease, self.request.label.clone());
+        let admission = Admission::new(engine, Arc::clone(&self.key), entry, lease, label);
+        // The admission is there first: a panicking subscriber or recorder must not leak the hold.
         self.record(Ok(&recorded));
         let Lease { duration: lease, is_renewed, .. } = self.request.lease;
         if reentrant && !is_renewed {
@@ -617,10 +500,10 @@ impl Waiting {
                 };
                 let outcome = Box::pin(engine.extend(&hold, lease, retry_until));
                 let request = self.request.clone();
-                return Entered::Extending(Box::new(Extending { guard, request, outcome }));
+                return Entered::Extending(Box::new(Extending { admission, request, outcome }));
             }
         }
-        Entered::Guard(guard)
+        Entered::Admitted(admission)
     }
 }
 

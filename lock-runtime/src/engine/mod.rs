@@ -9,6 +9,7 @@
 //! - [`ending`]: how a manager ends.
 
 pub(crate) mod acquire;
+pub(crate) mod admission;
 mod caller;
 mod calls;
 mod crowds;
@@ -24,7 +25,9 @@ pub(crate) mod places;
 mod reaper;
 pub(crate) mod registry;
 mod release;
+pub(crate) mod request;
 mod rtt;
+pub(crate) mod scope;
 pub(crate) mod settings;
 pub(crate) mod subscription;
 mod timers;
@@ -48,10 +51,10 @@ use self::timers::{Job, Timers};
 use crate::begun;
 use crate::chance::jitter;
 use crate::clock::{Clock, Tick};
+use crate::engine::scope::Scope;
 use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::metrics;
-use crate::scope::Scope;
 use crate::store::{Kind, LockStore};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Apart, MutexGuard, lock, shielded};

@@ -41,7 +41,7 @@ pub(crate) struct Spec {
     pub(crate) kind: Kind,
     /// The other keys of a lock of several.
     pub(crate) more: Box<[(LockKey, Kind)]>,
-    /// So many permits of a semaphore, see [`crate::counting`]; 0 for a lock. The owner's text tells the store.
+    /// So many permits of a semaphore, see [`owner_of`](crate::store::semaphore::owner_of); 0 for a lock. The owner's text tells the store.
     pub(crate) permits: u32,
 }
 
@@ -124,7 +124,7 @@ impl Key {
     pub(crate) fn items(&self, owner: OwnerId) -> Few<Item> {
         let owner = match self.spec.permits {
             0 => owner,
-            permits => crate::counting::owner_of(&owner, permits),
+            permits => crate::store::semaphore::owner_of(&owner, permits),
         };
         let item = |(key, kind): (&LockKey, Kind)| Item { key: key.clone(), kind, owner: owner.clone() };
         self.spec.keys(&self.name).map(item).collect()

@@ -5,13 +5,14 @@ use std::ops::AsyncFnOnce;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acquire::Acquire;
 use crate::body::{OnLost, Run};
 use crate::engine::Engine;
-use crate::engine::acquire::{Acquire, Request, Wait};
 use crate::engine::hold::Lease;
 #[cfg(feature = "layer")]
 use crate::engine::out_of_range;
 use crate::engine::registry::Spec;
+use crate::engine::request::{Request, Wait};
 use crate::engine::settings::EngineSettings;
 use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};

@@ -12,7 +12,7 @@ use super::key::{Keys, Rejection, RequestKeys};
 use super::layer::{Methods, MissingKey, Settings, Shared};
 use super::marks::LockWait;
 use super::refusal::Protocol;
-use crate::engine::acquire::Acquire;
+use crate::acquire::Acquire;
 use crate::engine::registry::Spec;
 use crate::kinds::{MultiKey, sorted};
 use crate::store::Kind;

@@ -10,10 +10,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
 use super::refusal::{ProblemDetails, Protocol, Refusal, Refuse};
+use crate::engine::scope::Scoped;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::guarded::{LostSignal, OnLost};
-use crate::scope::Scoped;
 
 /// What goes wrong while a body is sent: the inner body's error, or [`LockError::Lost`].
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

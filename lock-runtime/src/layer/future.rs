@@ -219,7 +219,7 @@ where
                     let StateReplaced::Extracting { mut service, shared, protocol, kind, came, .. } =
                         state.as_mut().project_replace(State::Done)
                     else {
-                        crate::polled_again()
+                        crate::sync::polled_again()
                     };
                     match shared.admit(&request, kind, protocol, came.elapsed(), extracted) {
                         Ok(Admitted::Pass) => State::Bare(service.call(without_lock(request))),
@@ -234,7 +234,7 @@ where
                     let StateReplaced::Locking { entry, mut request, mut service, shared, protocol } =
                         state.as_mut().project_replace(State::Done)
                     else {
-                        crate::polled_again()
+                        crate::sync::polled_again()
                     };
                     let Entry { hurried, seat, asked, .. } = entry;
                     drop(seat);
@@ -282,11 +282,11 @@ where
                 }
                 StateProjection::Refused(_) => {
                     let StateReplaced::Refused(response) = state.as_mut().project_replace(State::Done) else {
-                        crate::polled_again()
+                        crate::sync::polled_again()
                     };
                     return Poll::Ready(Ok(response.map(LockBody::refusal)));
                 }
-                StateProjection::Done => crate::polled_again(),
+                StateProjection::Done => crate::sync::polled_again(),
             };
             state.set(next);
         }

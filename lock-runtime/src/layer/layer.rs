@@ -14,7 +14,7 @@ use super::mode::{Detached, Inline};
 use super::refusal::{LONGEST_RETRY_AFTER, ProblemDetails};
 use super::service::LockService;
 use super::told::Told;
-use crate::engine::acquire::Wait;
+use crate::engine::request::Wait;
 use crate::guarded::OnLost;
 use crate::key::LockKey;
 use crate::kinds::Lock;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::order::order;
 use crate::chance::jitter;
 use crate::clock::Tick;
-use crate::engine::acquire::Wait;
+use crate::engine::request::Wait;
+use crate::engine::scope::Scope;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::kinds::Lock;
 use crate::replication::Replication;
-use crate::scope::Scope;
 
 /// More would be slower than fewer: a merge looks at all of them.
 pub const MAX_SEGMENTS: u32 = 1024;

@@ -44,6 +44,17 @@ impl PermitId {
     }
 }
 
+/// Makes the owner of `permits` permits, whose text says how many they are.
+pub(crate) fn owner_of(owner: &OwnerId, permits: u32) -> OwnerId {
+    OwnerId::new(format!("{owner}#{permits}"))
+}
+
+/// Returns the permits of an owner made by [`owner_of`].
+pub(crate) fn ids_of(owner: &OwnerId) -> Vec<PermitId> {
+    let permits = owner.as_str().rsplit_once('#').and_then(|(_, permits)| permits.parse().ok());
+    PermitId::of(owner, permits.unwrap_or(1))
+}
+
 impl fmt::Display for PermitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
@@ -267,5 +278,16 @@ mod tests {
         bytes[1] = 0xab;
         bytes[15] = 7;
         assert_eq!(PermitId::from_bytes(bytes).to_string(), "00ab0000000000000000000000000007");
+    }
+
+    #[test]
+    fn an_owner_says_how_many_permits_it_has() {
+        let owner = OwnerId::new("8743c9c0-0795-4907-87fd-6c719a6b4586:7");
+        for permits in [1, 2, 17] {
+            let owner = owner_of(&owner, permits);
+            assert_eq!(ids_of(&owner).len(), permits as usize);
+            assert_eq!(ids_of(&owner), ids_of(&owner));
+        }
+        assert_ne!(ids_of(&owner_of(&owner, 1))[0], ids_of(&owner_of(&owner, 2))[0]);
     }
 }

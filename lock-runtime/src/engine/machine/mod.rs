@@ -23,10 +23,10 @@ use super::pace::Pace;
 use super::pending::Pending;
 use super::registry::Lane;
 use crate::clock::{Clock, Tick};
+use crate::engine::scope::Scope;
 use crate::error::LockError;
 use crate::key::LockKey;
 use crate::replication::Replication;
-use crate::scope::Scope;
 use crate::store::{Few, Kind, ListenerPolicy, TokenRange};
 use crate::token::FencingToken;
 

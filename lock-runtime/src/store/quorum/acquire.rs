@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ballots::{Attempt, Role, ballots_of};
 use super::calls::{Answers, Quorum, unanswered};
 use super::first;
-use super::parts::{Attempt, Role};
 use super::strays::Stray;
 use super::tokens::Counters;
 use super::undo;
@@ -44,7 +44,7 @@ pub(super) async fn acquire(
     if request.stamp(ServerTime::from_micros(1)) == ServerTime::from_micros(0) {
         return Err(withdrawn());
     }
-    let Some(attempt) = request.parts.begin() else { return Err(unsettled()) };
+    let Some(attempt) = ballots_of(&request).begin() else { return Err(unsettled()) };
     // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth each.
     let step = (request.timeout / 8).max(Duration::from_millis(1));
     first::first_use(&quorum, step).await;
@@ -94,7 +94,7 @@ impl Ballot {
             Gate::Passed(gate, granted) => self.vote(gate, granted).await?,
         };
         if let Some(granted) = granted {
-            self.request.parts.settled();
+            ballots_of(&self.request).settled();
             return Ok(Acquired::Granted(granted));
         }
         let held = !self.tally.remnants().is_empty();
@@ -124,10 +124,11 @@ impl Ballot {
         let most = quorum.len() - quorum.majority() + 1;
         let limit = self.request.timeout * 3 / 8 / u32::try_from(most).unwrap_or(u32::MAX);
         for node in quorum.gates().into_iter().take(most) {
-            let part = self.part(node, Role::Gate)?;
+            let ballot = self.ballot(node, Role::Gate)?;
             let asked = quorum.now();
-            let answer = quorum.ask([node], limit, |_, store| store.acquire(Arc::clone(&part))).next().await;
-            self.note_latest(&part);
+            let answer =
+                quorum.ask([node], limit, |_, store| store.acquire(Arc::clone(&ballot))).next().await;
+            self.note_latest(&ballot);
             match answer.map_or_else(|| Err(unanswered("no answer")), |(_, answer)| answer) {
                 Ok(Acquired::Granted(granted)) => {
                     quorum.round_trip_was(quorum.now().since(asked));
@@ -186,14 +187,14 @@ impl Ballot {
         let step = self.step;
         let mut calls = Vec::with_capacity(nodes.len());
         for &node in nodes {
-            let part = if node == gate { None } else { Some(self.part(node, Role::Vote)?) };
-            calls.push((node, part));
+            let ballot = if node == gate { None } else { Some(self.ballot(node, Role::Vote)?) };
+            calls.push((node, ballot));
         }
-        let mut parts = calls.into_iter();
+        let mut ballots = calls.into_iter();
         Ok(self.quorum.ask(nodes.iter().copied(), step * 2, |_, store| {
-            let (store, part) = (Arc::clone(store), parts.next().and_then(|(_, part)| part));
-            let granted = granted.take_if(|_| part.is_none());
-            Box::pin(vote_of(store, part, granted, max_lease, step))
+            let (store, ballot) = (Arc::clone(store), ballots.next().and_then(|(_, ballot)| ballot));
+            let granted = granted.take_if(|_| ballot.is_none());
+            Box::pin(vote_of(store, ballot, granted, max_lease, step))
         }))
     }
 
@@ -202,7 +203,7 @@ impl Ballot {
         while self.tally.verdict(answers.open()) != Verdict::Won {
             let Some((node, answer)) = answers.next().await else { break };
             self.tally.put(node, answer.unwrap_or_else(|error| self.tally.failed(node, error)));
-            self.request.parts.of(node).iter().for_each(|part| self.note_latest(part));
+            ballots_of(&self.request).of(node).iter().for_each(|ballot| self.note_latest(ballot));
         }
         self.tally.verdict(0)
     }
@@ -231,13 +232,14 @@ impl Ballot {
         }
         let now = quorum.now();
         for node in self.tally.unknown() {
-            let parts = self.request.parts.of(node).into_iter().filter(|part| part.wait.is_none());
-            unlifted.extend(parts.map(|part| Stray::new(node, part, now)));
+            let ballots =
+                ballots_of(&self.request).of(node).into_iter().filter(|ballot| ballot.wait.is_none());
+            unlifted.extend(ballots.map(|ballot| Stray::new(node, ballot, now)));
         }
-        for (node, part) in self.request.parts.places() {
+        for (node, ballot) in ballots_of(&self.request).places() {
             // Its place at an earlier gate would keep others waiting there after its release.
             if node != gate {
-                let stray = Stray::new(node, part, now);
+                let stray = Stray::new(node, ballot, now);
                 unlifted.push(Stray { until: stray.until.max(now + WAITER_LIFE), ..stray });
             }
         }
@@ -247,8 +249,8 @@ impl Ballot {
             quorum.options.tasks.spawn(async move {
                 while let Some((node, answer)) = late.next().await {
                     let answered = !answer.is_err_and(|error| error.outcome_unknown());
-                    if let Some(part) = request.parts.vote_of(node).filter(|_| answered) {
-                        strays.answered(&request.items, &part);
+                    if let Some(ballot) = ballots_of(&request).vote_of(node).filter(|_| answered) {
+                        strays.answered(&request.items, &ballot);
                     }
                 }
             });
@@ -260,7 +262,7 @@ impl Ballot {
     async fn undo(&self, refusal: &Result<Busy, StoreError>) -> Result<(), StoreError> {
         let unsettled = undo::undo(&self.quorum, &self.request, &self.tally, self.step).await;
         if unsettled.is_empty() {
-            self.request.parts.settled();
+            ballots_of(&self.request).settled();
             return Ok(());
         }
         if refusal.is_ok() && self.request.wait.is_none() && self.quorum.late.available_permits() > 0 {
@@ -276,9 +278,9 @@ impl Ballot {
     fn undo_later(&self, nodes: &[usize]) {
         let now = self.quorum.now();
         let strays = nodes.iter().flat_map(|&node| {
-            let parts = self.request.parts.of(node).into_iter();
-            parts.map(move |part| {
-                let stray = Stray::new(node, part, now);
+            let ballots = ballots_of(&self.request).of(node).into_iter();
+            ballots.map(move |ballot| {
+                let stray = Stray::new(node, ballot, now);
                 // It may be held there already.
                 Stray { until: stray.until.max(now + self.request.lease), ..stray }
             })
@@ -287,7 +289,7 @@ impl Ballot {
     }
 
     /// The request to send to a node.
-    fn part(&self, node: usize, role: Role) -> Result<Arc<AcquireRequest>, StoreError> {
+    fn ballot(&self, node: usize, role: Role) -> Result<Arc<AcquireRequest>, StoreError> {
         let request = &self.request;
         // Whoever wants tokens above a floor is not granted a key by a release, which is one store's.
         let fair = request.items.iter().any(|item| item.kind == Kind::Fair);
@@ -298,37 +300,37 @@ impl Ballot {
                 (Role::Vote, Kind::Fair) => Item { kind: Kind::Mutex, ..item.clone() },
                 _ => item.clone(),
             });
-            let part = AcquireRequest::new(items.collect::<Few<_>>(), request.lease, self.step);
-            let part = part.tokens(request.tokens).token_floor(request.token_floor.max(u64::from(fair)));
-            let part = part.retention(request.retention);
+            let ballot = AcquireRequest::new(items.collect::<Few<_>>(), request.lease, self.step);
+            let ballot = ballot.tokens(request.tokens).token_floor(request.token_floor.max(u64::from(fair)));
+            let ballot = ballot.retention(request.retention);
             match request.wait {
-                Some(wait) if role == Role::Gate => part.queued(wait),
-                _ => part,
+                Some(wait) if role == Role::Gate => ballot.queued(wait),
+                _ => ballot,
             }
         };
-        let part = request.parts.part(self.attempt, node, role, self.quorum.now(), make);
-        part.ok_or_else(withdrawn)
+        let ballot = ballots_of(request).ballot(self.attempt, node, role, self.quorum.now(), make);
+        ballot.ok_or_else(withdrawn)
     }
 
     /// What says until when the request may be executed somewhere.
-    pub(super) fn note_latest(&self, part: &AcquireRequest) {
-        if let Some(latest) = part.latest() {
+    pub(super) fn note_latest(&self, ballot: &AcquireRequest) {
+        if let Some(latest) = ballot.latest() {
             self.request.raise_latest(latest);
         }
     }
 }
 
-/// What a store says, and whether it counts. Without a part it has granted it already.
+/// What a store says, and whether it counts. Without a ballot it has granted it already.
 fn vote_of(
     store: Arc<dyn LockStore>,
-    part: Option<Arc<AcquireRequest>>,
+    ballot: Option<Arc<AcquireRequest>>,
     granted: Option<Granted>,
     max_lease: Duration,
     timeout: Duration,
 ) -> BoxFuture<Result<Vote, StoreError>> {
     Box::pin(async move {
-        let granted = match (part, granted) {
-            (Some(part), _) => match store.acquire(part).await? {
+        let granted = match (ballot, granted) {
+            (Some(ballot), _) => match store.acquire(ballot).await? {
                 Acquired::Granted(granted) => granted,
                 Acquired::Busy(busy) => return Ok(Vote::No(busy)),
             },

@@ -18,7 +18,7 @@
 //! server made it, as that of Redis does.
 //!
 //! - [`votes`], [`tokens`], [`merge`], [`wake`]: decisions, without I/O.
-//! - [`calls`]: asks several stores at once. [`parts`], [`strays`]: what was sent, so that it can be undone.
+//! - [`calls`]: asks several stores at once. [`ballots`], [`strays`]: what was sent, so that it can be undone.
 //! - [`acquire`], [`raise`], [`undo`], [`keep`], [`release`], [`admin`], [`watch`], [`first`]: the methods.
 
 use std::fmt;
@@ -36,11 +36,11 @@ use crate::tasks::Tasks;
 
 mod acquire;
 mod admin;
+mod ballots;
 mod calls;
 mod first;
 mod keep;
 mod merge;
-mod parts;
 mod raise;
 mod release;
 mod strays;
@@ -51,8 +51,6 @@ mod undo;
 mod votes;
 mod wake;
 mod watch;
-
-pub(crate) use parts::Parts;
 
 use calls::Quorum;
 use keep::Renewal;

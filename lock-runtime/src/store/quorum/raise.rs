@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::{Ballot, withdrawn};
+use super::ballots::{Role, ballots_of};
 use super::calls::Answers;
-use super::parts::Role;
 use super::strays::Stray;
 use super::tokens::{Behind, Claim, Counters};
 use crate::store::{AcquireRequest, Acquired, Item, Kind, LockStore, ServerTime, StoreError, TokenRange};
@@ -19,7 +19,7 @@ const MARGIN: Duration = Duration::from_millis(20);
 /// A call that raises a counter.
 struct Raise {
     behind: Behind,
-    part: Arc<AcquireRequest>,
+    ballot: Arc<AcquireRequest>,
     answer: Answers<Acquired>,
     stray: Stray,
 }
@@ -114,22 +114,22 @@ impl Ballot {
         tokens: u32,
     ) -> Result<Raise, StoreError> {
         let make = || {
-            let part = AcquireRequest::new(vec![item.clone()], self.request.lease, self.step);
-            part.tokens(tokens).token_floor(floor).retention(self.request.retention)
+            let ballot = AcquireRequest::new(vec![item.clone()], self.request.lease, self.step);
+            ballot.tokens(tokens).token_floor(floor).retention(self.request.retention)
         };
         let now = self.quorum.now();
-        let part = self.request.parts.part(self.attempt, behind.node, Role::Raise, now, make);
-        let part = part.ok_or_else(withdrawn)?;
-        let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(&part));
+        let ballot = ballots_of(&self.request).ballot(self.attempt, behind.node, Role::Raise, now, make);
+        let ballot = ballot.ok_or_else(withdrawn)?;
+        let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(&ballot));
         let answer = self.quorum.ask([behind.node], self.step, ask);
-        let stray = Stray::new(behind.node, Arc::clone(&part), now);
-        Ok(Raise { behind, part, answer, stray })
+        let stray = Stray::new(behind.node, Arc::clone(&ballot), now);
+        Ok(Raise { behind, ballot, answer, stray })
     }
 
     /// The tokens that a call was granted, if it was.
     async fn raised(&self, mut call: Raise, unanswered: &mut Vec<Stray>) -> Option<TokenRange> {
         let answer = call.answer.next().await;
-        self.note_latest(&call.part);
+        self.note_latest(&call.ballot);
         match answer {
             Some((_, Ok(Acquired::Granted(granted)))) => granted.tokens.first().copied(),
             Some((_, Ok(Acquired::Busy(_)))) => None,

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ballots::ballots_of;
 use super::calls::Quorum;
 use super::strays::Stray;
 use super::votes::{Certain, Tally};
 use crate::backoff::Backoff;
-use crate::store::{AcquireRequest, LockStore, ServerTime, StoreError, Withdrawn};
+use crate::store::{AcquireRequest, LockStore, StoreError, Withdrawn};
 
 /// While a store can't be asked, that often at least.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -22,8 +23,9 @@ pub(super) async fn undo(
 ) -> Vec<usize> {
     let remnants = tally.remnants();
     let nodes = remnants.iter().map(|remnant| remnant.node);
-    let mut answers = quorum
-        .ask(nodes, limit, |node, store| Box::pin(withdraw_all(Arc::clone(store), request.parts.of(node))));
+    let mut answers = quorum.ask(nodes, limit, |node, store| {
+        Box::pin(withdraw_all(Arc::clone(store), ballots_of(request).of(node)))
+    });
     let mut unsettled = Vec::new();
     while let Some((node, answer)) = answers.next().await {
         let certain = remnants.iter().any(|remnant| remnant.node == node && remnant.certain == Certain::Held);
@@ -65,7 +67,7 @@ pub(super) async fn withdraw(
     if request.seal().is_none() {
         return Ok(Withdrawn::Settled);
     }
-    let sent = request.parts.withdraw();
+    let sent = ballots_of(&request).withdraw();
     let limit = request.timeout * 7 / 8;
     let mut answers = quorum.ask(sent.iter().map(|sent| sent.node), limit, |node, store| {
         let requests = sent.iter().filter(|sent| sent.node == node).flat_map(|sent| sent.requests.clone());
@@ -121,12 +123,5 @@ pub(super) fn settle(quorum: &Arc<Quorum>, strays: Vec<Stray>) {
                 tokio::time::sleep(wait.clamp(Duration::from_millis(1), limit)).await;
             }
         });
-    }
-}
-
-impl AcquireRequest {
-    /// A part of it may be executed until then.
-    pub(super) fn raise_latest(&self, latest: ServerTime) {
-        self.latest.stamp(latest, Duration::ZERO);
     }
 }

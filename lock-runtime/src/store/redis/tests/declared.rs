@@ -57,7 +57,7 @@ async fn scripts_declare_the_keys_that_they_use() {
         let (mine, theirs, late) = ([item_of(kind, "a")], [item_of(kind, "a")], [item_of(kind, "a")]);
         let lines = monitored(&server, async {
             granted(&store, &mine).await;
-            let wish = |items: &[Item]| Arc::new(AcquireRequest { wait: Some(LEASE), ..request(items) });
+            let wish = |items: &[Item]| Arc::new(request(items).queued(LEASE));
             let (next, last) = (wish(&theirs), wish(&late));
             for wish in [&next, &last] {
                 drop(other.acquire(Arc::clone(wish)).await.unwrap());

@@ -1,4 +1,4 @@
-//! [`Parts`]: the requests that a quorum has made of one, for its stores.
+//! [`Ballots`]: the requests that a quorum makes of one, for its stores.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::clock::Tick;
 use crate::store::AcquireRequest;
 
-/// What a part is for.
+/// What a ballot is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It waits at the store when it is refused.
@@ -17,23 +17,23 @@ pub(super) enum Role {
     Raise,
 }
 
-/// Which attempt makes parts: an earlier one makes no more after the request was withdrawn.
+/// Which attempt makes ballots: an earlier one makes no more after the request was withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt(u64);
 
-/// Everything that was sent for a request. Each store has parts of its own, since each has its own clock.
+/// Everything that was sent for a request. Each store has ballots of its own, since each has its own clock.
 #[derive(Default)]
-pub(crate) struct Parts(Mutex<Inner>);
+pub(super) struct Ballots(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     attempt: u64,
     /// An attempt is under way, or has ended without knowing that no withdrawal of it is.
     unsettled: bool,
-    made: Vec<Part>,
+    made: Vec<Ballot>,
 }
 
-struct Part {
+struct Ballot {
     node: usize,
     role: Role,
     request: Arc<AcquireRequest>,
@@ -49,7 +49,12 @@ pub(super) struct SentTo {
     pub(super) sent: Tick,
 }
 
-impl Parts {
+/// Returns what was sent for `request`, which carries it along.
+pub(super) fn ballots_of(request: &AcquireRequest) -> &Ballots {
+    request.attachment()
+}
+
+impl Ballots {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,8 +71,8 @@ impl Parts {
         self.inner().unsettled = false;
     }
 
-    /// The part to send to `node` now, the same as before if there is one. `None` when the request was withdrawn.
-    pub(super) fn part(
+    /// The ballot to send to `node` now, the same as before if there is one. `None` when the request was withdrawn.
+    pub(super) fn ballot(
         &self,
         attempt: Attempt,
         node: usize,
@@ -79,36 +84,38 @@ impl Parts {
         if inner.attempt != attempt.0 {
             return None;
         }
-        let part = inner.made.iter_mut().find(|part| part.node == node && part.role == role);
+        let ballot = inner.made.iter_mut().find(|ballot| ballot.node == node && ballot.role == role);
         // One that was withdrawn before it was sent can't be sent any more.
-        if let Some(part) = part.filter(|part| part.role != Role::Raise && !part.request.is_sealed()) {
-            part.sent = now;
-            return Some(Arc::clone(&part.request));
+        if let Some(ballot) =
+            ballot.filter(|ballot| ballot.role != Role::Raise && !ballot.request.is_sealed())
+        {
+            ballot.sent = now;
+            return Some(Arc::clone(&ballot.request));
         }
         let request = Arc::new(make());
-        inner.made.push(Part { node, role, request: Arc::clone(&request), sent: now });
+        inner.made.push(Ballot { node, role, request: Arc::clone(&request), sent: now });
         Some(request)
     }
 
     /// What was sent to a node.
     pub(super) fn of(&self, node: usize) -> Vec<Arc<AcquireRequest>> {
         let inner = self.inner();
-        let parts = inner.made.iter().filter(|part| part.node == node);
-        parts.map(|part| Arc::clone(&part.request)).collect()
+        let ballots = inner.made.iter().filter(|ballot| ballot.node == node);
+        ballots.map(|ballot| Arc::clone(&ballot.request)).collect()
     }
 
     /// What asked a node for its vote.
     pub(super) fn vote_of(&self, node: usize) -> Option<Arc<AcquireRequest>> {
         let inner = self.inner();
-        let part = inner.made.iter().rev().find(|part| part.node == node && part.role == Role::Vote);
-        part.map(|part| Arc::clone(&part.request))
+        let ballot = inner.made.iter().rev().find(|ballot| ballot.node == node && ballot.role == Role::Vote);
+        ballot.map(|ballot| Arc::clone(&ballot.request))
     }
 
     /// Where it may have a place in a queue, or an intent, and what has put it there.
     pub(super) fn places(&self) -> Vec<(usize, Arc<AcquireRequest>)> {
         let inner = self.inner();
-        let waits = |part: &&Part| part.role == Role::Gate && part.request.wait.is_some();
-        inner.made.iter().filter(waits).map(|part| (part.node, Arc::clone(&part.request))).collect()
+        let waits = |ballot: &&Ballot| ballot.role == Role::Gate && ballot.request.wait.is_some();
+        inner.made.iter().filter(waits).map(|ballot| (ballot.node, Arc::clone(&ballot.request))).collect()
     }
 
     /// What was sent to all nodes. The attempts under way send no more.
@@ -116,23 +123,23 @@ impl Parts {
         let mut inner = self.inner();
         inner.attempt += 1;
         let mut sent: Vec<SentTo> = Vec::new();
-        for part in &inner.made {
-            let request = Arc::clone(&part.request);
-            match sent.iter_mut().find(|sent| sent.node == part.node) {
+        for ballot in &inner.made {
+            let request = Arc::clone(&ballot.request);
+            match sent.iter_mut().find(|sent| sent.node == ballot.node) {
                 Some(sent) => {
                     sent.requests.push(request);
-                    sent.sent = sent.sent.max(part.sent);
+                    sent.sent = sent.sent.max(ballot.sent);
                 }
-                None => sent.push(SentTo { node: part.node, requests: vec![request], sent: part.sent }),
+                None => sent.push(SentTo { node: ballot.node, requests: vec![request], sent: ballot.sent }),
             }
         }
         sent
     }
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for Ballots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<usize> = self.inner().made.iter().map(|part| part.node).collect();
-        f.debug_tuple("Parts").field(&nodes).finish()
+        let nodes: Vec<usize> = self.inner().made.iter().map(|ballot| ballot.node).collect();
+        f.debug_tuple("Ballots").field(&nodes).finish()
     }
 }

@@ -173,7 +173,7 @@ impl<F: Future> Future for Scoped<F> {
                 Poll::Ready(output)
             }
             Some(Poll::Pending) => Poll::Pending,
-            None => crate::polled_again(),
+            None => crate::sync::polled_again(),
         }
     }
 }
@@ -250,7 +250,7 @@ mod tests {
         let guard = locks.mutex("k").acquire().await.unwrap();
         let mut scope = guard.inner_scope();
         for _ in 0..200_000 {
-            scope = scope.with(guard.grant());
+            scope = scope.with(Arc::clone(guard.grant()));
         }
         assert_eq!(scope.depth(), 200_001);
         drop(scope);
