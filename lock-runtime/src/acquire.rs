@@ -29,6 +29,7 @@ pub struct Acquire {
 }
 
 enum State {
+    Refused(LockError),
     /// All keys are in one lane.
     One(Admit),
     /// A lock of several keys, before its first poll.
@@ -42,7 +43,8 @@ impl Acquire {
     pub(crate) fn new(request: Result<Request, LockError>) -> Self {
         let state = match request {
             Ok(request) if !request.spec.more.is_empty() => State::Keys(Box::new(request)),
-            request => State::One(Admit::new(request)),
+            Ok(request) => State::One(Admit::new(Box::new(request))),
+            Err(error) => State::Refused(error),
         };
         Self { state }
     }
@@ -51,6 +53,7 @@ impl Acquire {
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
+            State::Refused(_) => "refused",
             State::One(admit) => admit.state(),
             State::Keys(_) => "new",
             State::Several(_) => "waiting",
@@ -65,19 +68,24 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let progress = ready!(tokio::task::coop::poll_proceed(cx));
-        if let State::Keys(_) = self.state
-            && let State::Keys(request) = std::mem::replace(&mut self.state, State::Done)
-        {
-            self.state = split(request)?;
+        if let State::Refused(_) | State::Keys(_) = self.state {
+            self.state = match std::mem::replace(&mut self.state, State::Done) {
+                State::Refused(error) => return Poll::Ready(Err(error)),
+                State::Keys(request) => split(request)?,
+                state => state,
+            };
         }
         let result = match &mut self.state {
-            State::One(admit) => ready!(Pin::new(admit).poll(cx)).map(LockGuard::new),
+            State::One(admit) => match ready!(Pin::new(admit).poll(cx)) {
+                Ok(admission) => Ok(LockGuard::new(admission)),
+                Err((key, failure)) => Err(LockError::of(key, failure)),
+            },
             State::Several(several) => {
                 let result = ready!(several.as_mut().poll(cx));
                 self.state = State::Done;
                 result
             }
-            State::Keys(_) | State::Done => polled_again(),
+            State::Refused(_) | State::Keys(_) | State::Done => polled_again(),
         };
         progress.made_progress();
         Poll::Ready(result)
@@ -93,12 +101,13 @@ fn split(mut request: Box<Request>) -> Result<State, LockError> {
     let (mut held, mut free) = (KindedKeys::new(), KindedKeys::new());
     if !scope.is_empty() {
         for (key, kind) in request.spec.keys(&request.key) {
-            let hosted = request.engine.host(key, kind, &scope)?.is_some();
+            let host = request.engine.host(key, kind, &scope);
+            let hosted = host.map_err(|failure| LockError::of(key.clone(), failure))?.is_some();
             if hosted { &mut held } else { &mut free }.push((key.clone(), kind));
         }
     }
     if held.is_empty() {
-        return Ok(State::One(Admit::new(Ok(*request))));
+        return Ok(State::One(Admit::new(request)));
     }
     request.asked.get_or_insert(request.engine.clock.now());
     Ok(State::Several(Box::pin(several(*request, held, free))))

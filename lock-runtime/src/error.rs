@@ -5,34 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::rounded;
+use crate::engine::failure::{Failure, Loss};
 use crate::key::{InvalidKey, LockKey};
 use crate::store::{Kind, StoreError, StoreErrorKind};
-
-/// Why a lock was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Loss {
-    /// The lease is over by the local clock: a fixed lease ended, or no renewal succeeded in time because the store
-    /// could not be reached or this process was paused.
-    LeaseOver,
-    /// The store says that the hold is gone: freed by force, deleted, or lost with the store's data.
-    TakenAway,
-    /// `max_hold` is over.
-    MaxHold,
-    /// The manager was shut down, or its runtime is gone.
-    ShutDown,
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::LeaseOver => "its lease is over",
-            Self::TakenAway => "the store says that it is gone",
-            Self::MaxHold => "its max_hold is over",
-            Self::ShutDown => "the lock manager was shut down",
-        })
-    }
-}
 
 /// Why a manager could not be made.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -279,7 +254,7 @@ impl LockError {
 
     /// What a caller is told about an error that is not, or no longer, retried.
     pub(crate) fn from_store(key: LockKey, cause: StoreError) -> Self {
-        if is_misconfiguration(&cause) {
+        if cause.kind().is_misconfiguration() {
             Self::Misconfigured { reason: format!("lock {key}: {cause}").into() }
         } else if cause.kind() == StoreErrorKind::NotReplicated {
             Self::NotReplicated { key, cause }
@@ -288,23 +263,23 @@ impl LockError {
         }
     }
 
-    /// A wait is over. `last_error`: what kept the store from answering, if it did not answer at the end.
-    /// `remaining`: for how long the key is still taken.
-    pub(crate) fn wait_over(
-        key: LockKey,
-        last_error: Option<StoreError>,
-        waited: Duration,
-        remaining: Option<Duration>,
-    ) -> Self {
-        match last_error {
-            Some(cause) => Self::from_store(key, cause),
-            None => Self::TimedOut { key, waited, remaining },
+    /// Tells a caller that wanted `key` why it does not get it.
+    pub(crate) fn of(key: LockKey, failure: Failure) -> Self {
+        match failure {
+            Failure::Busy { remaining } => Self::Busy { key, remaining },
+            Failure::TimedOut { waited, remaining } => Self::TimedOut { key, waited, remaining },
+            Failure::TooManyWaiters { waiting, cap, remaining } => {
+                Self::TooManyWaiters { key, waiting, cap, remaining }
+            }
+            Failure::Lost(why) => Self::Lost { key, why },
+            Failure::NotHeld => Self::NotHeld { key },
+            Failure::Store(cause) => Self::from_store(key, cause),
+            Failure::Unconfirmed(cause) => Self::Unconfirmed { key, cause },
+            Failure::ShutDown => Self::ShutDown { key },
+            Failure::KindConflict { held, wanted } => Self::KindConflict { key, held, wanted },
+            Failure::Misconfigured(reason) => Self::Misconfigured { reason },
         }
     }
-}
-
-fn is_misconfiguration(error: &StoreError) -> bool {
-    matches!(error.kind(), StoreErrorKind::Denied | StoreErrorKind::ForeignData | StoreErrorKind::Unsupported)
 }
 
 impl ConnectError {
@@ -315,7 +290,7 @@ impl ConnectError {
 
 impl From<StoreError> for ConnectError {
     fn from(cause: StoreError) -> Self {
-        if is_misconfiguration(&cause) {
+        if cause.kind().is_misconfiguration() {
             Self::Misconfigured { reason: cause.to_string().into() }
         } else {
             Self::Unavailable { cause }

@@ -10,10 +10,11 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::admission::Admission;
+use crate::engine::failure::{Failure, Loss};
 use crate::engine::hold::Grant;
 use crate::engine::machine::Entry;
 use crate::engine::scope::{Scope, Scoped};
-use crate::error::{LockError, Loss};
+use crate::error::LockError;
 use crate::key::LockKey;
 use crate::store::Kind;
 use crate::token::{FencingToken, OwnerId};
@@ -60,6 +61,10 @@ impl LockGuard {
 
     pub(crate) fn grant(&self) -> &Arc<Grant> {
         self.admission.grant()
+    }
+
+    fn refused(&self, failure: Failure) -> LockError {
+        LockError::of(self.key().clone(), failure)
     }
 
     /// The key; the first one of a guard of several, see [`tokens`](Self::tokens).
@@ -192,7 +197,7 @@ impl LockGuard {
             let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
-        self.admission.downgrade().await?;
+        self.admission.downgrade().await.map_err(|failure| self.refused(failure))?;
         Ok(self)
     }
 
@@ -215,7 +220,7 @@ impl LockGuard {
         for guard in self.inside() {
             Box::pin(guard.extend(lease)).await?;
         }
-        self.admission.extend(lease).await
+        self.admission.extend(lease).await.map_err(|failure| self.refused(failure))
     }
 
     /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4 s). `Ok` also when
@@ -235,7 +240,8 @@ impl LockGuard {
     /// is dispatched by the drop.
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<(), LockError> {
-        let mut result = self.admission.release().await;
+        let key = self.key().clone();
+        let mut result = self.admission.release().await.map_err(|failure| LockError::of(key, failure));
         for guard in self.inside.map(|inside| inside.0).unwrap_or_default() {
             result = result.and(Box::pin(guard.release()).await);
         }

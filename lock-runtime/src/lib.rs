@@ -167,8 +167,9 @@ pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 #[cfg(feature = "redis")]
 pub use credentials::{Credentials, Endpoint};
 pub use default::{default_manager, set_default, with_default};
+pub use engine::failure::Loss;
 pub use engine::scope::in_current_scope;
-pub use error::{ConnectError, LockError, Loss, ShutdownError};
+pub use error::{ConnectError, LockError, ShutdownError};
 pub use guard::{HeldLock, LockGuard};
 pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::{Lock, MultiKey, Mutex};

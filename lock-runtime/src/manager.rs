@@ -210,7 +210,8 @@ impl LockManager {
     #[doc(alias = "holder")]
     pub async fn status(&self, key: impl IntoLockKey) -> Result<LockStatus, LockError> {
         let key = key.into_lock_key()?;
-        self.engine.admin(&key, |store| store.status(key.clone())).await
+        let status = self.engine.bounded(|store| store.status(key.clone())).await;
+        status.map_err(|error| LockError::from_store(key, error))
     }
 
     /// Asks the store for one key, and says how long that took and what the store's last error was: for
@@ -292,7 +293,8 @@ impl LockManager {
     #[doc(alias = "unlock")]
     pub async fn force_release(&self, key: impl IntoLockKey) -> Result<bool, LockError> {
         let key = key.into_lock_key()?;
-        self.engine.force_release(&key).await
+        let freed = self.engine.force_release(&key).await;
+        freed.map_err(|failure| LockError::of(key, failure))
     }
 
     /// Ends the manager. Waiters fail with [`LockError::ShutDown`] at once and nothing new is

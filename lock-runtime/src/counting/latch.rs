@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::engine::LONGEST_SLEEP;
-use crate::engine::machine::Cap;
+use crate::engine::failure::Failure;
 use crate::engine::pace::Pace;
 use crate::engine::places::{Counted, OwnPlace};
 use crate::engine::request::Wait;
@@ -17,7 +17,7 @@ use crate::engine::subscription::{Heard, Subscription};
 use crate::error::LockError;
 use crate::key::{InvalidKey, LockKey};
 use crate::replication::Replication;
-use crate::store::{CountDownRequest, LatchStore};
+use crate::store::{CountDownRequest, LatchStore, StoreError};
 use crate::sync::atomic::Ordering;
 use crate::time;
 
@@ -73,9 +73,8 @@ impl CountDownLatch {
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
         let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
-        let call =
-            async move { engine.admin(&key, |_| latches.try_set_count(key.clone(), count, timeout)).await };
-        dispatched(&self.counting.engine, &name, 2, call).await
+        let call = async move { engine.bounded(|_| latches.try_set_count(key, count, timeout)).await };
+        self.dispatched(name, 2, call).await
     }
 
     /// Takes one from the count, and returns what is left. At zero everybody who waits goes on. A latch that does not
@@ -108,12 +107,12 @@ impl CountDownLatch {
                 let now = engine.clock.now();
                 let next = now + backoff.next();
                 if !error.is_transient() || next >= give_up {
-                    return Err(LockError::from_store(request.key.clone(), error));
+                    return Err(error);
                 }
                 tokio::time::sleep(next.since(now)).await;
             }
         };
-        dispatched(&self.counting.engine, &name, ATTEMPTS + 2, call).await
+        self.dispatched(name, ATTEMPTS + 2, call).await
     }
 
     /// The count; zero when the latch does not exist.
@@ -123,7 +122,8 @@ impl CountDownLatch {
     /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel safe.
     pub async fn count(&self) -> Result<u64, LockError> {
         let (name, latches, timeout) = self.parts()?;
-        self.counting.engine.admin(&name, |_| latches.count(name.clone(), timeout)).await
+        let count = self.counting.engine.bounded(|_| latches.count(name.clone(), timeout)).await;
+        count.map_err(|error| LockError::from_store(name, error))
     }
 
     /// Removes the latch, whatever its count: everybody who waits goes on. `false` when it did not exist.
@@ -138,8 +138,8 @@ impl CountDownLatch {
     pub async fn delete(&self) -> Result<bool, LockError> {
         let (name, latches, timeout) = self.parts()?;
         let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
-        let call = async move { engine.admin(&key, |_| latches.delete(key.clone(), timeout)).await };
-        dispatched(&self.counting.engine, &name, 2, call).await
+        let call = async move { engine.bounded(|_| latches.delete(key, timeout)).await };
+        self.dispatched(name, 2, call).await
     }
 
     /// Waits until the latch is at zero or deleted, at most for `limit`; zero looks once.
@@ -171,6 +171,16 @@ impl CountDownLatch {
         self.wait_within(Wait::Forever).await
     }
 
+    async fn dispatched<T: Send + 'static>(
+        &self,
+        name: LockKey,
+        timeouts: u32,
+        call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, LockError> {
+        let outcome = dispatched(&self.counting.engine, timeouts, call).await;
+        outcome.map_err(|failure| LockError::of(name, failure))
+    }
+
     async fn wait_within(&self, wait: Wait) -> Result<(), LockError> {
         let (name, latches, timeout) = self.parts()?;
         // A call that looks once does not wait, so it may pass a cap.
@@ -180,14 +190,17 @@ impl CountDownLatch {
 
     fn places(&self, name: &LockKey) -> Result<(Counted, OwnPlace), LockError> {
         let engine = &self.counting.engine;
-        let full = |most, cap, waiting| Cap { most, name: cap }.refuse(name, waiting, None);
+        let full = |cap, waiting| {
+            let failure = Failure::TooManyWaiters { waiting, cap, remaining: None };
+            LockError::of(name.clone(), failure)
+        };
         let (most, per_key) = (engine.settings.max_waiters, engine.settings.max_waiters_per_key);
         let (counted, waiting) = Counted::new(engine);
         if waiting >= most {
-            return Err(full(most, "max_waiters", waiting));
+            return Err(full("max_waiters", waiting));
         }
         let own = OwnPlace::new(engine, name, per_key);
-        Ok((counted, own.map_err(|waiting| full(per_key, "max_waiters_per_key", waiting))?))
+        Ok((counted, own.map_err(|waiting| full("max_waiters_per_key", waiting))?))
     }
 }
 
@@ -265,7 +278,7 @@ impl Waiter<'_> {
             }
             if let Some(over) = self.pause(end, &mut pace, &mut subscription).await {
                 let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
-                return Err(LockError::wait_over(self.name, cause, waited, None));
+                return Err(LockError::of(self.name, Failure::wait_over(cause, waited, None)));
             }
         }
     }

@@ -14,11 +14,11 @@ use crate::clock::Tick;
 use crate::engine::Engine;
 use crate::engine::acquire::Acquire;
 use crate::engine::admission::Admission;
+use crate::engine::failure::Failure;
 use crate::engine::hold::Lease;
 use crate::engine::places::Counted;
 use crate::engine::registry::Spec;
 use crate::engine::request::{Request, Wait};
-use crate::error::LockError;
 use crate::key::LockKey;
 use crate::metrics::Label;
 use crate::replication::Replication;
@@ -38,7 +38,7 @@ pub(super) struct Wish {
     pub(super) asked: Tick,
 }
 
-type Answer = Result<Admission, LockError>;
+type Answer = Result<Admission, Failure>;
 
 /// Somebody who stands in line.
 struct Waiter {
@@ -66,7 +66,7 @@ impl Lines {
     /// Waits for permits, or tries once, which overtakes those in line as it does those of other processes.
     pub(super) async fn acquire(self: Arc<Self>, wish: Wish) -> Answer {
         if wish.wait == Wait::No {
-            return Acquire::new(Ok(self.request(&wish))).await;
+            return Acquire::new(Box::new(self.request(&wish))).await.map_err(|(_, failure)| failure);
         }
         loop {
             let (place, mut answer) = self.stand_in_line(&wish)?;
@@ -81,7 +81,7 @@ impl Lines {
     /// Awaits the answer, while it is in line as long as the wish allows: the engine ends it by its own clock.
     async fn answered(&self, wish: &Wish, place: &Place, answer: &mut oneshot::Receiver<Answer>) -> Answer {
         let engine = &self.engine;
-        let unheard = || Err(self.unheard(wish));
+        let unheard = || Err(self.unheard());
         if let Wait::For(wait) = wish.wait {
             loop {
                 let left = (wish.asked + wait).since(engine.clock.now());
@@ -102,23 +102,22 @@ impl Lines {
         answer.await.unwrap_or_else(|_| unheard())
     }
 
-    /// The contender is gone without an answer.
-    fn unheard(&self, wish: &Wish) -> LockError {
-        let key = wish.name.clone();
+    /// Makes the failure of a wish whose contender is gone without an answer.
+    fn unheard(&self) -> Failure {
         if self.engine.runtime_is_gone() || self.engine.shut_down.load(Ordering::Acquire) {
-            return LockError::ShutDown { key };
+            return Failure::ShutDown;
         }
-        let cause = StoreError::new(StoreErrorKind::Unanswered, "the task that asks for permits panicked");
-        LockError::Unavailable { key, cause }
+        let cause = "the task that asks for permits panicked";
+        Failure::Store(StoreError::new(StoreErrorKind::Unanswered, cause))
     }
 
-    fn timed_out(&self, wish: &Wish) -> LockError {
+    fn timed_out(&self, wish: &Wish) -> Failure {
         let engine = &self.engine;
         let keys = engine.registry.find_all(&wish.name);
         let last_error =
             keys.iter().find_map(|key| lock(&key.machine).pace.last_error_for(Replication::NONE));
         let waited = engine.clock.now().since(wish.asked);
-        LockError::wait_over(wish.name.clone(), last_error, waited, self.taken_for(wish))
+        Failure::wait_over(last_error, waited, self.taken_for(wish))
     }
 
     /// For how long permits stay taken, as the store last told whoever is with the engine.
@@ -142,11 +141,11 @@ impl Lines {
         }
     }
 
-    fn stand_in_line(self: &Arc<Self>, wish: &Wish) -> Result<(Place, oneshot::Receiver<Answer>), LockError> {
+    fn stand_in_line(self: &Arc<Self>, wish: &Wish) -> Result<(Place, oneshot::Receiver<Answer>), Failure> {
         let settings = &self.engine.settings;
         let full = |waiting, cap| {
             let remaining = self.taken_for(wish);
-            LockError::TooManyWaiters { key: wish.name.clone(), waiting, cap, remaining }
+            Failure::TooManyWaiters { waiting, cap, remaining }
         };
         let (counted, waiting) = Counted::new(&self.engine);
         if waiting >= settings.max_waiters {
@@ -221,7 +220,7 @@ impl Contender {
             let acquire = Acquire::counted(self.lines.request(&wish), counted);
             let answered = tokio::select! {
                 biased; // so that a run can be made again
-                answered = acquire => Some(answered),
+                answered = acquire => Some(answered.map_err(|(_, failure)| failure)),
                 () = answer.closed() => None,
             };
             if let Some(answered) = answered {

@@ -21,9 +21,10 @@ pub use self::latch::CountDownLatch;
 use self::line::Lines;
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 use crate::engine::Engine;
+use crate::engine::failure::Failure;
 use crate::error::LockError;
 use crate::key::LockKey;
-use crate::store::{LatchStore, LockStore, SemaphoreStore};
+use crate::store::{LatchStore, LockStore, SemaphoreStore, StoreError};
 use crate::sync::atomic::Ordering;
 
 /// What a manager has for semaphores and latches.
@@ -104,12 +105,11 @@ impl fmt::Debug for Counting {
 /// As [`Engine::dispatched`], unless the manager was shut down. Awaits `timeouts` call time-outs.
 async fn dispatched<T: Send + 'static>(
     engine: &Engine,
-    name: &LockKey,
     timeouts: u32,
-    call: impl Future<Output = Result<T, LockError>> + Send + 'static,
-) -> Result<T, LockError> {
+    call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, Failure> {
     if engine.shut_down.load(Ordering::Acquire) {
-        return Err(LockError::ShutDown { key: name.clone() });
+        return Err(Failure::ShutDown);
     }
-    engine.dispatched(name, engine.settings.call_timeout * timeouts, call).await
+    engine.dispatched(engine.settings.call_timeout * timeouts, call).await
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::line::Wish;
 use super::{Counting, dispatched};
+use crate::engine::failure::Failure;
 use crate::engine::hold::Lease;
 use crate::engine::request::Wait;
 use crate::error::LockError;
@@ -171,7 +172,11 @@ impl Semaphore {
             label: self.label,
             asked: lines.engine.clock.now(),
         };
-        Ok(SemaphorePermit::new(LockGuard::new(lines.acquire(wish).await?)))
+        Ok({
+            let name = wish.name.clone();
+            let admission = lines.acquire(wish).await.map_err(|failure| LockError::of(name, failure))?;
+            SemaphorePermit::new(LockGuard::new(admission))
+        })
     }
 
     /// Gives the semaphore this many permits, unless it was given some before: then `false`.
@@ -221,25 +226,24 @@ impl Semaphore {
     async fn change(&self, permits: Permits) -> Result<bool, LockError> {
         let name = self.name.clone()?;
         let lines = Arc::clone(self.counting.lines(&name)?);
-        let (key, engine) = (name.clone(), Arc::clone(&lines.engine));
-        let call = async move {
-            let timeout = lines.engine.settings.call_timeout;
-            let request = PermitsChange { key: key.clone(), permits, timeout };
-            let changed = lines.engine.bounded(|_| lines.store.change(request)).await;
-            changed.map_err(|error| match error.kind() {
-                // More than Java can count.
-                StoreErrorKind::Refused => LockError::misconfigured(format!("semaphore {key}: {error}")),
-                _ => LockError::from_store(key, error),
-            })
-        };
-        dispatched(&engine, &name, 2, call).await
+        let engine = Arc::clone(&lines.engine);
+        let request = PermitsChange { key: name.clone(), permits, timeout: engine.settings.call_timeout };
+        let call = async move { lines.engine.bounded(|_| lines.store.change(request)).await };
+        dispatched(&engine, 2, call).await.map_err(|failure| match failure {
+            // More than Java can count.
+            Failure::Store(error) if error.kind() == StoreErrorKind::Refused => {
+                LockError::misconfigured(format!("semaphore {name}: {error}"))
+            }
+            failure => LockError::of(name, failure),
+        })
     }
 
     async fn counts(&self) -> Result<PermitCounts, LockError> {
         let name = self.name.clone()?;
         let lines = self.counting.lines(&name)?;
         let timeout = lines.engine.settings.call_timeout;
-        lines.engine.admin(&name, |_| lines.store.counts(name.clone(), timeout)).await
+        let counts = lines.engine.bounded(|_| lines.store.counts(name.clone(), timeout)).await;
+        counts.map_err(|error| LockError::from_store(name, error))
     }
 
     /// How many permits are left; below zero when the number was set to less than are held, and zero for a semaphore

@@ -17,9 +17,10 @@ use super::request::{Request, Wait};
 use super::scope::Scope;
 use crate::begun;
 use crate::clock::Tick;
-use crate::error::LockError;
+use crate::engine::failure::Failure;
+use crate::key::LockKey;
 use crate::metrics;
-use crate::store::{Kind, LONGEST_WAIT};
+use crate::store::{Kind, LONGEST_WAIT, StoreErrorKind};
 use crate::sync::polled_again;
 use crate::time::{self, Timer};
 
@@ -36,8 +37,10 @@ pub(crate) struct Acquire {
     state: State,
 }
 
+/// The key that a caller does not get, and why.
+pub(crate) type Refused = (LockKey, Failure);
+
 enum State {
-    Refused(LockError),
     /// Has its place already, if it has waited elsewhere.
     New(Box<Request>, Option<Counted>),
     Waiting(Box<Waiting>),
@@ -49,7 +52,7 @@ enum State {
 struct Extending {
     admission: Admission,
     request: Box<Request>,
-    outcome: Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>,
+    outcome: Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>,
 }
 
 struct Waiting {
@@ -72,19 +75,13 @@ struct Waiting {
 }
 
 impl Acquire {
-    pub(crate) fn new(request: Result<Request, LockError>) -> Self {
-        Self {
-            state: match request {
-                Ok(request) => State::New(Box::new(request), None),
-                Err(error) => State::Refused(error),
-            },
-        }
+    pub(crate) fn new(request: Box<Request>) -> Self {
+        Self { state: State::New(request, None) }
     }
 
     /// Returns where it stands, in a word.
     pub(crate) fn state(&self) -> &'static str {
         match &self.state {
-            State::Refused(_) => "refused",
             State::New(..) => "new",
             State::Waiting(_) => "waiting",
             State::Extending(_) => "extending",
@@ -99,12 +96,11 @@ impl Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<Admission, LockError>;
+    type Output = Result<Admission, Refused>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             match std::mem::replace(&mut self.state, State::Done) {
-                State::Refused(error) => return Poll::Ready(Err(error)),
                 State::New(request, counted) => match start(request, counted, cx) {
                     Ok(Started::Waiting(waiting)) => {
                         self.state = State::Waiting(waiting);
@@ -125,7 +121,9 @@ impl Future for Acquire {
                     Poll::Ready(Ok(None)) => {
                         self.state = State::New(waiting.request.clone(), waiting.counted.take());
                     }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Ready(Err(error)) => {
+                        return Poll::Ready(Err((waiting.request.key.clone(), error)));
+                    }
                     Poll::Pending => {
                         self.state = State::Waiting(waiting);
                         return Poll::Pending;
@@ -138,24 +136,21 @@ impl Future for Acquire {
                     }
                     Poll::Ready(outcome) => {
                         let Extending { admission, request, .. } = *extending;
+                        let key = request.key.clone();
                         let error = match outcome {
                             Ok(()) if !admission.grant().is_lost() => return Poll::Ready(Ok(admission)),
-                            Err(LockError::NotHeld { .. }) if request.engine.runtime_is_gone() => {
-                                LockError::ShutDown { key: request.key }
-                            }
+                            Err(Failure::NotHeld) if request.engine.runtime_is_gone() => Failure::ShutDown,
                             // The outer hold is gone, perhaps after the answer and before this poll: the call stands
                             // in line like everybody else.
-                            Ok(()) | Err(LockError::Lost { .. } | LockError::NotHeld { .. }) => {
+                            Ok(()) | Err(Failure::Lost(_) | Failure::NotHeld) => {
                                 drop(admission);
                                 self.state = State::New(request, None);
                                 continue;
                             }
-                            Err(LockError::Unconfirmed { key, cause }) => {
-                                LockError::Unavailable { key, cause }
-                            }
+                            Err(Failure::Unconfirmed(cause)) => Failure::Store(cause),
                             Err(error) => error,
                         };
-                        return Poll::Ready(Err(error));
+                        return Poll::Ready(Err((key, error)));
                     }
                 },
                 State::Done => polled_again(),
@@ -176,13 +171,13 @@ fn start(
     mut request: Box<Request>,
     counted: Option<Counted>,
     cx: &mut Context<'_>,
-) -> Result<Started, LockError> {
+) -> Result<Started, Refused> {
     let engine = &request.engine;
     if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration) {
         if request.lease.is_renewed && request.min_hold > engine.settings.lease {
             reason.push_str("; it is that long because of `min_hold`");
         }
-        return Err(LockError::misconfigured(reason));
+        return Err((request.key.clone(), Failure::misconfigured(reason)));
     }
     let patience = match request.wait {
         Wait::No => engine.settings.call_timeout,
@@ -240,7 +235,7 @@ fn start(
             let error = if full { all_full(error, waiting_now) } else { error };
             let started = request.asked.unwrap_or_else(|| engine.clock.now());
             record(&request, &span, started, Err(&error));
-            return Err(error);
+            return Err((request.key.clone(), error));
         }
     };
     let started = *request.asked.get_or_insert(now);
@@ -266,36 +261,34 @@ fn start(
     match enqueued {
         Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
         // `enter` has looked for another place already.
-        Ok(Enqueued::Elsewhere) => Err(LockError::ShutDown { key: waiting.request.key.clone() }),
+        Ok(Enqueued::Elsewhere) => Err((waiting.request.key.clone(), Failure::ShutDown)),
         Ok(Enqueued::Waiting(_)) => match waiting.poll(cx) {
             Poll::Ready(Ok(Some(entry))) => Ok(Started::Entered(waiting.enter(entry))),
             Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(waiting.request.clone(), waiting.counted.take())),
-            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Err(error)) => Err((waiting.request.key.clone(), error)),
             Poll::Pending => Ok(Started::Waiting(Box::new(waiting))),
         },
         Err(error) => {
             let error = if full { all_full(error, waiting_now) } else { error };
             waiting.record(Err(&error));
-            Err(error)
+            Err((waiting.request.key.clone(), error))
         }
     }
 }
 
 /// The cap that was reached is that of all keys together, for which so many wait.
-fn all_full(error: LockError, waiting: usize) -> LockError {
+fn all_full(error: Failure, waiting: usize) -> Failure {
     match error {
-        LockError::TooManyWaiters { key, cap, remaining, .. } => {
-            LockError::TooManyWaiters { key, waiting, cap, remaining }
-        }
+        Failure::TooManyWaiters { cap, remaining, .. } => Failure::TooManyWaiters { waiting, cap, remaining },
         error => error,
     }
 }
 
-type Place = (Arc<Key>, Option<OwnPlace>, Result<Enqueued, LockError>, Tick);
+type Place = (Arc<Key>, Option<OwnPlace>, Result<Enqueued, Failure>, Tick);
 
 /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
 /// others, or in one of its own.
-fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, LockError> {
+fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
     let (engine, name, kind) = (&request.engine, &request.key, request.spec.kind);
     if !wish.scope.is_empty()
         && let Some(host) = engine.host(name, kind, &wish.scope)?
@@ -345,11 +338,10 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, LockError> {
     }
 }
 
-fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, LockError> {
+fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
     let (engine, name) = (&request.engine, &request.key);
-    let own = OwnPlace::new(engine, name, cap.most).map_err(|waiting| {
-        cap.refuse(name, waiting, engine.registry.taken_in_own(name, engine.clock.now()))
-    })?;
+    let own = OwnPlace::new(engine, name, cap.most)
+        .map_err(|waiting| cap.refuse(waiting, engine.registry.taken_in_own(name, engine.clock.now())))?;
     let (key, (enqueued, now)) = engine.with_key(name, Lane::Own, &request.spec, |machine, now, effects| {
         (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
     });
@@ -363,7 +355,7 @@ enum Entered {
 
 impl Waiting {
     /// `None`: it has to ask again, in another lane.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, LockError>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, Failure>> {
         let id = self.id;
         let (polled, now) = self
             .request
@@ -455,7 +447,7 @@ impl Waiting {
     }
 
     /// The wait is over. `unanswered`: the store has not answered anything for all of it.
-    fn give_up(&mut self, now: Tick, unanswered: bool) -> LockError {
+    fn give_up(&mut self, now: Tick, unanswered: bool) -> Failure {
         self.queued = false;
         let id = self.id;
         let (last_error, remaining, own) = self.request.engine.act(&self.key, |machine, now, effects| {
@@ -470,10 +462,10 @@ impl Waiting {
         // Somebody may have been seen to have it before this call came.
         let nobody_seen = unanswered && remaining.is_none() || self.request.wait == Wait::No;
         let last_error = last_error.or_else(|| nobody_seen.then(|| no_answer(waited)));
-        LockError::wait_over(self.request.key.clone(), last_error, waited, remaining)
+        Failure::wait_over(last_error, waited, remaining)
     }
 
-    fn record(&self, outcome: Result<&Entry, &LockError>) {
+    fn record(&self, outcome: Result<&Entry, &Failure>) {
         record(&self.request, &self.span, self.started, outcome);
     }
 
@@ -516,7 +508,7 @@ impl Drop for Waiting {
     }
 }
 
-fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Result<&Entry, &LockError>) {
+fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Result<&Entry, &Failure>) {
     let outcome = match outcome {
         Ok(entry) => {
             span.record("token", entry.first().1.get());
@@ -528,13 +520,14 @@ fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Resul
                 "granted"
             }
         }
-        Err(LockError::Busy { .. }) => "busy",
-        Err(LockError::TimedOut { .. }) => "timed_out",
-        Err(LockError::TooManyWaiters { .. }) => "too_many_waiters",
-        Err(LockError::Unavailable { .. }) => "unavailable",
-        Err(LockError::NotReplicated { .. }) => "not_replicated",
-        Err(LockError::ShutDown { .. }) => "shut_down",
-        // `Misconfigured`, `InvalidKey` or `KindConflict`: an acquire has no other error.
+        Err(Failure::Busy { .. }) => "busy",
+        Err(Failure::TimedOut { .. }) => "timed_out",
+        Err(Failure::TooManyWaiters { .. }) => "too_many_waiters",
+        Err(Failure::Store(cause)) if cause.kind().is_misconfiguration() => "misconfigured",
+        Err(Failure::Store(cause)) if cause.kind() == StoreErrorKind::NotReplicated => "not_replicated",
+        Err(Failure::Store(_)) => "unavailable",
+        Err(Failure::ShutDown) => "shut_down",
+        // `Misconfigured` or `KindConflict`: an acquire has no other failure.
         Err(_) => "misconfigured",
     };
     span.record("outcome", outcome);

@@ -11,7 +11,7 @@ use super::hold::{Grant, Lease};
 use super::machine::{Ended, Entry, Leaving};
 use super::registry::Key;
 use crate::clock::Tick;
-use crate::error::LockError;
+use crate::engine::failure::Failure;
 use crate::key::LockKey;
 use crate::metrics::{self, Label};
 use crate::store::{StoreError, StoreErrorKind};
@@ -50,8 +50,8 @@ impl Admission {
         self.entry.first().0.clone()
     }
 
-    fn lost(&self) -> LockError {
-        LockError::Lost { key: self.name(), why: self.grant().loss() }
+    fn lost(&self) -> Failure {
+        Failure::Lost(self.grant().loss())
     }
 
     /// Enters the hold once more; `None` when it is lost.
@@ -64,29 +64,29 @@ impl Admission {
     }
 
     /// Turns a hold for writing into one for reading, and awaits the store's answer.
-    pub(crate) async fn downgrade(&self) -> Result<(), LockError> {
+    pub(crate) async fn downgrade(&self) -> Result<(), Failure> {
         let ended =
             self.engine.act(&self.key, |machine, now, effects| machine.downgrade(self.grant(), now, effects));
         self.outcome(ended).await
     }
 
     /// Makes the remaining time of a fixed lease at least `lease`.
-    pub(crate) async fn extend(&self, lease: Duration) -> Result<(), LockError> {
+    pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Failure> {
         let grant = self.grant();
         if grant.is_lost() {
             return Err(self.lost());
         }
         if grant.has_ended() {
-            return Err(LockError::NotHeld { key: self.name() });
+            return Err(Failure::NotHeld);
         }
         if grant.hold.is_renewing() {
-            return Err(LockError::misconfigured(format!(
+            return Err(Failure::misconfigured(format!(
                 "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
                 self.name()
             )));
         }
         if let Some(reason) = self.engine.refuse_lease(&self.name(), lease) {
-            return Err(LockError::misconfigured(reason));
+            return Err(Failure::misconfigured(reason));
         }
         let result = self.engine.extend(&grant.hold, lease, Tick::default()).await;
         if result.is_ok() && grant.is_lost() { Err(self.lost()) } else { result }
@@ -94,22 +94,19 @@ impl Admission {
 
     /// Gives the grant back, and awaits the store's answer for at most two call time-outs. The
     /// release is dispatched by the first poll, or by the drop before it.
-    pub(crate) async fn release(mut self) -> Result<(), LockError> {
+    pub(crate) async fn release(mut self) -> Result<(), Failure> {
         self.released = true;
         let ended = self.end(Leaving::Released);
         self.outcome(ended).await
     }
 
     /// Awaits what the store makes of it.
-    async fn outcome(&self, ended: Ended) -> Result<(), LockError> {
-        let unanswered = |said: &str| LockError::Unconfirmed {
-            key: self.name(),
-            cause: StoreError::new(StoreErrorKind::Unanswered, said),
-        };
+    async fn outcome(&self, ended: Ended) -> Result<(), Failure> {
+        let unanswered = |said: &str| Failure::Unconfirmed(StoreError::new(StoreErrorKind::Unanswered, said));
         let outcome = match ended {
             Ended::Nested | Ended::HandedOn | Ended::Lingering | Ended::ReleasingUnheard => return Ok(()),
             Ended::Lost => return Err(self.lost()),
-            Ended::NotHeld => return Err(LockError::NotHeld { key: self.name() }),
+            Ended::NotHeld => return Err(Failure::NotHeld),
             Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
             Ended::Releasing(mut outcome) => match outcome.try_recv() {
                 // The store has answered in place.

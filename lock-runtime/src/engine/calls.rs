@@ -15,8 +15,7 @@ use super::{Engine, LONGEST};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::clock::rounded;
-use crate::error::{LockError, Loss};
-use crate::key::LockKey;
+use crate::engine::failure::{Failure, Loss};
 use crate::store::{
     BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
 };
@@ -103,33 +102,21 @@ impl Engine {
     /// the manager's runtime may not run.
     pub(crate) async fn dispatched<T: Send + 'static>(
         &self,
-        name: &LockKey,
         limit: Duration,
-        call: impl Future<Output = Result<T, LockError>> + Send + 'static,
-    ) -> Result<T, LockError> {
-        let key = name.clone();
+        call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, Failure> {
         let cause = match time::timeout(&self.runtime, limit, self.report(call)).await {
-            Some(Ok(result)) => return result,
+            Some(Ok(result)) => return result.map_err(Failure::Store),
             // A timer may be early then.
-            _ if self.runtime_is_gone() => return Err(LockError::ShutDown { key }),
+            _ if self.runtime_is_gone() => return Err(Failure::ShutDown),
             Some(Err(_)) => StoreError::new(StoreErrorKind::Unanswered, "the task of the call panicked"),
             None => no_answer(limit),
         };
-        Err(LockError::Unavailable { key, cause })
+        Err(Failure::Store(cause))
     }
 
     pub(crate) fn overdue(&self) -> StoreError {
         no_answer(self.settings.call_timeout)
-    }
-
-    /// A call for an administrator.
-    pub(crate) async fn admin<T: Send + 'static>(
-        &self,
-        name: &LockKey,
-        call: impl FnOnce(&dyn LockStore) -> Call<T>,
-    ) -> Result<T, LockError> {
-        let result = self.bounded(call).await;
-        result.map_err(|error| LockError::from_store(name.clone(), error))
     }
 
     /// One `keep` call; returns when it was sent.
@@ -199,9 +186,8 @@ impl Engine {
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
-    ) -> impl Future<Output = Result<(), LockError>> + Send + use<> {
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
-        let key = hold.item.key.clone();
         let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.settings.call_timeout * 2;
         let outcome = self.report({
             let engine = Arc::clone(&engine);
@@ -209,8 +195,8 @@ impl Engine {
         });
         async move {
             match time::timeout(&engine.runtime, limit, outcome).await {
-                Some(outcome) => outcome.unwrap_or(Err(LockError::NotHeld { key })),
-                None => Err(LockError::Unconfirmed { key, cause: no_answer(limit) }),
+                Some(outcome) => outcome.unwrap_or(Err(Failure::NotHeld)),
+                None => Err(Failure::Unconfirmed(no_answer(limit))),
             }
         }
     }
@@ -220,15 +206,14 @@ impl Engine {
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
-    ) -> Result<(), LockError> {
-        let key = hold.item.key.clone();
+    ) -> Result<(), Failure> {
         let mut backoff = Backoff::new();
         loop {
             let error = match self.keep(hold.keep_items(lease).collect()).await {
                 (sent, Ok(kept)) => match all_kept(kept) {
                     Ok(kept) => {
                         let kept = self.kept(hold, kept, sent, lease);
-                        return kept.map_err(|why| LockError::Lost { key, why });
+                        return kept.map_err(Failure::Lost);
                     }
                     Err(error) => error,
                 },
@@ -237,10 +222,10 @@ impl Engine {
             let now = self.clock.now();
             let next = now + backoff.next();
             if error.kind() == StoreErrorKind::Unsupported {
-                return Err(LockError::Misconfigured { reason: format!("lock {key}: {error}").into() });
+                return Err(Failure::Store(error));
             }
             if !error.is_transient() || next >= retry_until || !hold.is_valid(next) {
-                return Err(LockError::Unconfirmed { key, cause: error });
+                return Err(Failure::Unconfirmed(error));
             }
             tokio::time::sleep(next.since(now)).await;
         }
@@ -258,13 +243,12 @@ impl Engine {
                 let _ = report.send(outcome);
             }
         };
-        let key = || hold.item.key.clone();
         loop {
             // It was released meanwhile, or lost.
             let valid = hold.is_valid(self.clock.now());
             if !valid || !hold.key().is_some_and(|key| lock(&key.machine).has(&hold)) {
                 let why = Loss::LeaseOver;
-                return tell(if valid { Ok(()) } else { Err(LockError::Lost { key: key(), why }) });
+                return tell(if valid { Ok(()) } else { Err(Failure::Lost(why)) });
             }
             let sent = self.clock.now();
             let lease = match hold.is_renewing() {
@@ -277,11 +261,11 @@ impl Engine {
             match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
                 Ok(kept) => {
                     let kept = self.kept(&hold, kept, sent, lease);
-                    return tell(kept.map_err(|why| LockError::Lost { key: key(), why }));
+                    return tell(kept.map_err(Failure::Lost));
                 }
                 Err(error) => {
                     tracing::debug!(key = %hold.item.key, %error, "downgrade failed");
-                    tell(Err(LockError::Unconfirmed { key: key(), cause: error }));
+                    tell(Err(Failure::Unconfirmed(error)));
                     tokio::time::sleep(backoff.next()).await;
                 }
             }

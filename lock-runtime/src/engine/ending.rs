@@ -7,8 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::machine::Machine;
-use crate::error::{LockError, Loss};
+use crate::engine::failure::{Failure, Loss};
 use crate::key::LockKey;
+use crate::store::StoreError;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 use crate::time;
@@ -73,16 +74,16 @@ impl Engine {
     }
 
     /// Frees the key whoever holds it. Goes on when its caller is gone.
-    pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
+    pub(crate) async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, Failure> {
         let (engine, key) = (Arc::clone(self), name.clone());
         let call = async move { engine.force_release_now(&key).await };
-        self.dispatched(name, self.settings.call_timeout * 2, call).await
+        self.dispatched(self.settings.call_timeout * 2, call).await
     }
 
-    async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, LockError> {
+    async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, StoreError> {
         let keys = self.registry.find_all(name);
         let before: Vec<_> = keys.iter().filter_map(|key| lock(&key.machine).hold().cloned()).collect();
-        let freed = self.admin(name, |store| store.force_release(name.clone())).await;
+        let freed = self.bounded(|store| store.force_release(name.clone())).await;
         if freed.is_ok() {
             before.iter().for_each(|hold| self.lose(hold, Loss::TakenAway));
         }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::Key;
 use crate::clock::{Clock, Tick};
-use crate::error::Loss;
+use crate::engine::failure::Loss;
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::retention::TokenRetention;

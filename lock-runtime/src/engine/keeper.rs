@@ -12,7 +12,7 @@ use super::timers::{Job, Timers};
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::chance::jitter;
 use crate::clock::{Clock, Tick};
-use crate::error::Loss;
+use crate::engine::failure::Loss;
 use crate::metrics;
 use crate::store::{
     AcquireRequest, FAR_LIFE, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, StoreErrorKind, WAITER_LIFE,

@@ -15,6 +15,7 @@ mod calls;
 mod crowds;
 pub(crate) mod driver;
 mod ending;
+pub(crate) mod failure;
 mod health;
 pub(crate) mod hold;
 mod keeper;
@@ -51,8 +52,8 @@ use self::timers::{Job, Timers};
 use crate::begun;
 use crate::chance::jitter;
 use crate::clock::{Clock, Tick};
+use crate::engine::failure::{Failure, Loss};
 use crate::engine::scope::Scope;
-use crate::error::{LockError, Loss};
 use crate::key::LockKey;
 use crate::metrics;
 use crate::store::{Kind, LockStore};
@@ -246,7 +247,7 @@ impl Engine {
     /// # Errors
     ///
     /// When the enclosing call has the key in a kind that has no room for the one wanted.
-    pub(crate) fn host(&self, name: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, LockError> {
+    pub(crate) fn host(&self, name: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
         let find = |grant: &Arc<Grant>| {
             let (held, at) = grant.hold.find(name)?;
             let host = grant.hold.key().filter(|host| host.engine == self.id)?;
@@ -254,7 +255,7 @@ impl Engine {
         };
         let Some((held, part, key)) = scope.innermost(find) else { return Ok(None) };
         if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
-            return Err(LockError::KindConflict { key: name.clone(), held, wanted: kind });
+            return Err(Failure::KindConflict { held, wanted: kind });
         }
         let guest = key.spec.kind != kind || part.is_some();
         Ok(Some(Host { key, guest, part }))

@@ -11,7 +11,7 @@ use super::pending::Pending;
 use super::reaper::may_pass;
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::error::{LockError, Loss};
+use crate::engine::failure::{Failure, Loss};
 use crate::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
 
 /// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in time.
@@ -47,7 +47,7 @@ pub(super) fn answered(
 ) {
     if let Some(report) = report {
         let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
-        let lost = || LockError::Lost { key: hold.item.key.clone(), why: Loss::TakenAway };
+        let lost = || Failure::Lost(Loss::TakenAway);
         let _ = report.send(if held || certain { Ok(()) } else { Err(lost()) });
     }
     if let Some(request) = hold.unanswered() {
@@ -105,7 +105,7 @@ pub(crate) async fn send(
         on_error(&error);
         if let Some(report) = report.take() {
             let cause = error.clone();
-            let _ = report.send(Err(LockError::Unconfirmed { key: key.clone(), cause }));
+            let _ = report.send(Err(Failure::Unconfirmed(cause)));
         }
         // The margin was taken off the lease for us; the store's own clock ends the hold that much later.
         let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;

@@ -28,7 +28,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::error::Loss;
+    use crate::engine::failure::Loss;
     use crate::key::LockKey;
     use crate::layer::{ProblemDetails, Reason, Refuse};
 

@@ -47,6 +47,14 @@ pub enum StoreErrorKind {
     Refused,
 }
 
+impl StoreErrorKind {
+    /// Whether something has to be changed at the store, or in the program, before calls can
+    /// succeed.
+    pub(crate) fn is_misconfiguration(self) -> bool {
+        matches!(self, Self::Denied | Self::ForeignData | Self::Unsupported)
+    }
+}
+
 impl StoreError {
     /// An error of this kind. `message` must not contain a secret.
     #[must_use]

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::engine::Engine;
-use crate::error::Loss;
+use crate::engine::failure::Loss;
 use crate::key::IntoLockKey;
 use crate::manager::LockManager;
 use crate::store::LockStore;

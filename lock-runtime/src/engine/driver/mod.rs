@@ -22,7 +22,7 @@ use super::subscription::{Heard, Subscription};
 use super::{Engine, LONGEST_SLEEP};
 use crate::chance::jitter;
 use crate::clock::Tick;
-use crate::error::LockError;
+use crate::engine::failure::Failure;
 use crate::store::{
     AcquireRequest, DIRECT_LEASE, Notice, ServerTime, StoreError, StoreErrorKind, TokenRange,
 };
@@ -41,7 +41,6 @@ impl Drop for Alive {
         if self.done {
             return;
         }
-        let key = self.key.name.clone();
         if let Some(queued) = lock(&self.key.queued).take()
             && !self.engine.runtime_is_gone()
         {
@@ -53,7 +52,7 @@ impl Drop for Alive {
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
                 let cause =
                     StoreError::new(StoreErrorKind::Unanswered, "the task that asks for this key panicked");
-                machine.fail_all(&LockError::Unavailable { key, cause }, now, effects);
+                machine.fail_all(&Failure::Store(cause), now, effects);
             } else {
                 machine.shut_down(now, effects);
             }

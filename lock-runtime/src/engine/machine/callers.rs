@@ -12,9 +12,9 @@ use super::{
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
+use crate::engine::failure::{Failure, Loss};
 use crate::engine::hold::Grant;
 use crate::engine::registry::Lane;
-use crate::error::{LockError, Loss};
 use crate::store::{Few, Kind};
 
 impl Machine {
@@ -25,12 +25,12 @@ impl Machine {
         now: Tick,
         cap: Cap,
         effects: &mut Effects,
-    ) -> Result<Enqueued, LockError> {
+    ) -> Result<Enqueued, Failure> {
         if let Some(entry) = self.reenter(&wish, now, effects) {
             return Ok(Enqueued::Entered(entry));
         }
         if self.shut_down {
-            return Err(LockError::ShutDown { key: self.key.clone() });
+            return Err(Failure::ShutDown);
         }
         if let Some(entry) = self.join(&wish, now) {
             return Ok(Enqueued::Entered(entry));
@@ -42,7 +42,7 @@ impl Machine {
             return Err(self.refuse_a_try(&wish, now));
         }
         if self.waiters.len() >= cap.most {
-            return Err(cap.refuse(&self.key, self.waiters.len(), self.taken_for(now)));
+            return Err(cap.refuse(self.waiters.len(), self.taken_for(now)));
         }
         let alone = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
         self.pace.asked(wish.replication, alone, now);
@@ -65,7 +65,7 @@ impl Machine {
     /// A waiter's future is polled.
     pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick, waker: &Waker, effects: &mut Effects) -> Polled {
         let Some(waiter) = self.waiters.get_mut(id) else {
-            return Polled::Failed(LockError::ShutDown { key: self.key.clone() });
+            return Polled::Failed(Failure::ShutDown);
         };
         match &waiter.state {
             WaiterState::Failed(error) => {

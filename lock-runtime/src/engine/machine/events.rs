@@ -10,8 +10,8 @@ use super::{
 };
 use crate::clock::Tick;
 use crate::engine::LONGEST;
+use crate::engine::failure::{Failure, Loss};
 use crate::engine::hold::Hold;
-use crate::error::{LockError, Loss};
 use crate::replication::Replication;
 use crate::store::{Busy, ServerTime, StoreError, TokenRange};
 
@@ -269,7 +269,7 @@ impl Machine {
         if !fatal && self.tries == 0 {
             return;
         }
-        let told = LockError::from_store(self.key.clone(), error.clone());
+        let told = Failure::Store(error.clone());
         let ends =
             |waiter: &Waiter| concerned(&waiter.wish) && (fatal || waiter.wish.patience == Patience::Try);
         self.fail_where(ends, &told, effects);
@@ -312,7 +312,7 @@ impl Machine {
     }
 
     /// Tells all waiters the error, and takes back what they are offered.
-    pub(crate) fn fail_all(&mut self, error: &LockError, now: Tick, effects: &mut Effects) {
+    pub(crate) fn fail_all(&mut self, error: &Failure, now: Tick, effects: &mut Effects) {
         self.fail_where(|_| true, error, effects);
         if let Phase::Held(held) = &mut self.phase
             && held.offer.take().is_some()
@@ -325,7 +325,7 @@ impl Machine {
     /// No grants from now on; everybody who waits is told.
     pub(crate) fn shut_down(&mut self, now: Tick, effects: &mut Effects) {
         self.shut_down = true;
-        let error = LockError::ShutDown { key: self.key.clone() };
+        let error = Failure::ShutDown;
         self.fail_all(&error, now, effects);
         if self.parked {
             effects.notify = true;

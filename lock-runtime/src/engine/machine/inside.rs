@@ -9,9 +9,9 @@ use super::{
 };
 use crate::clock::Tick;
 use crate::engine::caller::Caller;
+use crate::engine::failure::{Failure, Loss};
 use crate::engine::hold::{Grant, Hold, Lease};
 use crate::engine::registry::Lane;
-use crate::error::{LockError, Loss};
 use crate::store::{Few, Kind, ListenerPolicy, MAX_TOKENS};
 
 /// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
@@ -327,7 +327,7 @@ impl Machine {
     pub(super) fn fail_where(
         &mut self,
         which: impl Fn(&Waiter) -> bool,
-        error: &LockError,
+        error: &Failure,
         effects: &mut Effects,
     ) {
         for waiter in self.waiters.values_mut() {

@@ -23,8 +23,8 @@ use super::pace::Pace;
 use super::pending::Pending;
 use super::registry::Lane;
 use crate::clock::{Clock, Tick};
+use crate::engine::failure::Failure;
 use crate::engine::scope::Scope;
-use crate::error::LockError;
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::store::{Few, Kind, ListenerPolicy, TokenRange};
@@ -114,9 +114,9 @@ pub(crate) struct Cap {
 }
 
 impl Cap {
-    /// What one is told who is one too many.
-    pub(crate) fn refuse(self, key: &LockKey, waiting: usize, remaining: Option<Duration>) -> LockError {
-        LockError::TooManyWaiters { key: key.clone(), waiting, cap: self.name, remaining }
+    /// Makes the failure of a caller that exceeds the limit.
+    pub(crate) fn refuse(self, waiting: usize, remaining: Option<Duration>) -> Failure {
+        Failure::TooManyWaiters { waiting, cap: self.name, remaining }
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) enum Polled {
         woken_soon: bool,
     },
     Granted(Entry),
-    Failed(LockError),
+    Failed(Failure),
     /// It has to ask again, in another lane.
     Elsewhere,
 }
@@ -212,7 +212,7 @@ pub(crate) enum Ended {
     /// The next local waiter has it.
     HandedOn,
     /// The store will be told; the receiver hears the outcome.
-    Releasing(oneshot::Receiver<Result<(), LockError>>),
+    Releasing(oneshot::Receiver<Result<(), Failure>>),
     /// The same, and nobody is there to hear of it.
     ReleasingUnheard,
     /// `min_hold` is not over: the key stays taken, the store is told in the background.
@@ -252,7 +252,7 @@ pub(crate) struct Ask {
 }
 
 /// Where the outcome of a release is wanted.
-pub(crate) type Report = oneshot::Sender<Result<(), LockError>>;
+pub(crate) type Report = oneshot::Sender<Result<(), Failure>>;
 
 /// How a release was asked for; empty when no guard asked.
 #[derive(Debug, Default)]
@@ -402,7 +402,7 @@ enum WaiterState {
     Offered,
     /// Let an offer pass; keeps its place, is not counted on until it is polled again.
     Stale,
-    Failed(LockError),
+    Failed(Failure),
     /// Has to ask again, in another lane.
     Moved,
 }
@@ -497,16 +497,16 @@ impl Machine {
         until.filter(|&until| now < until).map(|until| until.since(now))
     }
 
-    /// What one is told who does not wait.
-    fn busy(&self, now: Tick) -> LockError {
-        LockError::Busy { key: self.key.clone(), remaining: self.taken_for(now) }
+    /// Makes the failure of a caller that does not wait.
+    fn busy(&self, now: Tick) -> Failure {
+        Failure::Busy { remaining: self.taken_for(now) }
     }
 
     /// The same for a try behind waiters. If nobody is known to have the key, they wait for the
     /// store.
-    fn refuse_a_try(&self, wish: &Wish, now: Tick) -> LockError {
+    fn refuse_a_try(&self, wish: &Wish, now: Tick) -> Failure {
         let error = self.pace.last_error_for(wish.replication).filter(|_| self.taken_for(now).is_none());
-        error.map_or_else(|| self.busy(now), |error| LockError::from_store(self.key.clone(), error))
+        error.map_or_else(|| self.busy(now), Failure::Store)
     }
 
     /// Nothing is held, wanted or under way: the key can be forgotten.

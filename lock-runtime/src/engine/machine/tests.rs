@@ -7,8 +7,8 @@ use std::task::Wake;
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::failure::Loss;
 use crate::engine::pending::PendingReleases;
-use crate::error::Loss;
 use crate::store::{Busy, Item, Kind, ServerTime, StoreError, StoreErrorKind};
 use crate::token::OwnerId;
 
@@ -243,10 +243,11 @@ impl World {
                         self.poll(id);
                     }
                     // Or what the store has told those who wait.
-                    Err(LockError::Busy { .. } | LockError::Unavailable { .. })
-                        if patience == Patience::Try => {}
-                    Err(LockError::NotReplicated { .. }) if patience == Patience::Try && replicas > 0 => {}
-                    Err(error) => panic!("{error}"),
+                    Err(Failure::Busy { .. }) if patience == Patience::Try => {}
+                    Err(Failure::Store(error)) if patience == Patience::Try => {
+                        assert!(error.kind() != StoreErrorKind::NotReplicated || replicas > 0);
+                    }
+                    Err(failure) => panic!("{failure:?}"),
                 }
             }
             Op::Poll(n) => {

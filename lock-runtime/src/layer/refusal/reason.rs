@@ -194,7 +194,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::error::Loss;
+    use crate::engine::failure::Loss;
     use crate::key::LockKey;
     use crate::store::{Kind, StoreError, StoreErrorKind};
 
