@@ -140,7 +140,7 @@ impl LockGuard {
 
     /// The scope of what runs inside this lock, inside `scope`.
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
-        let entries = self.inside().iter().map(|guard| guard.entry()).chain([self.entry()]);
+        let entries = self.inside().iter().map(Self::entry).chain([self.entry()]);
         entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant)))
     }
 
