@@ -19,6 +19,7 @@ Usage: cargo xtask <command>
 Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
+  api       the list of the public items, in docs/public-api.txt
   servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
   chaos     rival processes while servers, network and processes fail in all the ways that are known
   deep      models and simulation, thousands of seeds of each kind
@@ -44,6 +45,7 @@ Parts:
   clippy    cargo clippy on everything, all features, warnings are errors
   features  lock-runtime without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
+  api       docs/public-api.txt is what `cargo xtask api` writes
   test      unit, documentation, UI and integration tests (needs redis-server)
   topologies
             the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
@@ -56,7 +58,7 @@ Parts:
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
 Everything with tests in it is built first. Then the tests run, and beside them the compilers: fmt, clippy, features,
-docs, loom, tls, and the tests that compile something. The table in the end has the seconds and the processor seconds of
+docs, api, loom, tls, and the tests that compile something. The table in the end has the seconds and the processor seconds of
 each step.
 
 With CI=true in the environment, --install is implied and a part that is left out is a failure.
@@ -93,6 +95,17 @@ Workloads: those of `lock-bench --help`; delay has the runs with a round trip of
 All of it takes about two minutes a round. The machine should have nothing else to do.
 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";
+
+const HELP_API: &str = "\
+Writes docs/public-api.txt: the public items of lock-runtime with all features, one a line, as `rustdoc` knows them.
+
+Usage: cargo xtask api
+
+Review the diff of the file as that of the code. `cargo xtask test api` fails when the file differs from the code.
+Items of our other crates are listed where lock-runtime re-exports them, and no line says which crate an item is in.
+Builds in target/api: the first time it takes a minute. Needs the Rust version whose JSON `rustdoc-types` reads: 1.95.
+
+Exit status: 0 if the file was written, 1 if not, 2 for a command line that is not understood.";
 
 const HELP_SERVERS: &str = "\
 Starts redis-servers on free ports of the loopback interface and prints the line that makes examples use them:
@@ -168,6 +181,8 @@ pub(crate) enum Task {
     List,
     Bench(bench::Options),
     Servers(Topology),
+    /// The list of the public items.
+    Api,
     Stress(stress::Options),
     Deep(deep::Options),
     /// Its arguments.
@@ -195,6 +210,11 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         None => Err(format!("which command?\n\n{HELP}")),
         Some("-h" | "--help" | "help") => Ok(Task::Help(HELP)),
         Some("test") => parse_test(args),
+        Some("api") => match args.next() {
+            None => Ok(Task::Api),
+            Some("-h" | "--help") => Ok(Task::Help(HELP_API)),
+            Some(more) => Err(format!("`cargo xtask api` takes no argument {more:?}")),
+        },
         Some("bench") => parse_bench(args),
         Some("servers") => match args.next() {
             None => Ok(Task::Servers(Topology::Single)),
@@ -208,9 +228,9 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
             let help = args.iter().any(|arg| ["-h", "--help"].contains(&arg.as_str()));
             Ok(if help { Task::Help(HELP_CHAOS) } else { Task::Chaos(args) })
         }
-        Some(other) => {
-            Err(format!("unknown command {other:?}; there are: test, bench, servers, chaos, deep, stress"))
-        }
+        Some(other) => Err(format!(
+            "unknown command {other:?}; there are: test, bench, api, servers, chaos, deep, stress"
+        )),
     }
 }
 
@@ -476,6 +496,7 @@ mod tests {
             "help",
             "test --help",
             "bench --help",
+            "api --help",
             "servers -h",
             "servers cluster --help",
             "test --install --help",
@@ -500,6 +521,7 @@ mod tests {
             ("bench --only nonsense", "pingpong"),
             ("bench --only", "needs a workload"),
             ("bench --rounds 0", "--rounds"),
+            ("api now", "now"),
             ("servers now", "now"),
             ("servers now", "single, sentinel, cluster, quorum"),
             ("servers quorum now", "now"),

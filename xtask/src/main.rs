@@ -1,6 +1,7 @@
 //! The commands of README and CI. `cargo xtask --help` lists them.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
+mod api;
 mod bench;
 mod build;
 mod chaos;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         }
         Ok(cli::Task::Test(options)) => test::run(&options),
         Ok(cli::Task::List) => test::list(),
+        Ok(cli::Task::Api) => api::run(),
         Ok(cli::Task::Bench(options)) => bench::run(&options),
         Ok(cli::Task::Servers(topology)) => servers::run(topology),
         Ok(cli::Task::Stress(options)) => stress::run(&options),

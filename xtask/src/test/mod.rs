@@ -15,6 +15,7 @@ pub(crate) use self::lane::{Lane, Step};
 pub(crate) use self::programs::Programs;
 pub(crate) use self::table::Outcome;
 use self::table::Table;
+use crate::api;
 use crate::build;
 use crate::cli::{Options, Scope};
 use crate::examples;
@@ -28,6 +29,7 @@ pub(crate) enum Part {
     Clippy,
     Features,
     Docs,
+    Api,
     Test,
     Topologies,
     Loom,
@@ -39,11 +41,12 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Fmt,
         Self::Clippy,
         Self::Features,
         Self::Docs,
+        Self::Api,
         Self::Test,
         Self::Topologies,
         Self::Loom,
@@ -60,6 +63,7 @@ impl Part {
             Self::Clippy => "clippy",
             Self::Features => "features",
             Self::Docs => "docs",
+            Self::Api => "api",
             Self::Test => "test",
             Self::Topologies => "topologies",
             Self::Loom => "loom",
@@ -83,7 +87,9 @@ impl Part {
     /// Whether it is the compiler that takes its time.
     fn compiles(self) -> bool {
         match self {
-            Self::Fmt | Self::Clippy | Self::Features | Self::Docs | Self::Loom | Self::Tls => true,
+            Self::Fmt | Self::Clippy | Self::Features | Self::Docs | Self::Api | Self::Loom | Self::Tls => {
+                true
+            }
             Self::Test | Self::Topologies | Self::Interop | Self::Postgres | Self::Examples | Self::Page => {
                 false
             }
@@ -96,7 +102,7 @@ impl Part {
             Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
             Self::Features => &[Tool::Clippy],
             Self::Loom => &[],
-            Self::Docs => &[Tool::OpenSsl],
+            Self::Docs | Self::Api => &[Tool::OpenSsl],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql],
@@ -235,6 +241,9 @@ impl Parts<'_> {
                     step.run(&mut doc)
                 });
             }
+            Part::Api => {
+                lane.step(part, "api", api::check);
+            }
             Part::Loom => {
                 lane.step(part, "loom", run_loom);
             }
@@ -272,7 +281,7 @@ impl Parts<'_> {
                     step.run(&mut test)
                 });
             }
-            Part::Fmt | Part::Clippy | Part::Features | Part::Docs | Part::Loom | Part::Tls => {}
+            Part::Fmt | Part::Clippy | Part::Features | Part::Docs | Part::Api | Part::Loom | Part::Tls => {}
         }
     }
 

@@ -1,0 +1,140 @@
+//! [`Docs`]: what `rustdoc` knows of our crates.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustdoc_types::{Crate, FORMAT_VERSION, Id, Item, ItemKind};
+use serde_json::{Value, json};
+
+use crate::runner::{self, Output};
+
+/// Flags of `rustdoc`. With private and hidden items in the JSON, the modules in it are those of
+/// the code. So an item that another crate names is found by the path of its definition, and
+/// [`super::paths`] decides what users see.
+pub(super) const FLAGS: &str = "-Z unstable-options --output-format json --document-private-items \
+                                --document-hidden-items --cap-lints allow";
+
+/// Our crates, the one whose items are listed first.
+pub(super) struct Docs {
+    crates: Vec<Crate>,
+    defined: HashMap<(String, ItemKind), Key>,
+}
+
+/// An item of one of our crates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    pub(super) krate: usize,
+    pub(super) id: Id,
+}
+
+/// An item that a crate names.
+pub(super) enum Named<'a> {
+    Ours(Key),
+    /// The path of its definition.
+    Foreign(&'a [String]),
+}
+
+impl Docs {
+    /// Lets `rustdoc` write the JSON of `package` and of our crates below it, and reads it.
+    ///
+    /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. As this variable makes
+    /// build scripts run again, the build has a target folder that no other build uses.
+    pub(super) fn build(package: &str, output: &Output) -> Result<Self, String> {
+        let mut metadata = crate::cargo();
+        metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
+        let metadata: Value = serde_json::from_str(&runner::read(&mut metadata, output)?)
+            .map_err(|error| format!("`cargo metadata`: {error}"))?;
+        let target = metadata["target_directory"].as_str().ok_or("cargo names no target folder")?;
+        let target = Path::new(target).join("api");
+        let ours = closure(&metadata, package);
+        let mut doc = crate::cargo();
+        doc.args(["doc", "--no-deps", "--all-features", "--target-dir"]).arg(&target);
+        doc.args(ours.iter().flat_map(|(name, _)| ["--package", name]));
+        doc.env("RUSTC_BOOTSTRAP", "1").env("RUSTDOCFLAGS", FLAGS);
+        runner::read(&mut doc, output)?;
+        let files = ours.iter().map(|(_, library)| target.join("doc").join(format!("{library}.json")));
+        Self::read(&files.collect::<Vec<_>>())
+    }
+
+    pub(super) fn read(files: &[PathBuf]) -> Result<Self, String> {
+        let crates = files.iter().map(|file| read_crate(file)).collect::<Result<Vec<_>, _>>()?;
+        let mut defined = HashMap::new();
+        for (krate, docs) in crates.iter().enumerate() {
+            let own = docs.paths.iter().filter(|(_, summary)| summary.crate_id == 0);
+            defined.extend(own.map(|(id, item)| ((item.path.join("::"), item.kind), Key { krate, id: *id })));
+        }
+        Ok(Self { crates, defined })
+    }
+
+    pub(super) fn root(&self) -> Key {
+        Key { krate: 0, id: self.crates[0].root }
+    }
+
+    pub(super) fn item(&self, key: Key) -> &Item {
+        &self.crates[key.krate].index[&key.id]
+    }
+
+    /// Returns all items of our crates.
+    pub(super) fn items(&self) -> impl Iterator<Item = (Key, &Item)> {
+        self.crates.iter().enumerate().flat_map(|(krate, docs)| {
+            let own = docs.index.iter().filter(|(_, item)| item.crate_id == 0);
+            own.map(move |(id, item)| (Key { krate, id: *id }, item))
+        })
+    }
+
+    /// Finds the item that a crate calls `id`. `None` if `rustdoc` does not say where it is.
+    pub(super) fn find(&self, krate: usize, id: Id) -> Option<Named<'_>> {
+        let docs = &self.crates[krate];
+        if docs.index.get(&id).is_some_and(|item| item.crate_id == 0) {
+            return Some(Named::Ours(Key { krate, id }));
+        }
+        let summary = docs.paths.get(&id)?;
+        let defined = self.defined.get(&(summary.path.join("::"), summary.kind));
+        Some(defined.map_or(Named::Foreign(&summary.path), |key| Named::Ours(*key)))
+    }
+
+    /// Whether a crate of this name is ours.
+    pub(super) fn has_crate(&self, name: &str) -> bool {
+        self.defined.contains_key(&(name.to_owned(), ItemKind::Module))
+    }
+}
+
+fn read_crate(file: &Path) -> Result<Crate, String> {
+    let name = file.display();
+    let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+    // The format is looked at first: another one need not have the fields of ours.
+    let found = text
+        .rsplit_once("\"format_version\":")
+        .map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+    if found.as_deref() != Some(&FORMAT_VERSION.to_string()) {
+        return Err(format!(
+            "this rustdoc writes JSON of format {}, and xtask reads format {FORMAT_VERSION}, which Rust 1.95 \
+             writes: use that toolchain, or the version of `rustdoc-types` in Cargo.toml for this format",
+            found.unwrap_or_default()
+        ));
+    }
+    serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))
+}
+
+/// Names `package` and the packages of the workspace that it depends on, each with its library.
+fn closure(metadata: &Value, package: &str) -> Vec<(String, String)> {
+    let packages = || metadata["packages"].as_array().into_iter().flatten();
+    let mut names = vec![package.to_owned()];
+    let mut found: Vec<(String, String)> = Vec::new();
+    while let Some(name) = names.pop() {
+        let Some(package) = packages().find(|package| package["name"] == *name) else { continue };
+        if found.iter().any(|(known, _)| *known == name) {
+            continue;
+        }
+        let is_library =
+            |target: &&Value| target["kind"] == json!(["lib"]) || target["kind"] == json!(["proc-macro"]);
+        let library = package["targets"].as_array().into_iter().flatten().find(is_library);
+        let Some(library) = library.and_then(|target| target["name"].as_str()) else { continue };
+        found.push((name.clone(), library.replace('-', "_")));
+        let dependencies = package["dependencies"].as_array().into_iter().flatten();
+        let normal = dependencies.filter(|dependency| dependency["kind"].is_null());
+        names.extend(normal.filter_map(|dependency| dependency["name"].as_str().map(str::to_owned)));
+    }
+    found
+}

@@ -1,0 +1,83 @@
+//! `cargo xtask api`: lists the public items of `lock-runtime` in `docs/public-api.txt`.
+//!
+//! `rustdoc` writes what it knows of our crates as JSON: [`docs`] reads it. [`paths`] walks from
+//! the root of `lock-runtime` along `pub use`, also into our other crates, and finds the path at
+//! which users reach each item. [`list`] writes the lines, and [`render`] the types in them.
+//!
+//! No line says in which of our crates an item is. Moving an item, and re-exporting it where it
+//! was, leaves the list as it is.
+
+mod docs;
+mod list;
+mod paths;
+mod render;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use self::docs::Docs;
+use crate::runner::Output;
+use crate::test::{Outcome, Step};
+
+/// The package whose items are listed.
+const PACKAGE: &str = "lock-runtime";
+
+/// Maximum number of differing lines that the failed check shows.
+const SHOWN: usize = 40;
+
+const HEAD: &str = "\
+# The public items of lock-runtime with all features. Written by `cargo xtask api`, not by hand.
+# A path in a signature starts at the root of lock_runtime; of a foreign item it is the last name.
+";
+
+/// Writes the list.
+pub(crate) fn run() -> ExitCode {
+    let written = listing(&Output::Live)
+        .and_then(|text| fs::write(file(), text).map_err(|error| format!("{}: {error}", file().display())));
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Compares the list with the code.
+pub(crate) fn check(step: &Step<'_>) -> Outcome {
+    let new = match listing(step.output()) {
+        Ok(new) => new,
+        Err(why) => return Outcome::Failed(why),
+    };
+    let old = fs::read_to_string(file()).unwrap_or_default();
+    if old == new { Outcome::Ok } else { Outcome::Failed(difference(&old, &new)) }
+}
+
+fn file() -> PathBuf {
+    crate::root().join("docs/public-api.txt")
+}
+
+fn listing(output: &Output) -> Result<String, String> {
+    let docs = Docs::build(PACKAGE, output)?;
+    Ok(format!("{HEAD}\n{}", list::list(&docs)?))
+}
+
+/// Describes the difference. The lines are sorted, so those that only one side has say it all.
+fn difference(old: &str, new: &str) -> String {
+    let (was, is): (BTreeSet<&str>, BTreeSet<&str>) = (old.lines().collect(), new.lines().collect());
+    let removed = old.lines().filter(|line| !is.contains(line)).map(|line| format!("\n- {line}"));
+    let added = new.lines().filter(|line| !was.contains(line)).map(|line| format!("\n+ {line}"));
+    let lines: Vec<String> = removed.chain(added).collect();
+    let shown = lines.iter().take(SHOWN).map(String::as_str).collect::<String>();
+    let more = match lines.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!("\n… and {more} lines more"),
+    };
+    format!(
+        "docs/public-api.txt is not what the code says: run `cargo xtask api` and review the diff{shown}{more}"
+    )
+}
