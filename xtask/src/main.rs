@@ -9,10 +9,12 @@ mod cli;
 mod deep;
 mod examples;
 mod install;
+mod lines;
 mod runner;
 mod servers;
 mod stress;
 mod test;
+mod workspace;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         Ok(cli::Task::Test(options)) => test::run(&options),
         Ok(cli::Task::List) => test::list(),
         Ok(cli::Task::Api) => api::run(),
+        Ok(cli::Task::Lines) => lines::run(),
         Ok(cli::Task::Bench(options)) => bench::run(&options),
         Ok(cli::Task::Servers(topology)) => servers::run(topology),
         Ok(cli::Task::Stress(options)) => stress::run(&options),

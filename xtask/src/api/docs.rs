@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustdoc_types::{Crate, FORMAT_VERSION, Id, Item, ItemKind};
-use serde_json::{Value, json};
 
 use crate::runner::{self, Output};
+use crate::workspace::{Libraries, Library};
 
 /// Flags of `rustdoc`. With private and hidden items in the JSON, the modules in it are those of
 /// the code. So an item that another crate names is found by the path of its definition, and
@@ -36,25 +36,20 @@ pub(super) enum Named<'a> {
 }
 
 impl Docs {
-    /// Lets `rustdoc` write the JSON of `package` and of our crates below it, and reads it.
+    /// Lets `rustdoc` write the JSON of our crates, and reads it.
     ///
     /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. As this variable makes
     /// build scripts run again, the build has a target folder that no other build uses.
-    pub(super) fn build(package: &str, output: &Output) -> Result<Self, String> {
-        let mut metadata = crate::cargo();
-        metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
-        let metadata: Value = serde_json::from_str(&runner::read(&mut metadata, output)?)
-            .map_err(|error| format!("`cargo metadata`: {error}"))?;
-        let target = metadata["target_directory"].as_str().ok_or("cargo names no target folder")?;
-        let target = Path::new(target).join("api");
-        let ours = closure(&metadata, package);
+    pub(super) fn build(output: &Output) -> Result<Self, String> {
+        let libraries = Libraries::find(output)?;
+        let target = libraries.target.join("api");
         let mut doc = crate::cargo();
         doc.args(["doc", "--no-deps", "--all-features", "--target-dir"]).arg(&target);
-        doc.args(ours.iter().flat_map(|(name, _)| ["--package", name]));
+        doc.args(libraries.all.iter().flat_map(|library| ["--package", &library.package]));
         doc.env("RUSTC_BOOTSTRAP", "1").env("RUSTDOCFLAGS", FLAGS);
         runner::read(&mut doc, output)?;
-        let files = ours.iter().map(|(_, library)| target.join("doc").join(format!("{library}.json")));
-        Self::read(&files.collect::<Vec<_>>())
+        let file = |library: &Library| target.join("doc").join(format!("{}.json", library.name));
+        Self::read(&libraries.all.iter().map(file).collect::<Vec<_>>())
     }
 
     pub(super) fn read(files: &[PathBuf]) -> Result<Self, String> {
@@ -115,26 +110,4 @@ fn read_crate(file: &Path) -> Result<Crate, String> {
         ));
     }
     serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))
-}
-
-/// Names `package` and the packages of the workspace that it depends on, each with its library.
-fn closure(metadata: &Value, package: &str) -> Vec<(String, String)> {
-    let packages = || metadata["packages"].as_array().into_iter().flatten();
-    let mut names = vec![package.to_owned()];
-    let mut found: Vec<(String, String)> = Vec::new();
-    while let Some(name) = names.pop() {
-        let Some(package) = packages().find(|package| package["name"] == *name) else { continue };
-        if found.iter().any(|(known, _)| *known == name) {
-            continue;
-        }
-        let is_library =
-            |target: &&Value| target["kind"] == json!(["lib"]) || target["kind"] == json!(["proc-macro"]);
-        let library = package["targets"].as_array().into_iter().flatten().find(is_library);
-        let Some(library) = library.and_then(|target| target["name"].as_str()) else { continue };
-        found.push((name.clone(), library.replace('-', "_")));
-        let dependencies = package["dependencies"].as_array().into_iter().flatten();
-        let normal = dependencies.filter(|dependency| dependency["kind"].is_null());
-        names.extend(normal.filter_map(|dependency| dependency["name"].as_str().map(str::to_owned)));
-    }
-    found
 }

@@ -23,9 +23,6 @@ use self::docs::Docs;
 use crate::runner::Output;
 use crate::test::{Outcome, Step};
 
-/// The package whose items are listed.
-const PACKAGE: &str = "lock-runtime";
-
 /// Maximum number of differing lines that the failed check shows.
 const SHOWN: usize = 40;
 
@@ -62,7 +59,7 @@ fn file() -> PathBuf {
 }
 
 fn listing(output: &Output) -> Result<String, String> {
-    let docs = Docs::build(PACKAGE, output)?;
+    let docs = Docs::build(output)?;
     Ok(format!("{HEAD}\n{}", list::list(&docs)?))
 }
 
