@@ -20,7 +20,7 @@ Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
   api       the list of the public items, in docs/public-api.txt
-  lines     how many lines of code each crate has
+  lines     the lines of code in each crate and folder
   servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
   chaos     rival processes while servers, network and processes fail in all the ways that are known
   deep      models and simulation, thousands of seeds of each kind
@@ -98,23 +98,24 @@ All of it takes about two minutes a round. The machine should have nothing else 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";
 
 const HELP_API: &str = "\
-Writes docs/public-api.txt: the public items of lock-runtime with all features, one a line, as `rustdoc` knows them.
+Writes docs/public-api.txt: the public items of lock-runtime with all features, one a line.
 
 Usage: cargo xtask api
 
-Review the diff of the file as that of the code. `cargo xtask test api` fails when the file differs from the code.
-Items of our other crates are listed where lock-runtime re-exports them, and no line says which crate an item is in.
-Builds in target/api: the first time it takes a minute. Needs the Rust version whose JSON `rustdoc-types` reads: 1.95.
+Review the diff of the file. `cargo xtask test api` fails when the file differs from the code.
+Items of our other crates are listed where lock-runtime re-exports them. No line says in which crate
+an item is. The build is in target/api and takes a minute the first time. Needs Rust 1.95, whose
+JSON `rustdoc-types` reads.
 
 Exit status: 0 if the file was written, 1 if not, 2 for a command line that is not understood.";
 
 const HELP_LINES: &str = "\
-Prints how many lines of code there are in lock-runtime and in our crates below it, and in their folders.
+Prints the lines of code in lock-runtime, in our crates below it, and in their folders.
 
 Usage: cargo xtask lines
 
-A line of code is one on which a token stands that is not part of a comment. Modules that only tests have are left out.
-Lua has rows for itself.
+A line counts if a token stands on it that is not part of a comment. Modules that only tests have
+don't count. Lua has rows for itself.
 
 Exit status: 0 if all was counted, 1 if not, 2 for a command line that is not understood.";
 

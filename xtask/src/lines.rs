@@ -1,7 +1,7 @@
 //! `cargo xtask lines`: counts the lines of code of the crates that users compile.
 //!
-//! A line of code is one on which a token stands that is not part of a comment. Modules are found
-//! as the compiler finds them, from `lib.rs` on, so those that only tests have are left out.
+//! A line counts if a token stands on it that is not part of a comment. Modules are found from
+//! `lib.rs` on, as the compiler finds them. Modules that only tests have don't count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use syn::{Attribute, Item, Meta, Token};
 use crate::runner::Output;
 use crate::workspace::Libraries;
 
-/// Lines by the place that has them: a folder below `src`, with a folder of `store` for itself.
+/// Lines by place. A place is a folder below `src`, or below `src/store`.
 type Counts = BTreeMap<String, usize>;
 
 /// Prints the lines of each crate and of its folders.
@@ -100,8 +100,8 @@ fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
         let start = token.span().start();
-        // A comment of documentation has become the attribute `#[doc = "…"]`. All tokens of that
-        // attribute are where the comment is.
+        // A doc comment has become the attribute `#[doc = "…"]`. All its tokens stand where the
+        // comment begins.
         if tokens
             .next_if(|next| matches!(token, TokenTree::Punct(_)) && next.span().start() == start)
             .is_some()
@@ -119,7 +119,7 @@ fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Whether an attribute leaves its item to tests.
+/// Whether an attribute limits its item to tests.
 fn is_for_tests(attr: &Attribute) -> bool {
     attr.path().is_ident("cfg") && attr.parse_args::<Meta>().is_ok_and(|meta| needs_tests(&meta))
 }

@@ -26,7 +26,7 @@ pub(crate) struct Library {
 }
 
 impl Libraries {
-    /// Asks cargo.
+    /// Finds them with `cargo metadata`.
     pub(crate) fn find(output: &Output) -> Result<Self, String> {
         let mut metadata = crate::cargo();
         metadata.args(["metadata", "--no-deps", "--format-version", "1"]);

@@ -1,4 +1,4 @@
-//! [`Docs`]: what `rustdoc` knows of our crates.
+//! [`Docs`]: our crates, as `rustdoc` describes them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,13 +9,13 @@ use rustdoc_types::{Crate, FORMAT_VERSION, Id, Item, ItemKind};
 use crate::runner::{self, Output};
 use crate::workspace::{Libraries, Library};
 
-/// Flags of `rustdoc`. With private and hidden items in the JSON, the modules in it are those of
-/// the code. So an item that another crate names is found by the path of its definition, and
-/// [`super::paths`] decides what users see.
+/// Flags of `rustdoc`. With private and hidden items, the JSON has all modules of the code. So the
+/// path of a definition leads to the item, also from another crate. [`super::paths`] decides which
+/// items users see.
 pub(super) const FLAGS: &str = "-Z unstable-options --output-format json --document-private-items \
                                 --document-hidden-items --cap-lints allow";
 
-/// Our crates, the one whose items are listed first.
+/// The JSON of our crates. The first is the crate whose items are listed.
 pub(super) struct Docs {
     crates: Vec<Crate>,
     defined: HashMap<(String, ItemKind), Key>,
@@ -36,7 +36,7 @@ pub(super) enum Named<'a> {
 }
 
 impl Docs {
-    /// Lets `rustdoc` write the JSON of our crates, and reads it.
+    /// Runs `rustdoc` on our crates, and reads the JSON that it writes.
     ///
     /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. As this variable makes
     /// build scripts run again, the build has a target folder that no other build uses.
@@ -98,7 +98,7 @@ impl Docs {
 fn read_crate(file: &Path) -> Result<Crate, String> {
     let name = file.display();
     let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-    // The format is looked at first: another one need not have the fields of ours.
+    // The number comes first: JSON of another format may not have the fields of ours.
     let found = text
         .rsplit_once("\"format_version\":")
         .map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect::<String>());

@@ -17,8 +17,8 @@ const NOTED: [&str; 3] = ["Send", "Sync", "Unpin"];
 /// Traits that `derive` implements beside those that it is told to.
 const UNNOTED: [&str; 1] = ["StructuralPartialEq"];
 
-/// Sorted by the path of the item, then the item before its impls, then by text. Fields, variants
-/// and methods have paths of their own, so they follow their type.
+/// A line of the list. Lines are sorted by the path of the item. An item comes before its impls.
+/// The path of a field, a variant or a method begins with that of its type, so it follows the type.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     path: Vec<String>,
@@ -70,14 +70,14 @@ struct Lister<'a> {
 type Add<'a> = dyn FnMut(&str, bool, String) + 'a;
 
 impl<'a> Lister<'a> {
-    /// Returns what users see of these fields, variants or methods.
+    /// Returns the fields, variants or methods among these that users see.
     fn visible(&self, ids: &[Id]) -> Vec<&'a Item> {
         let items = ids.iter().map(|id| self.docs.item(Key { krate: self.krate, id: *id }));
         items.filter(|item| is_public(item) && !is_hidden(item)).collect()
     }
 
-    /// Writes the lines of an item and of what belongs to it, except for impls. `outer` has the
-    /// parameters of the impl that the item is in.
+    /// Writes the lines of an item and of its members, but not those of its impls. `outer` has the
+    /// parameters of the impl around the item.
     fn item(&self, path: &str, name: &str, outer: Option<&Generics>, item: &Item, add: &mut Add<'_>) {
         let render = &self.render;
         let params = |generics: &Generics| render.params(&generics.params);
@@ -170,7 +170,7 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// Says whether a type with public fields has others too, with which users can't build it.
+    /// Returns a mark if a type has public fields and others too: users can't build such a type.
     fn rest(&self, ids: &[Id]) -> &'static str {
         let visible = self.visible(ids).len();
         if visible > 0 && visible < ids.len() { " { .. }" } else { "" }
@@ -209,8 +209,8 @@ impl<'a> Lister<'a> {
         fields + &number.unwrap_or_default()
     }
 
-    /// Writes the methods of an inherent impl, or the line of another one. Impls that name an item
-    /// of ours that users don't reach are left out.
+    /// Writes the methods of an inherent impl, or the line of a trait's impl. Leaves out impls that
+    /// name an item of ours that users don't reach.
     fn block(&self, block: &Impl, add: &mut Add<'_>) {
         let render = &self.render;
         render.take_ours();
@@ -236,7 +236,7 @@ impl<'a> Lister<'a> {
                 (if block.is_unsafe { "unsafe " } else { "" }, if block.is_negative { "!" } else { "" });
             let (params, wheres) =
                 (render.params(&block.generics.params), render.wheres(None, &block.generics));
-            // Such a name is one that a macro has made up.
+            // Names with two underscores are made up by macros.
             if !wheres.contains("<__") {
                 add(path, true, format!("{word}impl{params} {not}{what} for {of}{wheres}"));
             }
@@ -244,7 +244,7 @@ impl<'a> Lister<'a> {
     }
 }
 
-/// Attributes that users have to know.
+/// Returns the attributes that users have to know.
 fn marks(item: &Item) -> String {
     let attrs = item.attrs.iter().filter_map(|attr| match attr {
         Attribute::NonExhaustive => Some("#[non_exhaustive] "),

@@ -1,8 +1,8 @@
 //! `cargo xtask api`: lists the public items of `lock-runtime` in `docs/public-api.txt`.
 //!
-//! `rustdoc` writes what it knows of our crates as JSON: [`docs`] reads it. [`paths`] walks from
-//! the root of `lock-runtime` along `pub use`, also into our other crates, and finds the path at
-//! which users reach each item. [`list`] writes the lines, and [`render`] the types in them.
+//! [`docs`] runs `rustdoc` on our crates and reads the JSON that it writes. [`paths`] walks from the
+//! root of `lock-runtime` along `pub use`, also into our other crates. It finds the path at which
+//! users reach each item. [`list`] writes the lines, and [`render`] the types in them.
 //!
 //! No line says in which of our crates an item is. Moving an item, and re-exporting it where it
 //! was, leaves the list as it is.
@@ -63,7 +63,7 @@ fn listing(output: &Output) -> Result<String, String> {
     Ok(format!("{HEAD}\n{}", list::list(&docs)?))
 }
 
-/// Describes the difference. The lines are sorted, so those that only one side has say it all.
+/// Describes the difference by the lines that only one side has.
 fn difference(old: &str, new: &str) -> String {
     let (was, is): (BTreeSet<&str>, BTreeSet<&str>) = (old.lines().collect(), new.lines().collect());
     let removed = old.lines().filter(|line| !is.contains(line)).map(|line| format!("\n- {line}"));

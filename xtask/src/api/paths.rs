@@ -9,11 +9,11 @@ use super::docs::{Docs, Key, Named};
 
 /// Paths from the root, without the name of the crate.
 pub(super) struct Paths {
-    /// The path of each item: the shortest, and of several as short the first by name.
+    /// The path of each item: the shortest one, or the first by name of the shortest.
     of: HashMap<Key, String>,
     /// Other paths of these items, each with the path above.
     pub(super) aliases: Vec<(String, String)>,
-    /// Paths of items that are re-exported from crates of others, each with where it is there.
+    /// Paths of items that are re-exported from foreign crates, each with the path there.
     pub(super) foreign: BTreeSet<(String, String)>,
 }
 
@@ -25,7 +25,7 @@ enum Space {
     Types,
     Values,
     Macros,
-    /// Not a name, but all those of a module of others, whose path stands in place of the name.
+    /// All names of a foreign module. Its path stands in place of the name.
     Globs,
 }
 
@@ -36,8 +36,9 @@ enum Target {
 }
 
 impl Paths {
-    /// Walks from the root, level by level. What is `#[doc(hidden)]` on the way that users write is
-    /// left out. What a visible module re-exports from a hidden one is not.
+    /// Walks from the root, level by level. Leaves out items that are `#[doc(hidden)]`, and the
+    /// contents of hidden modules. An item that a visible module re-exports from a hidden one is
+    /// listed: the hidden module is not on the path that users write.
     pub(super) fn find(docs: &Docs) -> Result<Self, String> {
         let mut paths = Self { of: HashMap::new(), aliases: Vec::new(), foreign: BTreeSet::new() };
         let mut level = BTreeSet::from([(String::new(), docs.root())]);
@@ -74,7 +75,7 @@ impl Paths {
     }
 }
 
-/// Lists what `pub` names there are in a module. Names behind a `*` give way to the others.
+/// Lists the public names in a module. A name behind a `*` gives way to the same name without.
 fn names(docs: &Docs, module: Key, above: &mut Vec<Key>) -> Result<Names, String> {
     let (mut named, mut globbed) = (Names::new(), Names::new());
     if above.contains(&module) {
@@ -135,7 +136,7 @@ fn space(kind: ItemKind) -> Space {
     }
 }
 
-/// Whether it is `pub`, or as public as what it belongs to.
+/// Whether an item is `pub`, or as public as the type or trait that it belongs to.
 pub(super) fn is_public(item: &Item) -> bool {
     matches!(item.visibility, Visibility::Public | Visibility::Default)
 }

@@ -12,7 +12,7 @@ use rustdoc_types::{
 use super::docs::{Docs, Named};
 use super::paths::Paths;
 
-/// Renders what one crate says, without a word of where the items are that it names.
+/// Renders the types in one crate. The text doesn't depend on the crates of the named items.
 pub(super) struct Renderer<'a> {
     docs: &'a Docs,
     paths: &'a Paths,
@@ -32,8 +32,8 @@ impl<'a> Renderer<'a> {
         self.ours.take()
     }
 
-    /// Names an item: ours by its path, and others by the last name of theirs. The place of an item
-    /// in its crate can change with each version of that crate. `Error` has its module before it.
+    /// Names an item: one of ours by its path, a foreign one by its last name. The path of a foreign
+    /// item can change with each version of its crate. Only `Error` has its module before it.
     fn name(&self, id: Id, written: &str) -> String {
         let written = || written.rsplit("::").next().unwrap_or_default().to_owned();
         match self.docs.find(self.krate, id) {
@@ -53,7 +53,7 @@ impl<'a> Renderer<'a> {
         self.path_with(path, &[])
     }
 
-    /// The same, with more among the arguments.
+    /// Renders a path with more arguments.
     pub(super) fn path_with(&self, path: &Path, more: &[String]) -> String {
         format!("{}{}", self.name(path.id, &path.path), self.args(path.args.as_deref(), more))
     }
@@ -108,7 +108,7 @@ impl<'a> Renderer<'a> {
             Type::ResolvedPath(path) => self.unaliased(path).unwrap_or_else(|| self.path(path)),
             Type::DynTrait(object) => {
                 let mut traits: Vec<_> = object.traits.iter().map(|bound| self.poly(bound)).collect();
-                // In types that rustdoc has from the compiler, their order changes with each version.
+                // In inferred types, the order of auto traits depends on the compiler.
                 if let [_, auto @ ..] = &mut traits[..] {
                     auto.sort();
                 }
@@ -150,8 +150,8 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Renders the type behind an alias of ours that users don't reach. `rustdoc` does so only if
-    /// the alias is in the same crate.
+    /// Renders the type behind an alias of ours that users don't reach. `rustdoc` puts the type in
+    /// place of such an alias only in the crate of the alias.
     fn unaliased(&self, path: &Path) -> Option<String> {
         let Some(Named::Ours(key)) = self.docs.find(self.krate, path.id) else { return None };
         let (None, ItemEnum::TypeAlias(alias)) = (self.paths.of(key), &self.docs.item(key).inner) else {
@@ -187,7 +187,7 @@ impl<'a> Renderer<'a> {
         self.replaced.get(name).map_or(name, String::as_str).to_owned()
     }
 
-    /// The type behind `&` or `*`.
+    /// Renders the type behind `&` or `*`.
     fn pointee(&self, kind: &Type) -> String {
         let text = self.kind(kind);
         let is_sum = match kind {
@@ -227,7 +227,7 @@ impl<'a> Renderer<'a> {
         bounds.collect::<Vec<_>>().join(" + ")
     }
 
-    /// Parameters as they are declared: `<'a, T: Send, const N: usize>`.
+    /// Renders parameters as they are declared: `<'a, T: Send, const N: usize>`.
     pub(super) fn params(&self, params: &[GenericParamDef]) -> String {
         let params = params.iter().filter_map(|param| {
             let name = &param.name;
@@ -250,8 +250,8 @@ impl<'a> Renderer<'a> {
         angled(&params.collect::<Vec<_>>())
     }
 
-    /// The `where` clauses of an item. Those of the impl around it come first, with the bounds in
-    /// its parameters.
+    /// Renders the `where` clauses of an item. Those of the impl around it come first, with the
+    /// bounds in its parameters.
     pub(super) fn wheres(&self, outer: Option<&Generics>, generics: &Generics) -> String {
         let params = outer.into_iter().flat_map(|outer| &outer.params);
         let bounded = params.filter_map(|param| match &param.kind {
@@ -274,7 +274,7 @@ impl<'a> Renderer<'a> {
         if all.is_empty() { String::new() } else { format!(" where {}", all.join(", ")) }
     }
 
-    /// What stands before `fn`.
+    /// Renders the words before `fn`.
     pub(super) fn header(&self, header: &FunctionHeader) -> String {
         let abi = match &header.abi {
             Abi::Rust => String::new(),
@@ -286,7 +286,7 @@ impl<'a> Renderer<'a> {
         format!("{is_const}{is_async}{}{abi}", word(header.is_unsafe, "unsafe "))
     }
 
-    /// Arguments and what is returned.
+    /// Renders the arguments and the returned type.
     pub(super) fn signature(&self, signature: &FunctionSignature) -> String {
         let inputs = signature.inputs.iter().map(|(name, kind)| match (name.as_str(), kind) {
             ("self", Type::Generic(own)) if own == "Self" => "self".to_owned(),
@@ -314,7 +314,7 @@ fn reference(lifetime: Option<&str>, is_mutable: bool) -> String {
     format!("&{lifetime}{}", if is_mutable { "mut " } else { "" })
 }
 
-/// `<…>`, or nothing around nothing.
+/// Puts `<…>` around the arguments, if there are any.
 fn angled(all: &[String]) -> String {
     if all.is_empty() { String::new() } else { format!("<{}>", all.join(", ")) }
 }

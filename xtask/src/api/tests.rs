@@ -58,7 +58,7 @@ pub mod shared {
 #[derive(Clone)] pub struct Old2;
 "#;
 
-/// The upper crate. What it re-exports is in `moved`.
+/// The upper crate. It re-exports items of `moved`.
 const UPPER: &str = r"
 pub use moved::Key;
 pub use moved::Old as New;
