@@ -1,8 +1,8 @@
 //! `cargo xtask api`: lists the public items of `lock-runtime` in `docs/public-api.txt`.
 //!
-//! [`docs`] runs `rustdoc` on our crates and reads the JSON that it writes. [`paths`] walks from the
-//! root of `lock-runtime` along `pub use`, also into our other crates. It finds the path at which
-//! users reach each item. [`list`] writes the lines, and [`render`] the types in them.
+//! [`docs`] runs `rustdoc` on our crates and reads the JSON that it writes. [`paths`] walks from
+//! the root of `lock-runtime` along `pub use`, also into our other crates. It finds the path at
+//! which users reach each item. [`list`] writes the lines, and [`render`] the types in them.
 //!
 //! No line says in which of our crates an item is. Moving an item, and re-exporting it where it
 //! was, leaves the list as it is.

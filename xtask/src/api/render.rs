@@ -32,8 +32,8 @@ impl<'a> Renderer<'a> {
         self.ours.take()
     }
 
-    /// Names an item: one of ours by its path, a foreign one by its last name. The path of a foreign
-    /// item can change with each version of its crate. Only `Error` has its module before it.
+    /// Names an item: one of ours by its path, a foreign one by its last name. The path of a
+    /// foreign item can change with each version of its crate. `Error` has its module before it.
     fn name(&self, id: Id, written: &str) -> String {
         let written = || written.rsplit("::").next().unwrap_or_default().to_owned();
         match self.docs.find(self.krate, id) {
