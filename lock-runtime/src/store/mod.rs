@@ -48,9 +48,7 @@ pub(crate) mod redis;
 mod request;
 pub(crate) mod semaphore;
 #[cfg(any(feature = "redis", feature = "sqlite", feature = "postgres"))]
-mod server_clock;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub(crate) mod sql;
+pub(crate) mod server_clock;
 mod status;
 pub mod stock;
 mod time;

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use super::SqlStocks;
-use super::call::{Call, Fault, Open};
+use super::call::{Call, Open};
 use super::database::Arg;
-use super::records::{signed, unsigned};
+use super::fault::Fault;
+use super::numbers::{signed, unsigned};
 use super::statements::Statements;
+use super::stocks::SqlStocks;
 use crate::key::LockKey;
 use crate::store::stock::books::fill;
 use crate::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest, StockCall};
@@ -30,22 +31,22 @@ impl SqlStocks {
         let name = LockKey::new("all")
             .map_err(|error| StoreError::new(StoreErrorKind::Refused, error.to_string()))?;
         let nobody = StockCall::new(name, PATIENCE, PATIENCE);
-        let call = Call::new(self, &nobody).await?;
+        let call = Call::new(&self.tables, &nobody).await?;
         call.again(|| call.try_to_make_tables()).await
     }
 
     pub(super) async fn make(&self, call: &StockCall, units: &[u64]) -> Result<bool, StoreError> {
-        let call = Call::new(self, call).await?;
+        let call = Call::new(&self.tables, call).await?;
         call.again(|| call.try_to_make(units)).await
     }
 
     pub(super) async fn put_in(&self, request: &RestockRequest) -> Result<RestockAnswer, StoreError> {
-        let call = Call::new(self, &request.call).await?;
+        let call = Call::new(&self.tables, &request.call).await?;
         call.again(|| call.try_to_put_in(request)).await
     }
 
     pub(super) async fn even_out(&self, call: &StockCall) -> Result<Option<()>, StoreError> {
-        let call = Call::new(self, call).await?;
+        let call = Call::new(&self.tables, call).await?;
         call.again(|| call.try_to_even_out()).await
     }
 
@@ -54,7 +55,7 @@ impl SqlStocks {
         call: &StockCall,
         segments: u32,
     ) -> Result<Option<()>, StoreError> {
-        let call = Call::new(self, call).await?;
+        let call = Call::new(&self.tables, call).await?;
         call.again(|| call.try_to_change_size(segments)).await
     }
 }

@@ -2,7 +2,7 @@
 
 use sqlx::error::DatabaseError;
 
-use super::call::Fault;
+use super::fault::Fault;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Where it happened.

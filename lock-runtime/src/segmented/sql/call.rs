@@ -7,44 +7,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::classify::{During, fault};
 use super::database::{Arg, Row, Work};
-use super::records::unsigned;
-use super::{Inner, SqlStocks};
+use super::fault::Fault;
+use super::numbers::{micros, unsigned};
+use super::tables::Tables;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Tick};
 use crate::store::stock::StockCall;
 use crate::store::{ServerTime, StoreError, StoreErrorKind};
 
-/// Why something was not done.
-#[derive(Debug)]
-pub(super) enum Fault {
-    /// Nothing was done, because of what others do; the same may be done now. What the database said.
-    Again(String),
-    Failed(StoreError),
-}
-
-impl Fault {
-    /// The same operation is under way elsewhere.
-    pub(super) fn crossed() -> Self {
-        Self::Again("the same operation is under way elsewhere".to_owned())
-    }
-}
-
-impl From<StoreError> for Fault {
-    fn from(error: StoreError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// A time that no call has more of than.
+/// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-pub(super) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
-}
 
 /// One call.
 pub(super) struct Call<'a> {
-    pub(super) at: &'a Inner,
+    pub(super) at: &'a Tables,
     /// The stock's name.
     pub(super) stock: &'a str,
     timeout: Duration,
@@ -62,8 +38,7 @@ impl fmt::Debug for Call<'_> {
 
 impl<'a> Call<'a> {
     /// A call that begins now.
-    pub(super) async fn new(stocks: &'a SqlStocks, call: &'a StockCall) -> Result<Self, StoreError> {
-        let at = &*stocks.inner;
+    pub(super) async fn new(at: &'a Tables, call: &'a StockCall) -> Result<Self, StoreError> {
         if !call.replication.is_none() {
             return Err(StoreError::new(
                 StoreErrorKind::Unsupported,

@@ -1,41 +1,23 @@
-//! [`SqlStocks`]: stocks in a database, whose rows are changed under the locks of a manager.
+//! [`SqlStocks`]: what users see, and the calls of [`StockStore`] handed to those who do them.
 
 use std::fmt;
 use std::sync::Arc;
 
-mod call;
-mod change;
-mod classify;
-mod database;
-mod records;
-mod settle;
-mod statements;
-mod take;
-
-use call::Call;
-use database::Database;
-use statements::Statements;
-
-use super::server_clock::ServerClock;
-use super::stock::{
+use super::call::Call;
+use super::database::Database;
+use super::tables::Tables;
+use crate::manager::LockManager;
+use crate::store::stock::{
     AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
     Swept, TakeAnswer, TakeRequest,
 };
-use super::{BoxFuture, StoreError};
-use crate::manager::LockManager;
+use crate::store::{BoxFuture, StoreError};
 
 #[doc = include_str!("sql.md")]
 #[derive(Clone)]
 pub struct SqlStocks {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    locks: LockManager,
-    database: Database,
-    sql: Statements,
-    /// What the database's clock says.
-    clock: ServerClock,
+    pub(super) locks: LockManager,
+    pub(super) tables: Arc<Tables>,
 }
 
 impl SqlStocks {
@@ -55,20 +37,14 @@ impl SqlStocks {
     }
 
     fn new(locks: LockManager, database: Database) -> Self {
-        let inner = Inner {
-            locks,
-            sql: Statements::new(database.dialect()),
-            database,
-            clock: ServerClock::default(),
-        };
-        Self { inner: Arc::new(inner) }
+        Self { locks, tables: Arc::new(Tables::new(database)) }
     }
 
     /// Creates the tables and indexes that are not there. Several processes may do so at the same time.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Denied`](super::StoreErrorKind::Denied) when the user may not; whatever the database says.
+    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) when the user may not; whatever the database says.
     ///
     /// # Cancel safety
     ///
@@ -80,7 +56,7 @@ impl SqlStocks {
 
 impl fmt::Debug for SqlStocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqlStocks").field("database", &self.inner.database.name()).finish_non_exhaustive()
+        f.debug_struct("SqlStocks").field("database", &self.tables.database.name()).finish_non_exhaustive()
     }
 }
 
@@ -108,7 +84,7 @@ impl StockStore for SqlStocks {
     fn snapshot(&self, call: StockCall) -> BoxFuture<Result<Option<Snapshot>, StoreError>> {
         let stocks = self.clone();
         Box::pin(async move {
-            let call = Call::new(&stocks, &call).await?;
+            let call = Call::new(&stocks.tables, &call).await?;
             let audit = call.again(|| call.look_at(call.at.sql.snapshot)).await?;
             Ok(audit.map(|audit| audit.counted))
         })
@@ -127,7 +103,7 @@ impl StockStore for SqlStocks {
     fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>> {
         let stocks = self.clone();
         Box::pin(async move {
-            let call = Call::new(&stocks, &call).await?;
+            let call = Call::new(&stocks.tables, &call).await?;
             let audit = call.again(|| call.look_at(&call.at.sql.audit)).await?;
             Ok(audit.map_or(AuditAnswer::Missing, AuditAnswer::Audited))
         })

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::SqlStocks;
-use super::call::{Call, Fault, Open};
+use super::call::{Call, Open};
 use super::database::Arg;
-use super::records::{Record, letter, read_parts, signed, unsigned, write_parts};
+use super::fault::Fault;
+use super::numbers::{signed, unsigned};
+use super::records::{Record, letter, read_parts, write_parts};
 use super::statements::Statements;
+use super::stocks::SqlStocks;
 use crate::clock::Clock;
 use crate::store::StoreError;
 use crate::store::stock::books::AT_ONCE;
@@ -69,13 +71,13 @@ pub(super) struct Stock {
 
 impl SqlStocks {
     pub(super) async fn settle_operation(&self, request: &SettleRequest) -> Result<SettleAnswer, StoreError> {
-        let call = Call::new(self, &request.call).await?;
+        let call = Call::new(&self.tables, &request.call).await?;
         call.again(|| call.try_to_settle(&request.operation, End::Asked(request.settle))).await
     }
 
     /// Ends reservations that are over, and throws away what nobody asks for any more.
     pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32) -> Result<Swept, StoreError> {
-        let call = Call::new(self, call).await?;
+        let call = Call::new(&self.tables, call).await?;
         let mut swept = Swept::default();
         match call.sweep(limit, &mut swept).await {
             Err(error) if swept.expired == 0 => Err(error),

@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use super::SqlStocks;
-use super::call::{Call, Fault, Open, micros};
-use super::records::{Look, Record, letter, signed, unsigned};
+use super::call::{Call, Open};
+use super::fault::Fault;
+use super::numbers::{micros, signed, unsigned};
+use super::records::{Look, Record, letter};
 use super::settle::End;
+use super::stocks::SqlStocks;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::LockError;
-use crate::segmented::{SegmentGuard, SegmentedLock};
+use crate::segmented::lock::{SegmentGuard, SegmentedLock};
 use crate::store::stock::books::few_parts;
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use crate::store::{Few, StoreError, StoreErrorKind};
@@ -99,7 +101,7 @@ fn unlocked(error: &LockError) -> Result<TakeAnswer, StoreError> {
 
 impl SqlStocks {
     pub(super) async fn take_units(&self, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
-        let call = Call::new(self, &request.call).await?;
+        let call = Call::new(&self.tables, &request.call).await?;
         let mut backoff = Backoff::new();
         // From the second merge on with all segments locked, so that no other sale comes in between again.
         let mut merged = false;
@@ -165,7 +167,7 @@ impl SqlStocks {
     }
 
     fn lock_of(&self, call: &Call<'_>, segments: u32) -> SegmentedLock {
-        self.inner.locks.segmented(call.stock, segments).wait(call.left())
+        self.locks.segmented(call.stock, segments).wait(call.left())
     }
 
     /// One of those that have enough.

@@ -1,21 +1,12 @@
 //! What the tables say, read: [`Record`], [`Look`].
 
-use super::call::{Call, Fault};
+use super::call::Call;
 use super::database::Row;
+use super::fault::Fault;
+use super::numbers::unsigned;
 use crate::clock::Clock;
 use crate::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot, State};
-use crate::store::{Few, StoreError, StoreErrorKind};
-
-pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
-    u64::try_from(number).map_err(|_| {
-        StoreError::new(StoreErrorKind::ForeignData, format!("a stock in SQL has the number {number}"))
-    })
-}
-
-/// Of tokens and quantities, which are far below.
-pub(super) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
+use crate::store::{Few, StoreError};
 
 /// The record of an operation.
 #[derive(Clone, Debug)]

@@ -1,0 +1,20 @@
+//! Numbers as SQL has them: 64 bits with a sign, and times in microseconds.
+
+use std::time::Duration;
+
+use crate::store::{StoreError, StoreErrorKind};
+
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
+}
+
+pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
+    u64::try_from(number).map_err(|_| {
+        StoreError::new(StoreErrorKind::ForeignData, format!("a stock in SQL has the number {number}"))
+    })
+}
+
+/// Of tokens and quantities, which are far below.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
