@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use lock_runtime::layer::{Hold, LockLayer, grpc_metadata};
+use lock_runtime::layer::{HeldUntil, LockLayer, grpc_metadata};
 use lock_runtime::{HeldLock, distributed_lock};
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::{LayerExt, Routes};
@@ -23,7 +23,7 @@ pub(crate) fn routes(shop: &Shop) -> Routes {
     let key = grpc_metadata("order-id").prefix("order:").parsed::<u32>();
     let per_order = LockLayer::new(shop.locks.clone(), key).wait(WAIT).name("order");
     // The body of responses that are no streams is at its end at once.
-    let per_order = per_order.hold(Hold::UntilBodyEnd);
+    let per_order = per_order.hold(HeldUntil::UntilBodyEnd);
 
     // For one layer around all services there is `Server::builder().layer(…)`.
     Routes::new(per_order.named_layer(OrdersServer::new(shop.clone())))

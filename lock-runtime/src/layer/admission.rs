@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Request};
+use http::{HeaderMap, Request};
 use tokio::time::Instant;
 use tracing::Span;
 
 use super::key::{Keys, Rejection, RequestKeys};
-use super::layer::{Methods, MissingKey, Settings, Shared};
 use super::marks::LockWait;
 use super::refusal::Protocol;
+use super::settings::{MissingKey, Shared};
 use crate::acquire::Acquire;
 use crate::engine::registry::Spec;
+use crate::guard::HeldLock;
 use crate::kinds::{MultiKey, sorted};
 use crate::store::Kind;
 
@@ -43,20 +44,6 @@ pub(super) struct Entry {
     pub(super) seat: Seat,
     /// When, if there is a span that wants to know.
     pub(super) asked: Option<Instant>,
-}
-
-impl Settings {
-    /// The kind of the lock of a request with this method; `None`: it is not locked.
-    pub(super) fn kind_of(&self, method: &Method) -> Option<Kind> {
-        if let Some((_, kind)) = self.kinds.iter().find(|(other, _)| other == method) {
-            return Some(*kind);
-        }
-        let locked = match &self.methods {
-            Methods::AllBut(skipped) => !skipped.contains(method),
-            Methods::Only(only) => only.contains(method),
-        };
-        locked.then_some(self.kind)
-    }
 }
 
 impl<K, R> Shared<K, R> {
@@ -96,6 +83,13 @@ impl<K, R> Shared<K, R> {
         let asked = (!Span::current().is_disabled()).then(Instant::now);
         Ok(Admitted::Lock(Entry { acquire: lock.acquire(), hurried, seat, asked }))
     }
+}
+
+/// A request that is not locked has no lock in its extensions, not even that of a layer outside: the
+/// handler would take it for its own.
+pub(super) fn without_lock<B>(mut request: Request<B>) -> Request<B> {
+    request.extensions_mut().remove::<HeldLock>();
+    request
 }
 
 /// The client's time-out: up to eight digits and a unit, as

@@ -20,7 +20,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of the responses of a [`LockService`](super::LockService).
 ///
-/// That of a locked request may hold the lock until its end: see [`Hold::UntilBodyEnd`](super::Hold::UntilBodyEnd). The
+/// That of a locked request may hold the lock until its end: see [`HeldUntil::UntilBodyEnd`](super::HeldUntil::UntilBodyEnd). The
 /// inner body is polled, and dropped, inside the lock's scope, so that what it calls re-enters the lock. The lock is
 /// released with the last frame, with an error, or when the body is dropped, whichever comes first.
 ///

@@ -14,14 +14,13 @@ use tokio::time::Instant;
 use tower_service::Service;
 use tracing::Span;
 
-use super::admission::{Admitted, Entry, Refused};
+use super::admission::{Admitted, Entry, Refused, without_lock};
 use super::body::LockBody;
 use super::key::AsyncKeyExtractor;
-use super::layer::{Shared, StoreDown};
 use super::marks::Unlocked;
 use super::mode::{Handler, Handling, Mode};
 use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after, spread};
-use super::service::without_lock;
+use super::settings::{Shared, StoreDown};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::key::LockKey;

@@ -67,7 +67,7 @@
 //!
 //! # For how long
 //!
-//! | [`Hold`] | the lock is released |
+//! | [`HeldUntil`] | the lock is released |
 //! |---|---|
 //! | `UntilResponse`, the default | when the handler has returned, before the response goes out |
 //! | `UntilBodyEnd` | with the last frame of the response's body, its error, or its drop |
@@ -209,7 +209,7 @@
 //! `tonic::transport::Server::builder().layer(layer)` locks all methods of all services, the health check
 //! too, which has no key: let it through with [`MissingKey::Skip`], or put the layer around one service.
 //! [`grpc_metadata`] and [`path_segment`] (0 is the service, 1 the method) name the key. gRPC is POST, so
-//! nothing is skipped. For a stream that is locked to its end use [`Hold::UntilBodyEnd`]. With the feature
+//! nothing is skipped. For a stream that is locked to its end use [`HeldUntil::UntilBodyEnd`]. With the feature
 //! `tonic`, a [`LockError`](crate::LockError) is a `tonic::Status`, so a unary method can have the attribute
 //! instead, and take its key from the message: `key = format!("order:{}", request.get_ref().order_id)`.
 //! Such a status never invites the client to repeat the call, since it may come from a lock inside of the
@@ -231,6 +231,7 @@ mod marks;
 mod mode;
 mod refusal;
 mod service;
+mod settings;
 mod told;
 #[cfg(feature = "tonic")]
 mod tonic;
@@ -245,10 +246,11 @@ pub use key::{
 };
 #[cfg(feature = "axum")]
 pub use key::{extractor, extractor_with_state, path_param};
-pub use layer::{DetachedLockLayer, Hold, LockLayer, MissingKey, StoreDown};
+pub use layer::{DetachedLockLayer, LockLayer};
 pub use marks::{LockWait, LostLock, Unlocked};
 pub use mode::{Detached, Inline, Mode};
 pub use refusal::{ProblemDetails, Protocol, Reason, Refusal, Refuse};
 pub use service::LockService;
+pub use settings::{HeldUntil, MissingKey, StoreDown};
 
 pub use crate::guarded::OnLost;

@@ -14,9 +14,9 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use super::body::LockBody;
-use super::layer::{Hold, Settings};
 use super::marks::{LostLock, Unlocked};
 use super::refusal::Protocol;
+use super::settings::{HeldUntil, Settings};
 use crate::engine::failure::Loss;
 use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
@@ -85,7 +85,7 @@ enum Kind<F> {
 /// How long a lock is held once its handler has returned.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
-    hold: Hold,
+    hold: HeldUntil,
     on_lost: OnLost,
     /// gRPC where a body can end with trailers.
     protocol: Protocol,
@@ -112,7 +112,7 @@ impl Ending {
         if let Some(why) = lost {
             extensions.insert(LostLock(why));
         }
-        if self.hold == Hold::UntilResponse || response.body().is_end_stream() {
+        if self.hold == HeldUntil::UntilResponse || response.body().is_end_stream() {
             // Dispatched before the response goes out: who asks next in this process queues behind it.
             drop(guard);
             return Ok(response.map(LockBody::bare));

@@ -11,14 +11,13 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::admission::Admitted;
+use super::admission::{Admitted, without_lock};
 use super::body::{BoxError, LockBody};
 use super::future::ResponseFuture;
 use super::key::{AsyncKeyExtractor, Extraction};
-use super::layer::Shared;
 use super::mode::{Handler, Inline, Mode};
 use super::refusal::{ProblemDetails, Protocol, Refuse};
-use crate::guard::HeldLock;
+use super::settings::Shared;
 
 /// A service whose requests are locked; made by a [`LockLayer`](super::LockLayer). See the [module](super).
 pub struct LockService<S, K, R = ProblemDetails, M = Inline> {
@@ -100,13 +99,6 @@ where
     }
 }
 
-/// A request that is not locked has no lock in its extensions, not even that of a layer outside: the
-/// handler would take it for its own.
-pub(super) fn without_lock<B>(mut request: Request<B>) -> Request<B> {
-    request.extensions_mut().remove::<HeldLock>();
-    request
-}
-
 impl<S: Clone, K, R, M> LockService<S, K, R, M> {
     /// The service that was polled ready; what is left has to be asked again.
     fn take_ready(&mut self) -> S {
@@ -139,6 +131,7 @@ mod tests {
     use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
+    use crate::guard::HeldLock;
     use crate::layer::{LockLayer, path_segment};
     use crate::testing::memory_manager;
 

@@ -12,7 +12,7 @@ use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError};
 
 use super::{AsyncKeyExtractor, Extraction, Found, IntoRequestKeys, Rejection};
-use crate::layer::BoxError;
+use crate::layer::body::BoxError;
 
 /// The key is made of the head and the body of the request: made by [`body`].
 #[derive(Clone)]

@@ -57,15 +57,11 @@ mod shape;
 mod together;
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::future::Ready;
 use std::sync::Arc;
 
+use http::Request;
 use http::request::Parts;
-use http::{Request, StatusCode};
-
-use super::refusal::Reason;
-use crate::key::InvalidKey;
 
 #[cfg(feature = "axum")]
 pub use self::axum::{ExtractorKey, extractor, extractor_with_state};
@@ -74,12 +70,12 @@ pub use other::{ConstantKey, ExtensionKey, constant, extension};
 #[cfg(feature = "axum")]
 pub use parts::path_param;
 pub use parts::{PartKey, grpc_metadata, header, path_segment, query};
+use request_keys::Found;
 pub(in crate::layer) use request_keys::Keys;
 pub use request_keys::{IntoRequestKeys, RequestKeys};
 pub use together::{FirstOf, Joined, first_of, joined};
 
-/// What an extractor has found.
-type Found = Result<Option<RequestKeys>, Rejection>;
+pub use super::refusal::Rejection;
 
 /// Which lock a request needs, by its head.
 ///
@@ -230,96 +226,6 @@ impl<B, K: KeyExtractor> AsyncKeyExtractor<B> for K {
     }
 }
 
-/// A request has a key that can't be used: what is wrong and what to do about it.
-///
-/// With a status of 4xx, the text is sent to the client: name the part of the request, and not what it held. With any other,
-/// it is a mistake in the program, and the text is for the log.
-///
-/// ```
-/// use lock_runtime::layer::Rejection;
-///
-/// let rejection = Rejection::new("The header `x-order-id` is not a number.");
-/// assert_eq!(rejection.status(), 400);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{detail}")]
-pub struct Rejection {
-    status: StatusCode,
-    detail: Cow<'static, str>,
-    /// Why the text of a key is none, which is for the program's author.
-    invalid: Option<&'static str>,
-}
-
-impl Rejection {
-    fn of(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, detail: detail.into(), invalid: None }
-    }
-
-    /// The client's mistake: 400 Bad Request, or `INVALID_ARGUMENT`.
-    #[must_use]
-    pub fn new(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::of(StatusCode::BAD_REQUEST, detail)
-    }
-
-    /// With another status. One that is not an error becomes 500.
-    ///
-    /// 4xx is the client's mistake, everything else a mistake in the program ([`Reason::Misconfigured`]), whose text goes to
-    /// the log and not to the client.
-    #[must_use]
-    pub fn with_status(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
-        let is_error = status.is_client_error() || status.is_server_error();
-        Self::of(if is_error { status } else { StatusCode::INTERNAL_SERVER_ERROR }, detail)
-    }
-
-    /// A mistake in the program, which no client can mend.
-    pub(super) fn misconfigured(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self::of(StatusCode::INTERNAL_SERVER_ERROR, detail)
-    }
-
-    /// The status of the answer.
-    #[must_use]
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// What is wrong and what to do: for the client, or for the log when it is the program's mistake.
-    #[must_use]
-    pub fn detail(&self) -> &str {
-        &self.detail
-    }
-
-    /// What is for the log only.
-    pub(in crate::layer) fn invalid(&self) -> Option<&'static str> {
-        self.invalid
-    }
-
-    /// [`Reason::BadKey`] for the client's mistakes, [`Reason::Misconfigured`] for those of the program.
-    #[must_use]
-    pub fn reason(&self) -> Reason {
-        if self.status.is_client_error() { Reason::BadKey } else { Reason::Misconfigured }
-    }
-}
-
-/// The client's mistake. The text that was refused is not repeated, and why it is no key is for the log.
-impl From<InvalidKey> for Rejection {
-    fn from(error: InvalidKey) -> Self {
-        Self { invalid: Some(error.reason()), ..Self::new(Reason::BadKey.detail()) }
-    }
-}
-
-/// The client's mistake, in these words.
-impl From<&'static str> for Rejection {
-    fn from(detail: &'static str) -> Self {
-        Self::new(detail)
-    }
-}
-
-impl From<Infallible> for Rejection {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
 /// What is tested in the other files, too: the text of the only key, or the status of the refusal.
 #[cfg(test)]
 fn text<K: KeyExtractor>(key: &K, request: http::request::Builder) -> Result<Option<String>, u16> {
@@ -390,18 +296,5 @@ mod tests {
         }
 
         assert!(matches!(Later.extract(Request::new(())), Extraction::Pending(_)));
-    }
-
-    /// A rejection is an error, whatever status it was given, and tells whose mistake it is.
-    #[test]
-    fn rejections_are_errors() {
-        let reason = |status: StatusCode| {
-            let rejection = Rejection::with_status(status, "No.");
-            (rejection.status().as_u16(), rejection.reason())
-        };
-        assert_eq!(reason(StatusCode::UNAUTHORIZED), (401, Reason::BadKey));
-        assert_eq!(reason(StatusCode::SERVICE_UNAVAILABLE), (503, Reason::Misconfigured));
-        assert_eq!(reason(StatusCode::OK), (500, Reason::Misconfigured));
-        assert_eq!(reason(StatusCode::SEE_OTHER), (500, Reason::Misconfigured));
     }
 }

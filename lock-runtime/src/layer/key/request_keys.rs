@@ -1,8 +1,11 @@
 //! [`RequestKeys`]: the keys of one request, and what can be made into them.
 
-use super::Rejection;
 use crate::key::{IntoLockKey, LockKey};
 use crate::kinds::MOST_KEYS;
+use crate::layer::refusal::Rejection;
+
+/// What an extractor has found.
+pub(super) type Found = Result<Option<RequestKeys>, Rejection>;
 
 /// The key of a request, or its keys, of which all are taken or none.
 ///

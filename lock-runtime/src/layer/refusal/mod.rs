@@ -3,6 +3,7 @@
 mod grpc;
 mod problem;
 mod reason;
+mod rejection;
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode, Version};
 
-use super::key::Rejection;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 use super::told::Told;
 use crate::chance::jitter;
@@ -21,6 +21,7 @@ use crate::error::LockError;
 pub(in crate::layer) use grpc::{PUSHBACK, details, pushback};
 pub use problem::ProblemDetails;
 pub use reason::Reason;
+pub use rejection::Rejection;
 
 /// When to ask again if the store is down, the manager shuts down, or nothing is known. HTTP has whole
 /// seconds, so that less would send all clients back in the same second.

@@ -15,8 +15,8 @@ use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 use http_body_util::{BodyExt, BodyStream, Collected, Empty, Full, StreamBody};
 use lock_runtime::LockManager;
 use lock_runtime::layer::{
-    BoxError, Hold, LockBody, LockLayer, LockService, LostLock, PartKey, ProblemDetails, Reason, Refusal,
-    Rejection, RequestKeys, Unlocked, header, path_segment,
+    BoxError, HeldUntil, LockBody, LockLayer, LockService, LostLock, PartKey, ProblemDetails, Reason,
+    Refusal, Rejection, RequestKeys, Unlocked, header, path_segment,
 };
 use lock_runtime::testing::memory_manager;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -31,8 +31,16 @@ fn public_types_can_go_anywhere() {
     fn is_sent<T: Send + 'static>() {}
     is_public::<LockLayer<PartKey>>();
     is_public::<LockBody<Full<Bytes>>>();
-    is_public::<(RequestKeys, Rejection, Reason, Refusal<'static>, ProblemDetails, Hold, LostLock, Unlocked)>(
-    );
+    is_public::<(
+        RequestKeys,
+        Rejection,
+        Reason,
+        Refusal<'static>,
+        ProblemDetails,
+        HeldUntil,
+        LostLock,
+        Unlocked,
+    )>();
     is_sent::<LockService<Inner, PartKey>>();
     is_sent::<<LockService<Inner, PartKey> as Service<Sent>>::Future>();
     is_sent::<<LockService<Inner, PartKey> as Service<Sent>>::Response>();
@@ -48,7 +56,7 @@ where
     B: Body<Data: From<Bytes>, Error: Into<BoxError>>,
 {
     let locks = locks();
-    let layer = LockLayer::new(locks.clone(), by_path()).hold(Hold::UntilBodyEnd);
+    let layer = LockLayer::new(locks.clone(), by_path()).hold(HeldUntil::UntilBodyEnd);
     let service = layer.layer(service_fn(move |_: Sent| {
         let body = make();
         async move { Ok::<_, Infallible>(Response::new(body)) }
@@ -182,7 +190,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn hyper() {
     let inner = service_fn(|_: Sent| async move { Ok::<_, BoxError>(ok()) });
-    let layer = LockLayer::new(locks(), path_segment(0)).hold(Hold::UntilBodyEnd);
+    let layer = LockLayer::new(locks(), path_segment(0)).hold(HeldUntil::UntilBodyEnd);
     for service in [hyper_takes::<_, Full<Bytes>, _>(layer.layer(inner))] {
         assert_eq!(service.oneshot(post("/k")).await.unwrap().status(), StatusCode::OK);
     }
@@ -232,7 +240,7 @@ mod tonic {
         let routes = service_fn(|_: Request<TonicBody>| async move {
             Ok::<_, Infallible>(Response::new(TonicBody::new(Full::new(Bytes::from_static(b"message")))))
         });
-        let layer = LockLayer::new(locks.clone(), path_segment(1)).no_wait().hold(Hold::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), path_segment(1)).no_wait().hold(HeldUntil::UntilBodyEnd);
         let request = || {
             let request = Request::post("/orders.Orders/Ship").header("content-type", "application/grpc");
             request.body(TonicBody::empty()).unwrap()

@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 use axum::{Router, middleware};
 use http_body_util::BodyExt;
-use lock_runtime::layer::{Hold, LockLayer, MissingKey, path_segment};
+use lock_runtime::layer::{HeldUntil, LockLayer, MissingKey, path_segment};
 use lock_runtime::layer::{extractor, extractor_with_state, path_param};
 use lock_runtime::testing::{leftovers, memory_manager};
 use lock_runtime::{HeldLock, LockError, LockManager};
@@ -165,7 +165,7 @@ async fn with_middleware_and_streams() {
     }
     fn serve(locks: &LockManager) -> Router {
         let layer = LockLayer::new(locks.clone(), path_param("id"))
-            .hold(Hold::UntilBodyEnd)
+            .hold(HeldUntil::UntilBodyEnd)
             .wait(Duration::from_secs(1));
         Router::new()
             .route(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use lock_runtime::LockManager;
-use lock_runtime::layer::{Hold, LockLayer, PartKey};
+use lock_runtime::layer::{HeldUntil, LockLayer, PartKey};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -114,7 +114,7 @@ async fn thousand(layer: &LockLayer<PartKey>, counts: &Counts) -> Outcome {
 
 #[tokio::test(start_paused = true)]
 async fn those_above_the_cap_are_refused_early_and_the_others_are_served_one_by_one() {
-    for hold in [Hold::UntilResponse, Hold::UntilBodyEnd] {
+    for hold in [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd] {
         let scene = Scene::new();
         let builder = || LockManager::builder().max_waiters_per_key(CAP);
         let capped = Scene::with(builder());
@@ -185,7 +185,7 @@ async fn clients_that_leave_in_a_crowd_leave_nothing() {
     let scene = Scene::new();
     let served = Arc::new(Semaphore::new(0));
     let count = Arc::clone(&served);
-    let layer = LockLayer::new(scene.locks.clone(), by_path()).wait_forever().hold(Hold::UntilBodyEnd);
+    let layer = LockLayer::new(scene.locks.clone(), by_path()).wait_forever().hold(HeldUntil::UntilBodyEnd);
     let service = layer.layer(service_fn(move |_: Sent| {
         let count = Arc::clone(&count);
         async move {

@@ -5,16 +5,16 @@ use std::convert::Infallible;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
-use lock_runtime::layer::{Hold, LockLayer};
+use lock_runtime::layer::{HeldUntil, LockLayer};
 use lock_runtime::testing::memory_manager;
 use lock_runtime::{Kind, LockManager};
 use tower::{Layer, service_fn};
 
 use super::rig::{MS, SECOND, Scene, Sent, by_path, done, fed, ok, post, send};
 
-const HOLDS: [Hold; 2] = [Hold::UntilResponse, Hold::UntilBodyEnd];
+const HOLDS: [HeldUntil; 2] = [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd];
 
-fn layer(locks: &LockManager, hold: Hold) -> LockLayer<lock_runtime::layer::PartKey> {
+fn layer(locks: &LockManager, hold: HeldUntil) -> LockLayer<lock_runtime::layer::PartKey> {
     LockLayer::new(locks.clone(), by_path()).no_wait().hold(hold)
 }
 

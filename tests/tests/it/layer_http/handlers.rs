@@ -11,7 +11,7 @@ use axum::routing::post;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::Frame;
-use lock_runtime::layer::{Hold, LockLayer, LostLock, OnLost, RequestKeys};
+use lock_runtime::layer::{HeldUntil, LockLayer, LostLock, OnLost, RequestKeys};
 use lock_runtime::{HeldLock, LockError, LockManager, distributed_lock, in_current_scope, testing};
 use lock_tests::RedisServer;
 
@@ -84,7 +84,7 @@ over_both! {
     async fn functions_that_a_streamed_body_calls_enter_again(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
-        for (hold, expected) in [(Hold::UntilBodyEnd, "entered again"), (Hold::UntilResponse, "a lock of its own")] {
+        for (hold, expected) in [(HeldUntil::UntilBodyEnd, "entered again"), (HeldUntil::UntilResponse, "a lock of its own")] {
             let handler = {
                 let locks = locks.clone();
                 async move |held: HeldLock| {

@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use lock_runtime::HeldLock;
-use lock_runtime::layer::{Hold, LockLayer, first_of, header, path_segment, query};
+use lock_runtime::layer::{HeldUntil, LockLayer, first_of, header, path_segment, query};
 use lock_tests::RedisServer;
 use tower::{Layer, Service, service_fn};
 
@@ -82,7 +82,7 @@ over_both! {
             feeds.send(feed).unwrap();
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
-        let layer = LockLayer::new(locks.clone(), path_segment(1).prefix("order:")).hold(Hold::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), path_segment(1).prefix("order:")).hold(HeldUntil::UntilBodyEnd);
         let server = serve(layer.layer(service)).await;
         let mut client = Client::connect(server.addr, version).await;
         let response = client.post("/orders/1").await;
@@ -101,7 +101,7 @@ over_both! {
         let service = service_fn(async |_: Request<Incoming>| {
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("whole")))
         });
-        let layer = LockLayer::new(locks.clone(), path_segment(1)).hold(Hold::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), path_segment(1)).hold(HeldUntil::UntilBodyEnd);
         let server = serve(layer.max_hold(Duration::from_secs(3600)).layer(service)).await;
         let mut client = Client::connect(server.addr, version).await;
         let response = client.post("/orders/1").await;
@@ -148,7 +148,7 @@ async fn a_body_that_is_never_sent_frees_the_lock() {
         feeds.send(feed).unwrap();
         std::future::ready(Ok::<_, Infallible>(Response::new(body)))
     });
-    let layer = LockLayer::new(locks.clone(), path_segment(1)).skip_methods([]).hold(Hold::UntilBodyEnd);
+    let layer = LockLayer::new(locks.clone(), path_segment(1)).skip_methods([]).hold(HeldUntil::UntilBodyEnd);
     let server = serve(layer.max_hold(Duration::from_secs(3600)).layer(service)).await;
     let mut client = Client::connect(server.addr, crate::layer_http::client::Version::Http1).await;
     let request = client.request(Method::HEAD, "/orders/1");

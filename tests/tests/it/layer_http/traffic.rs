@@ -4,7 +4,7 @@ use axum::Router;
 use axum::extract::Path;
 use axum::routing::post;
 use http::StatusCode;
-use lock_runtime::layer::{Hold, LockLayer};
+use lock_runtime::layer::{HeldUntil, LockLayer};
 use lock_runtime::{HeldLock, Kind, LockManager, testing};
 use lock_tests::overlap::Report;
 use lock_tests::{RedisServer, eventually};
@@ -110,7 +110,7 @@ over_both! {
             }),
         );
         let layer = || LockLayer::new(locks.clone(), order()).no_wait();
-        let until_end = || layer().hold(Hold::UntilBodyEnd);
+        let until_end = || layer().hold(HeldUntil::UntilBodyEnd);
         let servers = [
             ("inline", Server::axum(whole.clone().route_layer(layer())).await),
             ("detached", Server::axum(whole.clone().route_layer(layer().detached())).await),
