@@ -14,8 +14,8 @@ use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, 
 use tokio::time::Instant;
 
 use crate::args::{Lib, Options};
+use crate::journal::{Journal, Watched};
 use crate::server::Urls;
-use crate::workloads::{Journal, Watched};
 
 const RAW_POLL: Duration = Duration::from_millis(5);
 const RAW_WAIT: Duration = Duration::from_secs(10);

@@ -5,10 +5,12 @@ mod alloc;
 mod args;
 mod backend;
 mod inside;
+mod journal;
 mod meter;
 mod proxy;
 mod report;
 mod server;
+mod stamp;
 mod stats;
 mod workloads;
 

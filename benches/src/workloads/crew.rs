@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::{AFTER_ERROR, GAVE_UP, WARM_UP};
+use super::common::{AFTER_ERROR, GAVE_UP, WARM_UP};
 use crate::args::Options;
 use crate::backend::{Limit, Lock};
 use crate::inside::Inside;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::{Errors, GAVE_UP, WARM_UP};
+use super::common::{Errors, GAVE_UP, WARM_UP};
 use crate::alloc;
 use crate::args::Options;
 use crate::backend::{Backend, Held, Limit, Lock};

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, Service};
 
-use super::{Errors, WARM_UP};
+use super::common::{AFTER_ERROR, Errors, WARM_UP};
 use crate::alloc;
 use crate::args::Options;
 use crate::backend::Backend;
@@ -225,7 +225,7 @@ impl Client {
                     Ok(took) => samples.record(took),
                     Err(error) => {
                         http.errors.add(&error);
-                        tokio::time::sleep(super::AFTER_ERROR).await;
+                        tokio::time::sleep(AFTER_ERROR).await;
                     }
                 }
             }

@@ -1,5 +1,6 @@
-//! The workloads, one to a file, and what they share.
+//! The workloads, one to a file; what they share is in [`common`].
 
+mod common;
 mod crew;
 mod fair_hot;
 mod held;
@@ -15,18 +16,9 @@ mod stock;
 mod throughput;
 mod waiting;
 
-pub(crate) use fair_hot::journal::{Journal, Watched};
-
-use std::time::Duration;
-
 use crate::args::{Options, Workload};
 use crate::report::Report;
 use crate::server::Urls;
-
-/// Runs before anything is counted: connections, caches and the branch predictor are warm then.
-const WARM_UP: Duration = Duration::from_millis(500);
-/// After an error, so that a server that is gone is not asked without pause.
-const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 /// Runs the workload that was asked for.
 pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -54,19 +46,3 @@ pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     });
     run.await.map_err(|error| format!("the workload failed: {error}"))?
 }
-
-/// Counts errors; the first one is shown.
-#[derive(Debug, Default)]
-struct Errors(u64);
-
-impl Errors {
-    fn add(&mut self, error: &str) {
-        if self.0 == 0 {
-            eprintln!("first error: {error}");
-        }
-        self.0 += 1;
-    }
-}
-
-/// A wait without a limit that ends, or a wait of 10 s for a key that nobody else wants.
-const GAVE_UP: &str = "the lock was not granted before the wait ended";

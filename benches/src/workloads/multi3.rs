@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
+use super::common::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::Meter;

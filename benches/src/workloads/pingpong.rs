@@ -6,16 +6,16 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
+use super::common::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::{Cost, Meter};
 use crate::report::Report;
 use crate::server::Urls;
+use crate::stamp::Stamp;
 use crate::stats::{Samples, Waits};
 
 const KEY: &str = "pingpong";
@@ -31,22 +31,6 @@ pub(super) enum Step {
     Held,
     Released(Stamp),
     Failed(String),
-}
-
-/// A reading of the clock that all processes of the machine share (`CLOCK_MONOTONIC`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp(pub(super) u64);
-
-impl Stamp {
-    pub(super) fn now() -> Self {
-        let time = clock_gettime(ClockId::Monotonic);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        Self(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
-    }
-
-    fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
 }
 
 /// Who asks for rounds, and hears what becomes of them.

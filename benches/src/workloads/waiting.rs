@@ -7,7 +7,7 @@ use lock_runtime::{Kind, Lock, LockError, LockManager};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::Errors;
+use super::common::Errors;
 use crate::args::Options;
 use crate::backend;
 use crate::meter::Meter;

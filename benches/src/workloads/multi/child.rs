@@ -6,7 +6,7 @@ use std::io::BufRead;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::super::hot;
-use super::{COUNT, END, READY};
+use super::process::{COUNT, END, READY};
 use crate::args::Options;
 use crate::backend::Backend;
 use crate::inside::Inside;

@@ -20,18 +20,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use self::process::Process;
-use super::{WARM_UP, crew, hot};
+use self::process::{COUNT, END, Process, READY};
+use super::common::WARM_UP;
+use super::{crew, hot};
 use crate::args::Options;
 use crate::inside::Inside;
 use crate::meter::{Cost, Meter};
 use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::Waits;
-
-const READY: &str = "ready";
-const COUNT: &str = "count";
-const END: &str = "end";
 
 /// How long processes may take to start, on a busy machine.
 pub(super) const START: Duration = Duration::from_secs(30);

@@ -8,6 +8,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::args::Options;
 
+/// What a child says once its tasks are at work.
+pub(in super::super) const READY: &str = "ready";
+/// What a child is told when it has to count, and when it has to stop.
+pub(in super::super) const COUNT: &str = "count";
+pub(in super::super) const END: &str = "end";
+
 /// Killed on drop; it ends by itself when this process does, because its input ends then.
 #[derive(Debug)]
 pub(in super::super) struct Process {

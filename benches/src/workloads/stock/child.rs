@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::super::multi::child::listen;
-use super::super::multi::process::Process;
+use super::super::multi::process::{COUNT, END, Process, READY};
 use super::super::multi::{START, shared};
-use super::manager;
-use super::seller::Way;
+use super::seller::{Way, manager};
 use super::slice::{SETTLE, Slice, Sold};
 use crate::args::Options;
 use crate::meter::Cost;
@@ -26,9 +25,6 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::Waits;
 
-const READY: &str = "ready";
-const COUNT: &str = "count";
-const END: &str = "end";
 const DONE: &str = "done";
 /// How long a process may take to answer, on a busy machine.
 const ANSWER: Duration = START;

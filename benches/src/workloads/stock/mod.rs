@@ -20,11 +20,11 @@ use lock_runtime::LockManager;
 use serde_json::json;
 
 use self::child::Processes;
-use self::seller::{Way, stock};
+use self::seller::{Way, manager, stock};
 use self::slice::{Slice, Sold};
 use super::hot;
 use crate::args::Options;
-use crate::backend::{self, Backend};
+use crate::backend;
 use crate::meter::Meter;
 use crate::report::Report;
 use crate::server::Urls;
@@ -83,13 +83,6 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             ("grouped_takes_per_s", median(&grouped)),
         ],
     })
-}
-
-async fn manager(options: &Options, urls: &Urls) -> Result<LockManager, String> {
-    match Backend::connect(options, urls).await? {
-        Backend::Ours(manager) => Ok(manager),
-        _ => Err("stocks are ours only".to_owned()),
-    }
 }
 
 /// How much was sold in a second, turn by turn.

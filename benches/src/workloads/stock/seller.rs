@@ -7,6 +7,10 @@ use lock_runtime::LockManager;
 use lock_runtime::segmented::{SegmentedLock, SegmentedStock};
 use redis::aio::MultiplexedConnection;
 
+use crate::args::Options;
+use crate::backend::Backend;
+use crate::server::Urls;
+
 /// More than any run sells.
 const UNITS: u64 = 1 << 40;
 /// Ids of one seller, at most.
@@ -52,6 +56,14 @@ impl Way {
     /// So many tasks that sell in this way.
     pub(super) fn sellers(&self, count: usize) -> Vec<Seller> {
         (0..count).map(|_| Seller::new(self.clone())).collect()
+    }
+}
+
+/// The manager of a run.
+pub(super) async fn manager(options: &Options, urls: &Urls) -> Result<LockManager, String> {
+    match Backend::connect(options, urls).await? {
+        Backend::Ours(manager) => Ok(manager),
+        _ => Err("stocks are ours only".to_owned()),
     }
 }
 

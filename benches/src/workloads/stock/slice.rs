@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::seller::Seller;
-use crate::workloads::{AFTER_ERROR, Errors};
+use crate::workloads::common::{AFTER_ERROR, Errors};
 
 /// Before a slice counts: connections, scripts and waits are as they stay then.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);

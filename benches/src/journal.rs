@@ -15,7 +15,7 @@ use lock_runtime::store::{
 use lock_runtime::{LockKey, LockManager, OwnerId};
 use serde_json::{Value, json};
 
-use crate::workloads::pingpong::Stamp;
+use crate::stamp::Stamp;
 
 /// What all waiters of a process have done.
 #[derive(Clone, Debug, Default)]

@@ -13,20 +13,19 @@
 //! | | ← | `released` and the stamp; or, for either, `failed` and why |
 //! | the file of the overlap check | → | from here on as in `multi` |
 
-pub(super) mod journal;
-
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use self::journal::{Journal, Place};
 use super::multi::process::Process;
 use super::multi::{self, child};
-use super::pingpong::{self, HOLD, Partner, Stamp, Step};
+use super::pingpong::{self, HOLD, Partner, Step};
 use crate::args::Options;
 use crate::backend::Backend;
+use crate::journal::{Journal, Place, violations};
 use crate::meter::Meter;
 use crate::report::Report;
 use crate::server::Urls;
+use crate::stamp::Stamp;
 
 const HOLDER: &str = "holder";
 const GO: &str = "go";
@@ -57,7 +56,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
         ("handoffs", json!(handoffs.handoffs.count())),
         ("stalls", json!(handoffs.stalls)),
         ("queued", json!(places.iter().filter(|place| place.queued.is_some()).count())),
-        ("order_violations", json!(journal::violations(places))),
+        ("order_violations", json!(violations(places))),
     ]);
     Ok(report)
 }
