@@ -13,8 +13,9 @@
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
-use syn::{Attribute, FnArg, Ident, Pat, PatIdent, Receiver, ReceiverKind, Signature, Token, Type};
+use syn::{Attribute, FnArg, Ident, Receiver, ReceiverKind, Signature, Token, Type};
 
+use crate::bindings::{Binding, bindings, collect_bindings, conditions};
 use crate::mentions::mentions;
 use crate::nearest::nearest;
 
@@ -121,17 +122,6 @@ fn touched(borrows: Vec<(Vec<&Attribute>, TokenStream)>) -> TokenStream {
     tokens
 }
 
-/// The `#[cfg]`s among the attributes, those in a `#[cfg_attr]` too: what they leave out must not be named.
-fn conditions(attributes: &[Attribute]) -> Vec<&Attribute> {
-    let is_cfg = |token: TokenTree| matches!(token, TokenTree::Ident(name) if name == "cfg");
-    let decides = |attribute: &&Attribute| {
-        attribute.path().is_ident("cfg")
-            || attribute.path().is_ident("cfg_attr")
-                && attribute.meta.require_list().is_ok_and(|list| list.tokens.clone().into_iter().any(is_cfg))
-    };
-    attributes.iter().filter(decides).collect()
-}
-
 fn by_value_receiver(receiver: &Receiver, returned: &[String]) -> bool {
     match &receiver.kind {
         ReceiverKind::Value => !returned.iter().any(|lifetime| lifetime != "static"),
@@ -192,62 +182,6 @@ fn scan_lifetimes(tokens: TokenStream, found: &mut Vec<String>) {
             }
             _ => {}
         }
-    }
-}
-
-/// A name in capitals is a unit struct or a constant.
-fn is_variable(name: &Ident) -> bool {
-    !name.unraw().to_string().starts_with(char::is_uppercase)
-}
-
-/// A variable that a pattern binds, and the `#[cfg]`s under which it does.
-struct Binding<'p> {
-    pat: &'p PatIdent,
-    conditions: Vec<&'p Attribute>,
-}
-
-/// The variables that the patterns of the arguments bind.
-fn bindings(signature: &Signature) -> Vec<Binding<'_>> {
-    let mut found = Vec::new();
-    for input in &signature.inputs {
-        if let FnArg::Typed(typed) = input {
-            collect_bindings(&typed.pat, &conditions(&typed.attrs), &mut found);
-        }
-    }
-    found
-}
-
-/// The variables that a pattern binds.
-/// The names that a pattern binds, without `r#`.
-pub(crate) fn names_in(pat: &Pat) -> impl Iterator<Item = String> {
-    let mut found = Vec::new();
-    collect_bindings(pat, &[], &mut found);
-    found.into_iter().map(|binding| binding.pat.ident.unraw().to_string())
-}
-
-fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found: &mut Vec<Binding<'p>>) {
-    match pat {
-        Pat::Ident(binding) => {
-            if is_variable(&binding.ident) {
-                found.push(Binding { pat: binding, conditions: outer.to_vec() });
-            }
-            if let Some((_, subpattern)) = &binding.subpat {
-                collect_bindings(subpattern, outer, found);
-            }
-        }
-        Pat::Paren(pat) => collect_bindings(&pat.pat, outer, found),
-        Pat::Reference(pat) => collect_bindings(&pat.pat, outer, found),
-        Pat::Type(pat) => collect_bindings(&pat.pat, outer, found),
-        Pat::Slice(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, outer, found)),
-        Pat::Tuple(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, outer, found)),
-        Pat::TupleStruct(pat) => pat.elems.iter().for_each(|pat| collect_bindings(pat, outer, found)),
-        Pat::Struct(pat) => pat.fields.iter().for_each(|field| {
-            let all = [outer, &conditions(&field.attrs)].concat();
-            collect_bindings(&field.pat, &all, found);
-        }),
-        // The cases of an or-pattern bind the same names.
-        Pat::Or(pat) => pat.cases.iter().take(1).for_each(|pat| collect_bindings(pat, outer, found)),
-        _ => {}
     }
 }
 

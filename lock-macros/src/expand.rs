@@ -36,8 +36,9 @@ use crate::item::AnnotatedFn;
 use crate::key::Scope;
 use crate::mentions::mentions;
 use crate::model::Locked;
-use crate::options::{OnBusy, OnLost, Text, Time, Wait};
+use crate::options::{OnBusy, OnLost, Time, Wait};
 use crate::shape::{self, Shape};
+use crate::text::Text;
 
 /// Expands one use of the attribute; with mistakes in it, the item as it was and the errors.
 pub(crate) fn attribute(arguments: &TokenStream, item: &TokenStream) -> TokenStream {

@@ -8,9 +8,10 @@ use syn::{Error, Expr, Ident, Index, Lit, LitStr, Path};
 
 use crate::arguments::Arguments;
 use crate::errors::Errors;
-use crate::options::{Kind, Text};
+use crate::options::Kind;
 use crate::several::{Listed, Several};
 use crate::template::{self, Piece, Placeholder, Step};
+use crate::text::Text;
 
 /// What stands before the rest of each key, and the rest.
 pub(crate) struct Key {

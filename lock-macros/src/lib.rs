@@ -11,6 +11,7 @@
 )]
 
 mod arguments;
+mod bindings;
 mod duration;
 mod errors;
 mod expand;
@@ -23,6 +24,7 @@ mod options;
 mod several;
 mod shape;
 mod template;
+mod text;
 
 use proc_macro::TokenStream;
 

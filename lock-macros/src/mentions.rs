@@ -10,7 +10,7 @@ use syn::Pat;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 
-use crate::arguments::names_in;
+use crate::bindings::names_in;
 
 /// Whether `tokens` may use the variable `name`, which has no `r#`.
 pub(crate) fn mentions(tokens: TokenStream, name: &str) -> bool {

@@ -11,6 +11,7 @@ use crate::duration;
 use crate::errors::Errors;
 use crate::nearest::{did_you_mean, nearest};
 use crate::several::Several;
+use crate::text::{Text, literal};
 
 /// The accepted options, each with an example for the error messages.
 const ACCEPTED: [(&str, &str); 15] = [
@@ -54,12 +55,6 @@ const ALIASES: [(&str, &str); 20] = [
     ("fallback", "on_busy"),
     ("token", "guard"),
 ];
-
-/// A text, or an expression that is evaluated at run time.
-pub(crate) enum Text {
-    Literal(LitStr),
-    Expr(Expr),
-}
 
 /// A duration that is known now, or one of run time.
 pub(crate) enum Time {
@@ -221,29 +216,8 @@ fn skip_option(input: ParseStream<'_>) {
     }
 }
 
-/// The literal that an expression is, looked for below the invisible groups that `macro_rules!` puts around it.
-pub(crate) fn literal(expr: &Expr) -> Option<&Lit> {
-    match expr {
-        Expr::Lit(literal) => Some(&literal.lit),
-        Expr::Group(group) => literal(&group.expr),
-        Expr::Paren(paren) => literal(&paren.expr),
-        _ => None,
-    }
-}
-
 fn text(input: ParseStream<'_>, wrong: &str) -> syn::Result<Text> {
     Text::of(input.parse()?, wrong)
-}
-
-impl Text {
-    /// A literal that is no text is an error, and `wrong` says what is accepted.
-    pub(crate) fn of(expr: Expr, wrong: &str) -> syn::Result<Self> {
-        match literal(&expr) {
-            Some(Lit::Str(text)) => Ok(Self::Literal(text.clone())),
-            Some(other) => Err(Error::new(other.span(), wrong)),
-            None => Ok(Self::Expr(expr)),
-        }
-    }
 }
 
 fn key_text(input: ParseStream<'_>) -> syn::Result<Text> {

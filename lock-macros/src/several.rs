@@ -4,7 +4,7 @@ use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
 use syn::{Error, Expr, Lit, Path, Token};
 
-use crate::options::{Text, literal};
+use crate::text::{Text, literal};
 
 const WRONG: &str = "`keys` is several keys: a list as in `keys = [\"account:<from>\", \"account:<to>\"]`, or an \
                      expression to iterate over; a single key is given by `key = …`";
