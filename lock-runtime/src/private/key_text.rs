@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
+use super::origin::Origin;
 use crate::key::{IntoLockKey, InvalidKey, LockKey};
-use crate::private::Origin;
 
 const EMPTY: &str =
     "the value of the placeholder at its end is empty; two different things would share one lock";

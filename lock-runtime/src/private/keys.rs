@@ -2,9 +2,10 @@
 
 use std::vec;
 
+use super::key_text::KeyText;
+use super::origin::Origin;
 use crate::key::IntoLockKey;
 use crate::kinds::MultiKey;
-use crate::private::{KeyText, Origin};
 use crate::store::Kind;
 
 /// What can stand in `keys = […]`: a key, which is of the function's kind, or a [`MultiKey`], which has its own.
