@@ -13,11 +13,11 @@ use super::mode::{Detached, Inline};
 use super::refusal::ProblemDetails;
 use super::service::LockService;
 use super::settings::{HeldUntil, MaxHold, Methods, MissingKey, Settings, Shared, State, StoreDown};
-use crate::retention::TokenRetention;
 use crate::engine::request::Wait;
 use crate::guarded::OnLost;
 use crate::manager::LockManager;
 use crate::replication::Replication;
+use crate::retention::TokenRetention;
 use crate::store::Kind;
 
 /// Locks each request with a key of its own; see the [module](super) for what that means in detail.

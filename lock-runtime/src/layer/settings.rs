@@ -8,7 +8,6 @@ use http::Method;
 
 use super::refusal::LONGEST_RETRY_AFTER;
 use super::told::Told;
-use crate::retention::TokenRetention;
 use crate::engine::request::Wait;
 use crate::guarded::OnLost;
 use crate::key::LockKey;
@@ -16,6 +15,7 @@ use crate::kinds::Lock;
 use crate::manager::LockManager;
 use crate::metrics::Label;
 use crate::replication::Replication;
+use crate::retention::TokenRetention;
 use crate::store::Kind;
 
 /// For how long a request may hold its lock unless told otherwise: a client that sends or reads a body
