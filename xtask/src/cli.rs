@@ -20,6 +20,7 @@ Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
   api       the list of the public items, in docs/public-api.txt
+  direction whether the files of each crate know only what is below them; draws their rooms
   lines     the lines of code in each crate and folder
   servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
   chaos     rival processes while servers, network and processes fail in all the ways that are known
@@ -35,14 +36,15 @@ Usage: cargo xtask test [--install] [--quick | --list] [--only <part>]... [<part
 
   --install      install what is missing with the system's package manager (as root, or with sudo);
                  without it the commands are printed and what needs them is skipped
-  --quick        what every hour of work needs: fmt, clippy, unit and model tests, the tests on one server, and the
-                 examples in memory; some minutes less
+  --quick        what every hour of work needs: fmt, direction, clippy, unit and model tests, the tests on one server,
+                 and the examples in memory; some minutes less
   --list         print the names of all tests, each behind its program, and run none
   --only <part>  only this part; may be given several times, or as a list: --only fmt,clippy
   <part>         the same in short: cargo xtask test interop
 
 Parts:
   fmt       cargo fmt --check
+  direction which file may import which: the floors of docs/architecture.md, circles, `testing`
   clippy    cargo clippy on everything, all features, warnings are errors
   features  lock-runtime without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
@@ -64,6 +66,23 @@ each step.
 
 With CI=true in the environment, --install is implied and a part that is left out is a failure.
 LOCK_URL is not read: tests start their own servers.
+
+Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
+
+const HELP_DIRECTION: &str = "\
+Reads the sources of the library crates and follows each path to the file that defines its end.
+Tests are left out. Prints a line for each room, with the rooms that it imports from.
+
+Usage: cargo xtask direction [--draw | --quiet]
+
+  --draw   print the arrows between rooms too, as without an option
+  --quiet  print only failures and counts
+
+Fails on:
+  - an arrow that does not run down; docs/architecture.md, section \"Floors\", has the table
+  - a file without a room in that table, or a room without a file
+  - more than five files that import each other in a circle
+  - an import of `testing` outside of it; only lib.rs may re-export it
 
 Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
 
@@ -199,6 +218,8 @@ pub(crate) enum Task {
     Lines,
     Stress(stress::Options),
     Deep(deep::Options),
+    /// Whether the arrows between rooms are printed.
+    Direction(bool),
     /// Its arguments.
     Chaos(Vec<String>),
 }
@@ -234,13 +255,14 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         },
         Some("stress") => parse_stress(args),
         Some("deep") => parse_deep(args),
+        Some("direction") => parse_direction(args),
         Some("chaos") => {
             let args: Vec<String> = args.map(str::to_owned).collect();
             let help = args.iter().any(|arg| ["-h", "--help"].contains(&arg.as_str()));
             Ok(if help { Task::Help(HELP_CHAOS) } else { Task::Chaos(args) })
         }
         Some(other) => Err(format!(
-            "unknown command {other:?}; there are: test, bench, api, lines, servers, chaos, deep, stress"
+            "unknown command {other:?}; there are: test, bench, api, direction, lines, servers, chaos, deep, stress"
         )),
     }
 }
@@ -408,6 +430,17 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
     Ok(Task::Stress(options))
 }
 
+fn parse_direction<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
+    match args.collect::<Vec<_>>()[..] {
+        [] | ["--draw"] => Ok(Task::Direction(true)),
+        ["--quiet"] => Ok(Task::Direction(false)),
+        ["-h" | "--help"] => Ok(Task::Help(HELP_DIRECTION)),
+        [arg, ..] => {
+            Err(format!("`cargo xtask direction` knows no {arg:?}; it takes --draw, --quiet, --help"))
+        }
+    }
+}
+
 fn minutes(text: &str) -> Result<Duration, String> {
     let minutes: f64 = text.parse().map_err(|_| format!("--minutes {text:?} is not a number"))?;
     match Duration::try_from_secs_f64(minutes * 60.0) {
@@ -437,7 +470,7 @@ mod tests {
     fn without_options_everything_is_tested() {
         let all = Options { install: false, scope: Scope::All, parts: Part::ALL.to_vec() };
         assert_eq!(parsed("test"), Ok(Task::Test(all)));
-        let parts = vec![Part::Fmt, Part::Clippy, Part::Test, Part::Examples];
+        let parts = vec![Part::Fmt, Part::Direction, Part::Clippy, Part::Test, Part::Examples];
         let quick = Options { install: false, scope: Scope::Quick, parts };
         assert_eq!(parsed("test --quick"), Ok(Task::Test(quick)));
         assert_eq!(parsed("test --list"), Ok(Task::List));
@@ -500,6 +533,13 @@ mod tests {
     }
 
     #[test]
+    fn a_direction_is_drawn_unless_it_is_quiet() {
+        for (line, draw) in [("direction", true), ("direction --draw", true), ("direction --quiet", false)] {
+            assert_eq!(parsed(line), Ok(Task::Direction(draw)), "{line}");
+        }
+    }
+
+    #[test]
     fn one_server_is_started_unless_a_topology_is_named() {
         assert_eq!(parsed("servers"), Ok(Task::Servers(Topology::Single)));
         for topology in Topology::ALL {
@@ -523,6 +563,7 @@ mod tests {
             "stress --soak -h",
             "chaos --once --help",
             "deep --help",
+            "direction --help",
         ] {
             assert!(matches!(parsed(line), Ok(Task::Help(_))), "{line}");
         }
@@ -547,6 +588,8 @@ mod tests {
             ("servers now", "single, sentinel, cluster, quorum"),
             ("servers quorum now", "now"),
             ("deep now", "now"),
+            ("direction now", "now"),
+            ("direction --draw --quiet", "--draw"),
             ("deep --seeds x", "x"),
             ("stress now", "now"),
             ("stress --minutes", "--minutes"),

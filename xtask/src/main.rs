@@ -7,6 +7,7 @@ mod build;
 mod chaos;
 mod cli;
 mod deep;
+mod direction;
 mod examples;
 mod install;
 mod lines;
@@ -16,7 +17,7 @@ mod stress;
 mod test;
 mod workspace;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Ok(cli::Task::Servers(topology)) => servers::run(topology),
         Ok(cli::Task::Stress(options)) => stress::run(&options),
         Ok(cli::Task::Deep(options)) => deep::run(options),
+        Ok(cli::Task::Direction(draw)) => direction::run(draw),
         Ok(cli::Task::Chaos(args)) => chaos::run(&args),
         Err(message) => {
             eprintln!("error: {message}");
@@ -49,9 +51,14 @@ fn cargo() -> Command {
     command
 }
 
-/// The workspace that cargo runs us for. What was compiled in may be another checkout, when two share a target folder.
+/// Returns the folder of the workspace: the one that cargo runs us for, or the nearest around the
+/// current folder. The path compiled in may be another checkout, when two share a target folder.
 fn root() -> PathBuf {
-    let xtask = std::env::var_os("CARGO_MANIFEST_DIR")
-        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    xtask.parent().expect("xtask is a folder of the workspace").to_owned()
+    if let Some(xtask) = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from) {
+        return xtask.parent().expect("xtask is a folder of the workspace").to_owned();
+    }
+    let current = std::env::current_dir().unwrap_or_default();
+    let around = current.ancestors().find(|folder| folder.join("xtask/Cargo.toml").exists());
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    around.or(compiled).expect("xtask is a folder of the workspace").to_owned()
 }

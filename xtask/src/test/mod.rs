@@ -18,6 +18,7 @@ use self::table::Table;
 use crate::api;
 use crate::build;
 use crate::cli::{Options, Scope};
+use crate::direction;
 use crate::examples;
 use crate::install::{Found, Tool};
 use crate::runner::Output;
@@ -26,6 +27,7 @@ use crate::runner::Output;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Fmt,
+    Direction,
     Clippy,
     Features,
     Docs,
@@ -41,8 +43,9 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Fmt,
+        Self::Direction,
         Self::Clippy,
         Self::Features,
         Self::Docs,
@@ -60,6 +63,7 @@ impl Part {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fmt => "fmt",
+            Self::Direction => "direction",
             Self::Clippy => "clippy",
             Self::Features => "features",
             Self::Docs => "docs",
@@ -81,15 +85,20 @@ impl Part {
 
     /// Whether some of it belongs to `--quick`.
     pub(crate) fn is_quick(self) -> bool {
-        matches!(self, Self::Fmt | Self::Clippy | Self::Test | Self::Examples)
+        matches!(self, Self::Fmt | Self::Direction | Self::Clippy | Self::Test | Self::Examples)
     }
 
-    /// Whether it is the compiler that takes its time.
+    /// Whether it belongs to the lane of the compilers: it runs no test program.
     fn compiles(self) -> bool {
         match self {
-            Self::Fmt | Self::Clippy | Self::Features | Self::Docs | Self::Api | Self::Loom | Self::Tls => {
-                true
-            }
+            Self::Fmt
+            | Self::Direction
+            | Self::Clippy
+            | Self::Features
+            | Self::Docs
+            | Self::Api
+            | Self::Loom
+            | Self::Tls => true,
             Self::Test | Self::Topologies | Self::Interop | Self::Postgres | Self::Examples | Self::Page => {
                 false
             }
@@ -101,7 +110,7 @@ impl Part {
             Self::Fmt => &[Tool::Rustfmt],
             Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
             Self::Features => &[Tool::Clippy],
-            Self::Loom => &[],
+            Self::Direction | Self::Loom => &[],
             Self::Docs | Self::Api => &[Tool::OpenSsl],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
@@ -213,6 +222,19 @@ impl Parts<'_> {
             Part::Fmt => {
                 lane.step(part, "fmt", |step| step.cargo(&["fmt", "--all", "--check"]));
             }
+            Part::Direction => {
+                lane.step(part, "direction", |step| {
+                    let (text, outcome) = match direction::check(false) {
+                        Ok(text) => (text, Outcome::Ok),
+                        Err(text) => {
+                            let last = text.lines().last().unwrap_or_default().to_owned();
+                            (text, Outcome::Failed(last))
+                        }
+                    };
+                    step.output().line(&text);
+                    outcome
+                });
+            }
             Part::Clippy => {
                 lane.step(part, "clippy", |step| {
                     let start = ["clippy", "--workspace", "--all-features"];
@@ -281,7 +303,14 @@ impl Parts<'_> {
                     step.run(&mut test)
                 });
             }
-            Part::Fmt | Part::Clippy | Part::Features | Part::Docs | Part::Api | Part::Loom | Part::Tls => {}
+            Part::Fmt
+            | Part::Direction
+            | Part::Clippy
+            | Part::Features
+            | Part::Docs
+            | Part::Api
+            | Part::Loom
+            | Part::Tls => {}
         }
     }
 

@@ -1,0 +1,195 @@
+//! `cargo xtask direction`: whether the files of each library crate know only what is below them.
+//!
+//! The floors stand in `docs/architecture.md`. An arrow leads from a file that mentions a name to
+//! the file that defines it; re-exports are followed, and tests are left out.
+
+mod floors;
+mod graph;
+mod resolve;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use self::floors::Floors;
+use self::graph::{Arrow, Arrows};
+use self::source::Module;
+
+/// Maximum number of files that may import each other in a circle.
+const CIRCLE: usize = 5;
+
+/// The room that may know everything, and that only `lib` may know.
+const TESTING: &str = "testing";
+
+/// Prints the arrows between rooms if `draw`, and the failures or a line that there are none.
+pub(crate) fn run(draw: bool) -> ExitCode {
+    match check(draw) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            println!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Checks all crates; what it returns is to be printed.
+pub(crate) fn check(draw: bool) -> Result<String, String> {
+    let document = root_file("docs/architecture.md")?;
+    let (mut text, mut failures) = (String::new(), 0);
+    for package in packages()? {
+        let modules =
+            source::read(&package.entry, &|file| std::fs::read_to_string(package.sources.join(file)).ok());
+        let modules = modules.map_err(|why| format!("{}: {why}", package.name))?;
+        let floors = match package.has_floors {
+            true => {
+                let floors = Floors::read(&document, &package.name);
+                Some(floors.map_err(|why| format!("docs/architecture.md, {}: {why}", package.name))?)
+            }
+            false => None,
+        };
+        let report = Report::new(&modules, floors.as_ref());
+        failures += report.failures.len();
+        text += &format!("{}: {}\n", package.name, report.summary);
+        if draw {
+            text += &report.drawing;
+        }
+        for failure in &report.failures {
+            text += &format!("  {failure}\n");
+        }
+    }
+    match failures {
+        0 => Ok(text + "All arrows run down."),
+        1 => Err(text + "1 failure"),
+        _ => Err(text + &format!("{failures} failures")),
+    }
+}
+
+/// A crate of the workspace.
+struct Package {
+    name: String,
+    sources: PathBuf,
+    entry: String,
+    /// Otherwise only its circles are looked at.
+    has_floors: bool,
+}
+
+/// Returns the library crates and the benchmarks.
+fn packages() -> Result<Vec<Package>, String> {
+    let root = crate::root();
+    let manifest = root_file("Cargo.toml")?;
+    let members = manifest.split_once("\nmembers = [").ok_or("Cargo.toml lists no members")?.1;
+    let members = members.split(']').next().unwrap_or_default();
+    let mut packages = Vec::new();
+    for member in members.split('"').skip(1).step_by(2) {
+        let has_floors = member.starts_with("lock-") || member.starts_with("stores/");
+        if !has_floors && member != "benches" {
+            continue;
+        }
+        let own = root_file(&format!("{member}/Cargo.toml"))?;
+        let name = own.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        let name = name.ok_or_else(|| format!("{member}/Cargo.toml has no name"))?.to_owned();
+        let sources = root.join(member).join("src");
+        let entry = if sources.join("lib.rs").exists() { "lib.rs" } else { "main.rs" };
+        packages.push(Package { name, sources, entry: entry.to_owned(), has_floors });
+    }
+    Ok(packages)
+}
+
+fn root_file(file: &str) -> Result<String, String> {
+    let path: PathBuf = crate::root().join(Path::new(file));
+    std::fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))
+}
+
+/// What is to be said of one crate.
+struct Report {
+    summary: String,
+    drawing: String,
+    failures: Vec<String>,
+}
+
+impl Report {
+    fn new(modules: &[Module], floors: Option<&Floors>) -> Self {
+        let arrows = resolve::arrows(modules);
+        let files: BTreeSet<&str> = modules.iter().map(|module| module.file.as_str()).collect();
+        let circles = arrows.circles();
+        let mut failures = Vec::new();
+        let mut drawing = String::new();
+        if let Some(floors) = floors {
+            failures.extend(without_room(&files, floors));
+            failures.extend(arrows.iter().filter_map(|arrow| judge(arrow, floors)));
+            drawing = draw(&arrows, floors);
+        }
+        for circle in circles.iter().filter(|circle| circle.len() > CIRCLE) {
+            let files: Vec<&str> = circle.iter().copied().collect();
+            let mut text = format!("circle of {} files: {}", files.len(), files.join(", "));
+            for arrow in arrows.ties(circle) {
+                text += &format!("\n    tied by {arrow}");
+            }
+            failures.push(text);
+        }
+        let biggest = circles.first().map_or(0, BTreeSet::len);
+        let mut summary = format!("{} files, {} arrows", files.len(), arrows.iter().count());
+        if let Some(floors) = floors {
+            let (rooms, last) = (floors.rooms().count(), floors.rooms().last());
+            summary += &format!(", {rooms} rooms on {} floors", last.map_or(0, |(floor, _)| floor));
+        }
+        summary += &match biggest {
+            0 => ", no circle".to_owned(),
+            _ => format!(", biggest circle of {biggest} files"),
+        };
+        Self { summary, drawing, failures }
+    }
+}
+
+/// Returns a failure for each file without a room, and for each room without a file.
+fn without_room(files: &BTreeSet<&str>, floors: &Floors) -> Vec<String> {
+    let used: BTreeSet<&str> =
+        files.iter().filter_map(|file| floors.of(file)).map(|(_, room)| room).collect();
+    let files = files.iter().filter(|file| floors.of(file).is_none());
+    let rooms = floors.rooms().filter(|(_, room)| !used.contains(room));
+    let mut failures: Vec<String> = files.map(|file| format!("{file}: no room in the table")).collect();
+    failures.extend(rooms.map(|(_, room)| format!("room `{room}`: no file is in it")));
+    failures
+}
+
+/// Returns the reason why an arrow must not be.
+fn judge(arrow: Arrow<'_>, floors: &Floors) -> Option<String> {
+    let ((above, from), (below, to)) = (floors.of(arrow.from)?, floors.of(arrow.to)?);
+    if from == to || from == TESTING {
+        return None;
+    }
+    if to == TESTING {
+        return (from != "lib").then(|| format!("{arrow} (production must not depend on `testing`)"));
+    }
+    let why = match above.cmp(&below) {
+        std::cmp::Ordering::Less => return None,
+        std::cmp::Ordering::Equal => format!("`{from}` and `{to}` share floor {above}"),
+        std::cmp::Ordering::Greater => format!("up from `{from}`, floor {above}, to `{to}`, floor {below}"),
+    };
+    Some(format!("{arrow} ({why})"))
+}
+
+/// Draws the arrows between rooms, a line for each room; `!` marks those that must not be.
+fn draw(arrows: &Arrows, floors: &Floors) -> String {
+    let mut targets: BTreeMap<&str, BTreeSet<(usize, String)>> = BTreeMap::new();
+    for arrow in arrows.iter() {
+        let (Some((_, from)), Some((floor, to))) = (floors.of(arrow.from), floors.of(arrow.to)) else {
+            continue;
+        };
+        if from != to {
+            let mark = if judge(arrow, floors).is_some() { "!" } else { "" };
+            targets.entry(from).or_default().insert((floor, format!("{mark}{to}")));
+        }
+    }
+    let line = |(floor, room): (usize, &str)| {
+        let to: Vec<&str> = targets.get(room).into_iter().flatten().map(|(_, name)| name.as_str()).collect();
+        format!("  {floor:>2} {room} -> {}\n", if to.is_empty() { "-".to_owned() } else { to.join(", ") })
+    };
+    floors.rooms().map(line).collect()
+}
