@@ -70,13 +70,11 @@ impl Arrows {
         // The order of Eades, Lin and Smyth: files that take from many and give to few come first.
         let (mut rest, mut head, mut tail) = (circle.clone(), Vec::new(), Vec::new());
         while !rest.is_empty() {
-            let count = |file: &str| {
-                let left = inner.iter().filter(|arrow| rest.contains(arrow.from) && rest.contains(arrow.to));
-                left.fold((0_i64, 0_i64), |(out, into), arrow| {
-                    (out + i64::from(arrow.from == file), into + i64::from(arrow.to == file))
-                })
-            };
-            let counts: Vec<(&str, (i64, i64))> = rest.iter().map(|file| (*file, count(file))).collect();
+            let mut counts: BTreeMap<&str, (i64, i64)> = rest.iter().map(|file| (*file, (0, 0))).collect();
+            for arrow in inner.iter().filter(|arrow| rest.contains(arrow.from) && rest.contains(arrow.to)) {
+                counts.entry(arrow.from).or_default().0 += 1;
+                counts.entry(arrow.to).or_default().1 += 1;
+            }
             let next = if let Some((sink, _)) = counts.iter().find(|(_, (out, _))| *out == 0) {
                 tail.push(*sink);
                 sink

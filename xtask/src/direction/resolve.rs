@@ -13,8 +13,8 @@ enum End {
     Module(usize),
 }
 
-/// The names on the way to an end: each is followed once, so circles of re-exports end.
-type Seen = BTreeSet<(usize, String)>;
+/// The names on the way to an end, so that a circle of re-exports ends.
+type Seen = Vec<(usize, String)>;
 
 /// Returns all arrows between the files of a crate.
 pub(super) fn arrows(modules: &[Module]) -> Arrows {
@@ -25,14 +25,22 @@ pub(super) fn arrows(modules: &[Module]) -> Arrows {
         for path in &module.paths {
             ends.extend(names.path(id, path, &mut Seen::new()));
         }
+        // A `mod.rs` does not depend on what it merely shows of its own folder.
+        for (name, path) in &module.shown {
+            let found = names.path(id, path, &mut Seen::new());
+            let counts = |end: &End| module.idents.contains(name) || !names.is_below(end, &module.file);
+            ends.extend(found.into_iter().filter(counts));
+        }
         for glob in &module.globs {
             for end in names.path(id, &glob.path, &mut Seen::new()) {
                 match end {
                     End::Item(..) => ends.push(end),
                     End::Module(of) => {
-                        let used = |name: &String| glob.is_public || module.idents.contains(name);
-                        for name in names.all(of, &mut BTreeSet::new()).iter().filter(|name| used(name)) {
-                            ends.extend(names.name(of, name, &mut Seen::new()));
+                        for name in names.all(of, &mut BTreeSet::new()) {
+                            let found = names.name(of, &name, &mut Seen::new());
+                            let is_used = module.idents.contains(&name);
+                            let is_shown = |end: &End| glob.is_public && !names.is_below(end, &module.file);
+                            ends.extend(found.into_iter().filter(|end| is_used || is_shown(end)));
                         }
                     }
                 }
@@ -92,31 +100,34 @@ impl Resolver<'_> {
 
     /// Follows a name in its module.
     fn name(&self, module: usize, name: &str, seen: &mut Seen) -> Vec<End> {
-        if !seen.insert((module, name.to_owned())) {
+        if seen.iter().any(|(of, other)| *of == module && other == name) {
             return Vec::new();
         }
+        seen.push((module, name.to_owned()));
         let this = &self.modules[module];
         let here = || vec![End::Item(module, name.to_owned())];
-        if let Some(meanings) = this.names.get(name) {
-            let follow = |meaning: &Name| match meaning {
+        let mut ends = Vec::new();
+        for meaning in this.names.get(name).into_iter().flatten() {
+            ends.extend(match meaning {
                 Name::Item => here(),
                 Name::Module(id) => vec![End::Module(*id)],
-                // What comes from another crate is taken from the one that names it here.
+                // What comes from another crate is taken from the file that names it here.
                 Name::Import(path) => match self.path(module, path, seen) {
                     ends if ends.is_empty() => here(),
                     ends => ends,
                 },
-            };
-            return meanings.iter().flat_map(follow).collect();
+            });
         }
-        let mut ends = Vec::new();
-        for glob in &this.globs {
-            for end in self.path(module, &glob.path, seen) {
-                if let End::Module(of) = end {
-                    ends.extend(self.name(of, name, seen));
+        if !this.names.contains_key(name) {
+            for glob in &this.globs {
+                for end in self.path(module, &glob.path, seen) {
+                    if let End::Module(of) = end {
+                        ends.extend(self.name(of, name, seen));
+                    }
                 }
             }
         }
+        seen.pop();
         ends
     }
 
@@ -135,6 +146,13 @@ impl Resolver<'_> {
             }
         }
         all
+    }
+
+    /// Whether an end is in a module below one of `file`.
+    fn is_below(&self, end: &End, file: &str) -> bool {
+        let (End::Item(module, _) | End::Module(module)) = end;
+        let mut around = std::iter::successors(Some(*module), |id| self.modules[*id].parent);
+        around.any(|id| self.modules[id].file == file)
     }
 
     fn parent(&self, module: usize) -> usize {

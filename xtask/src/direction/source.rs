@@ -23,6 +23,8 @@ pub(super) struct Module {
     pub(super) macros: BTreeSet<String>,
     /// All paths of two or more segments, imports included.
     pub(super) paths: BTreeSet<Path>,
+    /// The imports that others may use too, by their names here.
+    pub(super) shown: BTreeSet<(String, Path)>,
     pub(super) idents: BTreeSet<String>,
     pub(super) invoked: BTreeSet<String>,
 }
@@ -139,19 +141,23 @@ impl Module {
                 group.items.iter().for_each(|tree| self.tree(tree, prefix, is_public));
             }
             UseTree::Glob(_) => self.globs.push(Glob { path: prefix.clone(), is_public }),
-            UseTree::Name(tree) => self.leaf(prefix.clone(), text(&tree.ident), None),
+            UseTree::Name(tree) => self.leaf(prefix.clone(), text(&tree.ident), None, is_public),
             UseTree::Rename(tree) => {
-                self.leaf(prefix.clone(), text(&tree.ident), Some(text(&tree.rename)));
+                self.leaf(prefix.clone(), text(&tree.ident), Some(text(&tree.rename)), is_public);
             }
         }
     }
 
-    fn leaf(&mut self, mut path: Path, last: String, rename: Option<String>) {
+    fn leaf(&mut self, mut path: Path, last: String, rename: Option<String>, is_public: bool) {
         if last != "self" || path.is_empty() {
             path.push(last);
         }
         let name = rename.or_else(|| path.last().cloned()).unwrap_or_default();
-        self.paths.insert(path.clone());
+        if is_public {
+            self.shown.insert((name.clone(), path.clone()));
+        } else {
+            self.paths.insert(path.clone());
+        }
         self.name(name, Name::Import(path));
     }
 
