@@ -2,6 +2,11 @@
 //!
 //! The floors stand in `docs/architecture.md`. An arrow leads from a file that mentions a name to
 //! the file that defines it; re-exports are followed, and tests are left out.
+//!
+//! - [`source`] reads files into modules: their names, and the paths they mention.
+//! - [`resolve`] follows each path to the file that defines its end.
+//! - [`graph`] has the arrows and finds circles.
+//! - [`floors`] reads the table.
 
 mod floors;
 mod graph;
@@ -38,7 +43,7 @@ pub(crate) fn run(draw: bool) -> ExitCode {
     }
 }
 
-/// Checks all crates; what it returns is to be printed.
+/// Checks all crates. Returns the text to print, as an error if something failed.
 pub(crate) fn check(draw: bool) -> Result<String, String> {
     let document = root_file("docs/architecture.md")?;
     let (mut text, mut failures) = (String::new(), 0);
@@ -106,7 +111,7 @@ fn root_file(file: &str) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))
 }
 
-/// What is to be said of one crate.
+/// The findings in one crate.
 struct Report {
     summary: String,
     drawing: String,

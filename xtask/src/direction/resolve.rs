@@ -28,7 +28,7 @@ pub(super) fn arrows(modules: &[Module]) -> Arrows {
         // A `mod.rs` does not depend on what it merely shows of its own folder.
         for (name, path) in &module.shown {
             let found = names.path(id, path, &mut Seen::new());
-            let counts = |end: &End| module.idents.contains(name) || !names.is_below(end, &module.file);
+            let counts = |end: &End| module.used.contains(name) || !names.is_below(end, &module.file);
             ends.extend(found.into_iter().filter(counts));
         }
         for glob in &module.globs {
@@ -38,7 +38,8 @@ pub(super) fn arrows(modules: &[Module]) -> Arrows {
                     End::Module(of) => {
                         for name in names.all(of, &mut BTreeSet::new()) {
                             let found = names.name(of, &name, &mut Seen::new());
-                            let is_used = module.idents.contains(&name);
+                            let mentioned = if glob.is_public { &module.used } else { &module.idents };
+                            let is_used = mentioned.contains(&name);
                             let is_shown = |end: &End| glob.is_public && !names.is_below(end, &module.file);
                             ends.extend(found.into_iter().filter(|end| is_used || is_shown(end)));
                         }

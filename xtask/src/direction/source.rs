@@ -26,6 +26,8 @@ pub(super) struct Module {
     /// The imports that others may use too, by their names here.
     pub(super) shown: BTreeSet<(String, Path)>,
     pub(super) idents: BTreeSet<String>,
+    /// Those of them that are no variables: types, constants, and functions that are called.
+    pub(super) used: BTreeSet<String>,
     pub(super) invoked: BTreeSet<String>,
 }
 
@@ -192,6 +194,11 @@ impl Module {
                         at += 3;
                     }
                     self.idents.insert(path[0].clone());
+                    let is_called = path.len() > 1 || is_arguments(tokens.get(at));
+                    let is_member = start > 0 && is(start - 1, '.');
+                    if !is_member && (is_called || path[0].starts_with(char::is_uppercase)) {
+                        self.used.insert(path[0].clone());
+                    }
                     let goes_on = start > 1 && is(start - 1, ':') && is(start - 2, ':');
                     match path.len() {
                         1 if is(at, '!') => drop(self.invoked.insert(path.remove(0))),
@@ -207,6 +214,10 @@ impl Module {
 
 fn text(ident: &proc_macro2::Ident) -> String {
     ident.to_string().trim_start_matches("r#").to_owned()
+}
+
+fn is_arguments(token: Option<&TokenTree>) -> bool {
+    matches!(token, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis)
 }
 
 /// Whether this is the rest of `pub(in …)`.
@@ -251,6 +262,11 @@ impl VisitMut for WithoutTests {
     fn visit_fields_named_mut(&mut self, fields: &mut syn::FieldsNamed) {
         retain(&mut fields.named);
         visit_mut::visit_fields_named_mut(self, fields);
+    }
+
+    fn visit_fields_unnamed_mut(&mut self, fields: &mut syn::FieldsUnnamed) {
+        retain(&mut fields.unnamed);
+        visit_mut::visit_fields_unnamed_mut(self, fields);
     }
 
     fn visit_block_mut(&mut self, block: &mut syn::Block) {
