@@ -124,7 +124,8 @@ fn is_for_tests(attr: &Attribute) -> bool {
     attr.path().is_ident("cfg") && attr.parse_args::<Meta>().is_ok_and(|meta| needs_tests(&meta))
 }
 
-fn needs_tests(meta: &Meta) -> bool {
+/// Whether a condition holds in tests only.
+pub(crate) fn needs_tests(meta: &Meta) -> bool {
     let parts = |list: &syn::MetaList| {
         list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).unwrap_or_default()
     };

@@ -16,12 +16,14 @@ mod source;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use self::floors::Floors;
 use self::graph::{Arrow, Arrows};
 use self::source::Module;
+use crate::runner::Output;
+use crate::workspace::Libraries;
 
 /// Maximum number of files that may import each other in a circle.
 const CIRCLE: usize = 5;
@@ -45,11 +47,12 @@ pub(crate) fn run(draw: bool) -> ExitCode {
 
 /// Checks all crates. Returns the text to print, as an error if something failed.
 pub(crate) fn check(draw: bool) -> Result<String, String> {
-    let document = root_file("docs/architecture.md")?;
+    let document = std::fs::read_to_string(crate::root().join("docs/architecture.md"));
+    let document = document.map_err(|error| format!("docs/architecture.md: {error}"))?;
     let (mut text, mut failures) = (String::new(), 0);
     for package in packages()? {
         let modules =
-            source::read(&package.entry, &|file| std::fs::read_to_string(package.sources.join(file)).ok());
+            source::read(package.entry, &|file| std::fs::read_to_string(package.sources.join(file)).ok());
         let modules = modules.map_err(|why| format!("{}: {why}", package.name))?;
         let floors = match package.has_floors {
             true => {
@@ -79,36 +82,22 @@ pub(crate) fn check(draw: bool) -> Result<String, String> {
 struct Package {
     name: String,
     sources: PathBuf,
-    entry: String,
-    /// Otherwise only its circles are looked at.
+    entry: &'static str,
+    /// Whether all its arrows are judged, and not only its circles.
     has_floors: bool,
 }
 
-/// Returns the library crates and the benchmarks.
+/// Returns the crates that users compile, and the benchmarks.
 fn packages() -> Result<Vec<Package>, String> {
-    let root = crate::root();
-    let manifest = root_file("Cargo.toml")?;
-    let members = manifest.split_once("\nmembers = [").ok_or("Cargo.toml lists no members")?.1;
-    let members = members.split(']').next().unwrap_or_default();
-    let mut packages = Vec::new();
-    for member in members.split('"').skip(1).step_by(2) {
-        let has_floors = member.starts_with("lock-") || member.starts_with("stores/");
-        if !has_floors && member != "benches" {
-            continue;
-        }
-        let own = root_file(&format!("{member}/Cargo.toml"))?;
-        let name = own.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
-        let name = name.ok_or_else(|| format!("{member}/Cargo.toml has no name"))?.to_owned();
-        let sources = root.join(member).join("src");
-        let entry = if sources.join("lib.rs").exists() { "lib.rs" } else { "main.rs" };
-        packages.push(Package { name, sources, entry: entry.to_owned(), has_floors });
+    let libraries = Libraries::find(&Output::kept())?.all;
+    let mut packages: Vec<Package> = Vec::new();
+    for library in libraries {
+        let sources = library.root.parent().ok_or("a library without a folder")?.to_owned();
+        packages.push(Package { name: library.package, sources, entry: "lib.rs", has_floors: true });
     }
+    let (name, sources) = ("lock-bench".to_owned(), crate::root().join("benches/src"));
+    packages.push(Package { name, sources, entry: "main.rs", has_floors: false });
     Ok(packages)
-}
-
-fn root_file(file: &str) -> Result<String, String> {
-    let path: PathBuf = crate::root().join(Path::new(file));
-    std::fs::read_to_string(path).map_err(|error| format!("{file}: {error}"))
 }
 
 /// The findings in one crate.

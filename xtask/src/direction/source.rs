@@ -9,6 +9,8 @@ use syn::punctuated::Punctuated;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Item, ItemUse, Meta, UseTree, Visibility};
 
+use crate::lines::needs_tests;
+
 /// A path, segment by segment.
 pub(super) type Path = Vec<String>;
 
@@ -296,7 +298,7 @@ fn is_production(thing: &impl ToTokens) -> bool {
         if let Ok(meta) = syn::parse2::<Meta>(group.stream()) {
             let is_for_tests = match &meta {
                 Meta::List(list) if list.path.is_ident("cfg") => {
-                    list.parse_args::<Meta>().is_ok_and(|condition| !may_hold(&condition))
+                    list.parse_args::<Meta>().is_ok_and(|condition| needs_tests(&condition))
                 }
                 _ => meta.path().is_ident("test"),
             };
@@ -306,17 +308,4 @@ fn is_production(thing: &impl ToTokens) -> bool {
         }
     }
     true
-}
-
-/// Whether a `cfg` can be true outside of tests.
-fn may_hold(condition: &Meta) -> bool {
-    let Meta::List(list) = condition else {
-        return !["test", "doctest"].iter().any(|name| condition.path().is_ident(name));
-    };
-    let parts = list.parse_args_with(Punctuated::<Meta, syn::Token![,]>::parse_terminated);
-    match parts {
-        Ok(parts) if list.path.is_ident("all") => parts.iter().all(may_hold),
-        Ok(parts) if list.path.is_ident("any") => parts.iter().any(may_hold),
-        _ => true,
-    }
 }
