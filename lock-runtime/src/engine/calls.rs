@@ -273,6 +273,11 @@ impl Engine {
     }
 }
 
+/// Whether the same call may succeed later. A primary that was demoted will be replaced.
+pub(super) fn may_pass(error: &StoreError) -> bool {
+    error.is_transient() || error.kind() == StoreErrorKind::ReadOnly
+}
+
 /// A call whose panic is an error with an unknown outcome.
 struct Caught<T>(Call<T>);
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::Hold;
+use super::calls::may_pass;
 use super::pending::Pending;
-use super::{Engine, LONGEST_SLEEP, release};
+use super::{Engine, LONGEST_SLEEP};
 use crate::backoff::Backoff;
 use crate::clock::Tick;
-use crate::store::{AcquireRequest, StoreError, StoreErrorKind, Withdrawn};
+use crate::store::{AcquireRequest, StoreError, Withdrawn};
 
 /// So many repeated calls are made every few seconds; more of them have longer pauses.
 const REPEATS: usize = 1000;
@@ -35,18 +35,10 @@ impl Engine {
         }
     }
 
-    /// The release of `hold` has failed. It is sent again at `due`, see [`Engine::insist`].
-    pub(super) fn release_later(self: &Arc<Self>, hold: Arc<Hold>, due: Tick) {
-        self.insist(due, move |engine| {
-            let hold = Arc::clone(&hold);
-            async move { release::once(&engine, &hold).await }
-        });
-    }
-
     /// Repeats `call` from `due` on until the store answers it, for as long as the manager lives. A
     /// lease that is over here need not be over there: the clock of the server, or of a replica
     /// that took its place, may be behind.
-    fn insist<F>(self: &Arc<Self>, mut due: Tick, call: impl Fn(Arc<Self>) -> F + Send + 'static)
+    pub(super) fn insist<F>(self: &Arc<Self>, mut due: Tick, call: impl Fn(Arc<Self>) -> F + Send + 'static)
     where
         F: Future<Output = Result<(), StoreError>> + Send,
     {
@@ -76,11 +68,6 @@ impl Engine {
         // A shutdown does not await it.
         drop(self.runtime.spawn(self.part(task)));
     }
-}
-
-/// Whether the same call may succeed later. A primary that was demoted will be replaced.
-pub(super) fn may_pass(error: &StoreError) -> bool {
-    error.is_transient() || error.kind() == StoreErrorKind::ReadOnly
 }
 
 async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {

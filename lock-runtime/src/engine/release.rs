@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
+use super::calls::may_pass;
 use super::hold::{Hold, drift_margin};
 use super::machine::Report;
 use super::pending::Pending;
-use super::reaper::may_pass;
 use crate::backoff::Backoff;
 use crate::clock::Tick;
 use crate::engine::failure::{Failure, Loss};
@@ -192,4 +192,14 @@ pub(super) async fn once(engine: &Arc<Engine>, hold: &Hold) -> Result<(), StoreE
     answered(engine, hold, &released, false, None);
     tracing::debug!(key = %hold.item.key, "release confirmed after the lease");
     Ok(())
+}
+
+impl Engine {
+    /// The release of `hold` has failed. It is sent again at `due`, see [`Engine::insist`].
+    fn release_later(self: &Arc<Self>, hold: Arc<Hold>, due: Tick) {
+        self.insist(due, move |engine| {
+            let hold = Arc::clone(&hold);
+            async move { once(&engine, &hold).await }
+        });
+    }
 }

@@ -215,7 +215,7 @@ impl SegmentedStock {
             return Err(at.mistake(format_args!("{units} units are more than {MAX_QUANTITY}")));
         }
         at.check_segments(segments)?;
-        let each = crate::store::stock::books::fill(&vec![0; segments as usize], units);
+        let each = crate::store::stock::plan::fill(&vec![0; segments as usize], units);
         at.store.initialize(at.call(), each).await.map_err(|error| at.failed(error))
     }
 

@@ -358,7 +358,8 @@ impl World {
             }
             let [readers, others] = self.last[key];
             let floor = if kind == Kind::Read { others } else { others.max(readers) };
-            assert!(token.get() > floor, "{kind:?} of {}: {token:?} after {floor}", KEYS[key]);
+            let name = KEYS[key];
+            assert!(token.get() > floor, "tokens do not grow: {token:?} after {floor}, {kind:?} of {name}");
             let last = &mut self.last[key][usize::from(kind != Kind::Read)];
             *last = token.get().max(*last);
             if kind == Kind::Fair && !self.rough && !inside {
@@ -488,7 +489,8 @@ fn kinds_get_along_on_a_store_that_fails() {
 #[test]
 fn a_store_that_gives_a_key_to_everybody_is_found() {
     let failure = runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
-    assert!(failure.contains("is held by"), "{failure}");
+    // One of two holders may have a token left over from before the other's.
+    assert!(failure.contains("is held by") || failure.contains("tokens do not grow"), "{failure}");
 }
 
 #[test]

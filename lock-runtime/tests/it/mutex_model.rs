@@ -400,7 +400,8 @@ impl World {
             outer.until = outer.until.zip(until).map(|(outer, inner)| outer.max(inner));
         } else {
             self.stats.granted += 1;
-            assert!(void || token > self.last_token[key], "{token} after {}", self.last_token[key]);
+            let last = self.last_token[key];
+            assert!(void || token > last, "tokens do not grow: {token} after {last}");
             self.last_token[key] = self.last_token[key].max(token);
             // An offer is out for 20 ms at most; a renewed hold is handed on until half its lease is over.
             let asked = lease.map_or(LEASE / 2, Duration::from_millis);
@@ -560,7 +561,9 @@ fn processes_share_keys_on_a_store_that_fails() {
 #[test]
 fn a_store_that_gives_a_key_to_everybody_is_found() {
     let failure = runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
-    assert!(failure.contains("two holders") || failure.contains("longer than at the store"), "{failure}");
+    // One of two holders may have a token left over from before the other's.
+    let told = ["two holders", "longer than at the store", "tokens do not grow"];
+    assert!(told.iter().any(|what| failure.contains(what)), "{failure}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::numbers::{signed, unsigned};
 use super::statements::Statements;
 use super::stocks::SqlStocks;
 use crate::key::LockKey;
-use crate::store::stock::books::fill;
+use crate::store::stock::plan::fill;
 use crate::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest, StockCall};
 use crate::store::{StoreError, StoreErrorKind};
 

@@ -12,7 +12,7 @@ use super::statements::Statements;
 use super::stocks::SqlStocks;
 use crate::clock::Clock;
 use crate::store::StoreError;
-use crate::store::stock::books::AT_ONCE;
+use crate::store::stock::plan::AT_ONCE;
 use crate::store::stock::{
     OperationId, Part, Settle, SettleAnswer, SettleRequest, State, StockCall, Swept, next,
 };

@@ -13,7 +13,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::error::LockError;
 use crate::segmented::lock::{SegmentGuard, SegmentedLock};
-use crate::store::stock::books::few_parts;
+use crate::store::stock::plan::few_parts;
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use crate::store::{Few, StoreError, StoreErrorKind};
 use crate::token::FencingToken;

@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::handle::Handle;
 use super::listeners::Listeners;
-use super::{Handle, in_time};
+use super::step::in_time;
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::{

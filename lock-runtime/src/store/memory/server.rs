@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::MemoryStore;
+use super::handle::{Handle, Shared};
 use super::step::Look;
-use super::{Handle, MemoryStore, Shared};
 use crate::clock::Clock;
 use crate::clock::SimClock;
 use crate::key::LockKey;

@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Handle, in_time};
+use super::books::{Books, Wanted};
+use super::handle::Handle;
+use super::step::in_time;
 use crate::clock::Tick;
-use crate::store::stock::books::{Books, Wanted};
 use crate::store::stock::{
     AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
     Swept, TakeAnswer, TakeRequest,

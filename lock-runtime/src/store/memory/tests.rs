@@ -1,7 +1,9 @@
 //! What is particular to the memory store; what it has in common with others is in the conformance suite.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use super::bell::Echo;
 use super::*;
 use crate::retention::TokenRetention;
 use crate::store::{Few, Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};

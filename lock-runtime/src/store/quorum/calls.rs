@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::QuorumOptions;
 use super::strays::Strays;
 use super::votes::majority;
 use crate::chance::jitter;
-use crate::clock::Tick;
+use crate::clock::{Clock, Tick};
 use crate::store::{BoxFuture, LockStore, StoreError, StoreErrorKind};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::tasks::Tasks;
 
 /// For so long a store that failed is asked only if there are not enough others.
 const SHUNNED: Duration = Duration::from_secs(1);
@@ -21,6 +21,23 @@ const ROUND_TRIP: std::ops::RangeInclusive<u64> = 200_000..=50_000_000;
 /// So many holds are given back to stores that are away for as long as these could have them; more are left to their leases.
 const MOST_LATE: usize = 4096;
 
+/// Settings of a [`QuorumStore`](super::QuorumStore).
+#[derive(Clone, Debug)]
+pub(crate) struct QuorumOptions {
+    /// Our time; the same as that of the engine.
+    pub(crate) clock: Clock,
+    /// Where calls live that go on when they are not needed any more.
+    pub(crate) tasks: Tasks,
+    /// Time-out of calls that carry none.
+    pub(crate) call_timeout: Duration,
+    /// Time-out of [`check`](LockStore::check).
+    pub(crate) connect_timeout: Duration,
+    /// The longest lease. A store that lost its data is not believed for so long. All managers that use the same stores
+    /// have to have the same.
+    pub(crate) max_lease: Duration,
+}
+
+/// The stores of a quorum.
 pub(super) struct Quorum {
     pub(super) options: QuorumOptions,
     nodes: Box<[Node]>,

@@ -30,9 +30,7 @@ use super::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
-use crate::clock::Clock;
 use crate::key::LockKey;
-use crate::tasks::Tasks;
 
 mod acquire;
 mod admin;
@@ -53,26 +51,11 @@ mod wake;
 mod watch;
 
 use calls::Quorum;
+pub(crate) use calls::QuorumOptions;
 use keep::Renewal;
 
 /// Most stores of a quorum.
 const MOST: usize = 15;
-
-/// Settings of a [`QuorumStore`].
-#[derive(Clone, Debug)]
-pub(crate) struct QuorumOptions {
-    /// Our time; the same as that of the engine.
-    pub(crate) clock: Clock,
-    /// Where calls live that go on when they are not needed any more.
-    pub(crate) tasks: Tasks,
-    /// Time-out of calls that carry none.
-    pub(crate) call_timeout: Duration,
-    /// Time-out of [`check`](LockStore::check).
-    pub(crate) connect_timeout: Duration,
-    /// The longest lease. A store that lost its data is not believed for so long. All managers that use the same stores
-    /// have to have the same.
-    pub(crate) max_lease: Duration,
-}
 
 /// Locks on several independent stores.
 pub(crate) struct QuorumStore {

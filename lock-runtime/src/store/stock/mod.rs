@@ -12,8 +12,8 @@ use crate::replication::Replication;
 use crate::sync::atomic::AtomicU64;
 use crate::token::FencingToken;
 
-pub(crate) mod books;
 mod operation;
+pub(crate) mod plan;
 mod rules;
 pub(crate) mod steps;
 

@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 
 use super::bell::Bell;
 use super::entry::{Counter, Entry, HandleId, WatchId};
-use super::in_time;
 use super::table::{Table, Watched};
 use crate::clock::Tick;
 use crate::key::LockKey;
@@ -29,6 +28,15 @@ const LARGEST_TOKEN: u64 = i64::MAX as u64;
 
 /// When a waiter looks again that could have the key at once.
 const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Refuses, at `now`, a request that may be executed until `latest`.
+pub(super) fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreError> {
+    if now <= latest {
+        return Ok(());
+    }
+    let what = format!("the memory store got a request at {now:?} that expired at {latest:?}");
+    Err(StoreError::new(StoreErrorKind::TooLate, what))
+}
 
 /// One atomic step on the table. It returns the answer and leaves in `bell` whom to tell.
 pub(super) struct Step<'a> {

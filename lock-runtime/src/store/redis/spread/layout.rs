@@ -5,7 +5,7 @@ use super::look::Seen;
 use super::steps::Root;
 use crate::store::StoreError;
 use crate::store::redis::join::join;
-use crate::store::stock::books::fill;
+use crate::store::stock::plan::fill;
 
 impl Spread {
     /// The stock as a whole, once what somebody has begun with it is done; `None` when there is no such stock.

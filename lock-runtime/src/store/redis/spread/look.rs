@@ -4,7 +4,7 @@ use super::Spread;
 use super::steps::{Content, Root};
 use super::take::Search;
 use crate::store::redis::join::join;
-use crate::store::stock::books::few_parts;
+use crate::store::stock::plan::few_parts;
 use crate::store::stock::{Part, SegmentCounts, Snapshot};
 use crate::store::{StoreError, StoreErrorKind};
 

@@ -8,7 +8,7 @@ use super::take::{End, Refusal, Search};
 use crate::store::StoreError;
 use crate::store::redis::join::join;
 use crate::store::redis::steps::millis;
-use crate::store::stock::books::AT_ONCE;
+use crate::store::stock::plan::AT_ONCE;
 use crate::store::stock::{OperationId, State, Swept};
 
 /// So many operations are looked at side by side.

@@ -6,7 +6,7 @@ use super::steps::{Home, Put};
 use super::{Spread, TRIES};
 use crate::store::redis::join::join;
 use crate::store::redis::steps::millis;
-use crate::store::stock::books::fill;
+use crate::store::stock::plan::fill;
 use crate::store::stock::{
     MAX_QUANTITY, OperationId, Part, RestockAnswer, RestockRequest, State, TakeAnswer, TakeRequest,
 };
