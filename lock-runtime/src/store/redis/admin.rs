@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 
 use redis::Value;
 
-use super::connection::Ready;
+use super::connection::{At, Ready};
 use super::fault::Fault;
 use super::join::join;
 use super::kinds::{declare, queue};
 use super::names::Names;
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about, locks_and_counters};

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{CallError, Connector, Ready};
+use super::connection::{At, CallError, Connector, Ready};
 use super::dialer::Dialer;
 use super::fault::Fault;
 use super::join::join;
-use super::node::At;
-use super::reply::{self, field};
+use super::reply::{self, entry, field};
 use crate::clock::Tick;
 use crate::store::server_clock::ServerClock;
 use crate::store::{StoreError, StoreErrorKind};
@@ -224,21 +223,6 @@ pub(super) fn supported(version: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("the server is version {version}; locks need Redis {}.{} or newer", OLDEST.0, OLDEST.1))
-}
-
-/// A value of a map, or of an array of names and values.
-pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
-    let found = match value {
-        Value::Map(entries) => {
-            entries.iter().find(|(key, _)| reply::text(key) == Some(name)).map(|(_, value)| value)
-        }
-        Value::Array(values) => values.chunks_exact(2).find_map(|pair| match pair {
-            [key, value] if reply::text(key) == Some(name) => Some(value),
-            _ => None,
-        }),
-        _ => None,
-    };
-    found.and_then(reply::text).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ use tokio::task::AbortHandle;
 use super::classify::is_replica;
 use super::dialer::Dialer;
 use super::fault::{Fault, Redirect, Several};
-use super::node::At;
 use super::reply;
 use super::script::Invocation;
 use crate::backoff::Backoff;
@@ -39,6 +38,22 @@ pub(super) struct Link {
     heard: AtomicU64,
     /// Which run of the server it leads to, once that was asked.
     run_id: OnceCell<Option<String>>,
+}
+
+/// How a step is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    /// The step resolves within about this time.
+    pub(super) timeout: Duration,
+    /// The server is only about to get the keys: it serves them to those who say that they know.
+    pub(super) asking: bool,
+}
+
+impl At {
+    /// As usual.
+    pub(super) fn once(timeout: Duration) -> Self {
+        Self { timeout, asking: false }
+    }
 }
 
 /// A connection to send something on now. The time is read once for all that a call needs it for.

@@ -7,9 +7,9 @@ use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo};
 
-use super::RedisOptions;
 use super::classify::Address;
 use super::login::Login;
+use super::options::RedisOptions;
 use super::sentinel::Discovery;
 use super::url::Sentinels;
 use crate::clock::Clock;

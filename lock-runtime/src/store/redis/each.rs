@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use redis::Value;
 
-use super::connection::Ready;
+use super::connection::{At, Ready};
 use super::fault::{Fault, Several};
 use super::join::join;
-use super::node::{At, Node};
+use super::node::Node;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// An answer for each item. An outer error is about all of them.

@@ -53,7 +53,7 @@ fn every_decoder(value: &Value) {
     let _ = (reply::time(value), reply::now(value), reply::marked(value), reply::freed(value));
     let _ = (reply::kept(value), reply::lingers(value));
     let _ = (reply::scanned(value), reply::force_released(value), semaphore::read(value));
-    let _ = (check::entry(value, "ip"), slots::reads_slots(value));
+    let _ = (reply::entry(value, "ip"), slots::reads_slots(value));
     if let Value::ServerError(error) = value {
         error_text(error.code(), error.details().unwrap_or_default());
     }

@@ -5,8 +5,7 @@
 //! so that others can join it, and in any case with the next request or answer that finds nothing else under way: it
 //! never waits for a time, and no thread that is blocked keeps it.
 
-use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -17,7 +16,7 @@ use super::node::Node;
 use crate::begun;
 use crate::clock::Tick;
 use crate::store::{StoreError, StoreErrorKind};
-use crate::sync::lock;
+use crate::sync::{Apart, lock};
 
 /// What all members of a group ask for, each for its own key.
 pub(super) trait Step: Sized + Send + Sync + 'static {
@@ -28,9 +27,6 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
     /// So many requests make a call that is sent without waiting for more: the server has work while this side goes on,
     /// does little else meanwhile, and would save little with more.
     const FULL: usize = 16;
-
-    /// Where requests of this kind meet.
-    fn group(node: &Node) -> &Group<Self>;
 
     fn timeout(request: &Self::Request) -> Duration;
 
@@ -48,7 +44,11 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-pub(super) struct Group<S: Step>(Mutex<State<S>>);
+/// Where requests of one kind for one server meet.
+pub(super) struct Group<S: Step> {
+    pub(super) node: Arc<Node>,
+    state: Apart<Mutex<State<S>>>,
+}
 
 struct State<S: Step> {
     /// Calls that are not answered yet.
@@ -79,52 +79,65 @@ enum Role<S: Step> {
 }
 
 /// A call that is counted as not answered yet. When the last one ends, whoever waits is sent.
-struct UnderWay<S: Step> {
-    node: Arc<Node>,
-    _step: PhantomData<S>,
-}
-
-impl<S: Step> UnderWay<S> {
-    fn new(node: &Arc<Node>) -> Self {
-        Self { node: Arc::clone(node), _step: PhantomData }
-    }
-}
+struct UnderWay<S: Step>(Arc<Group<S>>);
 
 impl<S: Step> Drop for UnderWay<S> {
     fn drop(&mut self) {
         let members = {
-            let mut state = lock(&S::group(&self.node).0);
+            let mut state = self.0.state();
             state.under_way -= 1;
             if state.under_way > 0 || state.members.is_empty() {
                 return;
             }
             state.take()
         };
-        begin(&self.node, members);
-    }
-}
-
-impl<S: Step> Default for Group<S> {
-    fn default() -> Self {
-        Self(Mutex::new(State { under_way: 0, members: Vec::new() }))
+        begin(&self.0, members);
     }
 }
 
 impl<S: Step> Group<S> {
-    /// `alone`: the server takes no calls for several keys.
-    fn enter(
-        &self,
-        request: S::Request,
-        alone: bool,
-        deadline: impl FnOnce(&S::Request) -> Tick,
-    ) -> Place<S> {
-        let mut state = lock(&self.0);
-        if alone || (state.under_way == 0 && state.members.is_empty()) {
+    pub(super) fn new(node: &Arc<Node>) -> Arc<Self> {
+        let state = State { under_way: 0, members: Vec::new() };
+        Arc::new(Self { node: Arc::clone(node), state: Apart(Mutex::new(state)) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<S>> {
+        lock(&self.state)
+    }
+
+    /// Sends `request`, alone or with others.
+    pub(super) async fn call(self: &Arc<Self>, request: S::Request) -> Result<S::Answer, StoreError> {
+        let node = &self.node;
+        match self.enter(request) {
+            // Boxed, so that members are small.
+            Place::Alone(request) => {
+                let _under_way = UnderWay(Arc::clone(self));
+                let timeout = S::timeout(&request);
+                Ok(Box::pin(alone::<S>(node, request, move |now| now + timeout, false)).await?)
+            }
+            Place::Member { answer, role } => {
+                // Sent by tasks of their own: a caller that goes must not take the others with it.
+                match role {
+                    Role::First => {
+                        let promise = Promise { group: Arc::clone(self), kept: false };
+                        drop(node.options.runtime.spawn(send_members(promise)));
+                    }
+                    Role::Joined => {}
+                    Role::Last(members) => begin(self, members),
+                }
+                answer.await.unwrap_or_else(|_| Err(gone(node)))
+            }
+        }
+    }
+
+    fn enter(&self, request: S::Request) -> Place<S> {
+        let mut state = self.state();
+        if self.node.takes_one_by_one() || (state.under_way == 0 && state.members.is_empty()) {
             state.under_way += 1;
             return Place::Alone(request);
         }
         let (sender, answer) = oneshot::channel();
-        let deadline = deadline(&request);
+        let deadline = self.node.deadline(S::timeout(&request));
         state.members.push(Member { request, deadline, answer: sender });
         let role = match state.members.len() {
             1 => Role::First,
@@ -154,31 +167,6 @@ impl<S: Step> State<S> {
     }
 }
 
-/// Sends `request`, alone or with others.
-pub(super) async fn call<S: Step>(node: &Arc<Node>, request: S::Request) -> Result<S::Answer, StoreError> {
-    let deadline = |request: &S::Request| node.deadline(S::timeout(request));
-    match S::group(node).enter(request, node.takes_one_by_one(), deadline) {
-        // Boxed, so that members are small.
-        Place::Alone(request) => {
-            let _under_way = UnderWay::<S>::new(node);
-            let timeout = S::timeout(&request);
-            Ok(Box::pin(alone::<S>(node, request, move |now| now + timeout, false)).await?)
-        }
-        Place::Member { answer, role } => {
-            // Sent by tasks of their own: a caller that goes must not take the others with it.
-            match role {
-                Role::First => {
-                    let promise = Promise::<S> { node: Arc::clone(node), kept: false, _step: PhantomData };
-                    drop(node.options.runtime.spawn(send_members(promise)));
-                }
-                Role::Joined => {}
-                Role::Last(members) => begin(node, members),
-            }
-            answer.await.unwrap_or_else(|_| Err(gone(node)))
-        }
-    }
-}
-
 /// Sends a request by itself.
 pub(super) async fn alone<S: Step>(
     node: &Node,
@@ -198,15 +186,14 @@ fn gone(node: &Node) -> StoreError {
 
 /// Says so to the members when the task that has promised to send them goes with its runtime.
 struct Promise<S: Step> {
-    node: Arc<Node>,
+    group: Arc<Group<S>>,
     kept: bool,
-    _step: PhantomData<S>,
 }
 
 impl<S: Step> Drop for Promise<S> {
     fn drop(&mut self) {
         if !self.kept {
-            let members = std::mem::take(&mut lock(&S::group(&self.node).0).members);
+            let members = std::mem::take(&mut self.group.state().members);
             drop(members);
         }
     }
@@ -215,15 +202,15 @@ impl<S: Step> Drop for Promise<S> {
 async fn send_members<S: Step>(mut promise: Promise<S>) {
     // Whatever is ready to run goes first, and may join.
     tokio::task::yield_now().await;
-    let members = lock(&S::group(&promise.node).0).take();
+    let members = promise.group.state().take();
     promise.kept = true;
-    send_group(&promise.node, members).await;
+    send_group(&promise.group, members).await;
 }
 
 /// Sends `members`, which have been taken, now if that is possible here.
-fn begin<S: Step>(node: &Arc<Node>, members: Vec<Member<S>>) {
-    let sending = send_group(node, members);
-    let runtime = &node.options.runtime;
+fn begin<S: Step>(group: &Arc<Group<S>>, members: Vec<Member<S>>) {
+    let sending = send_group(group, members);
+    let runtime = &group.node.options.runtime;
     if begun::is_inside(runtime) {
         begun::begin(runtime, sending);
     } else {
@@ -232,10 +219,14 @@ fn begin<S: Step>(node: &Arc<Node>, members: Vec<Member<S>>) {
 }
 
 /// The call of `members`, which have been taken.
-fn send_group<S: Step>(node: &Arc<Node>, mut members: Vec<Member<S>>) -> impl Future<Output = ()> + use<S> {
-    let under_way = UnderWay::<S>::new(node);
+fn send_group<S: Step>(
+    group: &Arc<Group<S>>,
+    mut members: Vec<Member<S>>,
+) -> impl Future<Output = ()> + use<S> {
+    let under_way = UnderWay(Arc::clone(group));
     async move {
-        let node = &under_way.node;
+        let group = &under_way.0;
+        let node = &group.node;
         // The engine gives up what is overdue. It must not be sent after that.
         let now = node.options.clock.now();
         for overdue in members.extract_if(.., |member| member.deadline <= now) {
@@ -244,8 +235,8 @@ fn send_group<S: Step>(node: &Arc<Node>, mut members: Vec<Member<S>>) -> impl Fu
             let _ = overdue.answer.send(Err(error));
         }
         if let Some(others) = State::split(&mut members) {
-            lock(&S::group(node).0).under_way += 1;
-            begin(node, others);
+            group.state().under_way += 1;
+            begin(group, others);
         }
         let Some(deadline) = members.iter().map(|member| member.deadline).min() else { return };
         let (requests, answers): (Vec<_>, Vec<_>) =

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Ready;
+use super::connection::{At, Ready};
 use super::fault::Fault;
 use super::names::Names;
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation, Script};
 use super::steps::{about_key, millis};
-use super::{RedisStore, Topology, call, step};
+use super::topology::{Topology, call, step};
 use crate::key::LockKey;
 use crate::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
 
@@ -136,18 +136,20 @@ impl Node {
     }
 }
 
-/// The latches of a [`RedisStore`].
-pub(super) struct RedisLatches(RedisStore);
+/// The latches of a [`RedisStore`](super::RedisStore).
+pub(super) struct RedisLatches {
+    topology: Topology,
+}
 
 impl RedisLatches {
-    pub(super) fn new(store: &RedisStore) -> Self {
-        Self(store.clone())
+    pub(super) fn new(topology: &Topology) -> Self {
+        Self { topology: topology.clone() }
     }
 }
 
 impl fmt::Debug for RedisLatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisLatches").field(&self.0).finish()
+        f.debug_tuple("RedisLatches").field(&self.topology).finish()
     }
 }
 
@@ -158,33 +160,30 @@ impl LatchStore for RedisLatches {
         count: u32,
         timeout: Duration,
     ) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self.0, call, |node| Ok(node.set_count(&key, count, At::once(timeout)).await?), |cluster| {
+        step!(self, call, |node| Ok(node.set_count(&key, count, At::once(timeout)).await?), |cluster| {
             cluster.set_count(&key, count, timeout)
         })
     }
 
     fn count_down(&self, request: Arc<CountDownRequest>) -> BoxFuture<Result<u64, StoreError>> {
-        step!(
-            self.0,
-            call,
-            |node| Ok(node.count_down(&request, At::once(request.timeout)).await?),
-            |cluster| cluster.count_down(&request)
-        )
+        step!(self, call, |node| Ok(node.count_down(&request, At::once(request.timeout)).await?), |cluster| {
+            cluster.count_down(&request)
+        })
     }
 
     fn count(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<u64, StoreError>> {
-        step!(self.0, call, |node| Ok(node.count(&key, At::once(timeout)).await?), |cluster| cluster
+        step!(self, call, |node| Ok(node.count(&key, At::once(timeout)).await?), |cluster| cluster
             .count(&key, timeout))
     }
 
     fn delete(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self.0, call, |node| Ok(node.delete_latch(&key, At::once(timeout)).await?), |cluster| cluster
+        step!(self, call, |node| Ok(node.delete_latch(&key, At::once(timeout)).await?), |cluster| cluster
             .delete_latch(&key, timeout))
     }
 
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             |node| {
                 let channel = node.latch(&key)?.channel;

@@ -1,7 +1,8 @@
 //! The marker of a server that is one of a quorum; see `scripts/mark.lua`.
 
+use super::connection::At;
 use super::fault::Fault;
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation};
 use crate::store::{Mark, MarkRequest, Marked, StoreErrorKind};

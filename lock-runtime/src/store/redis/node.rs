@@ -1,21 +1,18 @@
-//! [`Node`]: one server, with what is known of it and what is connected to it. The steps are its methods.
+//! [`Node`]: one server, with its connection, its clock and its subscriber.
+//!
+//! The steps add methods to it, each in its own file. It knows none of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
-use super::RedisOptions;
 use super::classify::Address;
-use super::connection::Connector;
+use super::connection::{At, Connector};
 use super::dialer::Dialer;
-use super::group::Group;
+use super::options::RedisOptions;
+use super::pool::Pool;
 use super::script::{Dialect, Invocation, Script};
-use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
-use super::stock_take::TakeOne;
-use super::subscriber::{Subscriber, Timing};
-use super::synced::Pool;
+use super::subscriber::{Alone, Channels, Subscriber, Timing};
 use crate::store::server_clock::ServerClock;
-use crate::sync::Apart;
 
 /// Aligned, so that its count is not beside what all threads read.
 #[repr(align(128))]
@@ -29,17 +26,10 @@ pub(super) struct Node {
     pub(super) server_clock: Arc<ServerClock>,
     pub(super) subscriber: Subscriber,
     pub(super) synced: Arc<Pool>,
-    pub(super) acquires: Apart<Group<AcquireOne>>,
-    pub(super) releases: Apart<Group<ReleaseOne>>,
-    pub(super) takeovers: Apart<Group<TakeoverOne>>,
-    pub(super) withdrawals: Apart<Group<WithdrawOne>>,
-    pub(super) takes: Apart<Group<TakeOne>>,
     pub(super) rights_known: AtomicBool,
     pub(super) warned_untold: AtomicBool,
     /// It takes no keys of several hash slots in one call.
     pub(super) one_by_one: AtomicBool,
-    /// Of the stock that was taken from last; 0 before.
-    pub(super) segments: AtomicU32,
 }
 
 impl Node {
@@ -82,15 +72,9 @@ impl Node {
             has_peers,
             options,
             server_clock,
-            acquires: Apart::default(),
-            releases: Apart::default(),
-            takeovers: Apart::default(),
-            withdrawals: Apart::default(),
-            takes: Apart::default(),
             rights_known: AtomicBool::new(false),
             warned_untold: AtomicBool::new(false),
             one_by_one: AtomicBool::new(false),
-            segments: AtomicU32::new(0),
         })
     }
 
@@ -108,34 +92,5 @@ impl Node {
     /// A call with so many keys, and about as many arguments.
     pub(super) fn invocation(&self, script: &'static Script, keys: usize, arguments: usize) -> Invocation {
         Invocation::new(script, self.dialect, keys, arguments)
-    }
-}
-
-/// Who is told what a subscriber hears of other servers.
-pub(super) trait Channels: Send + Sync {
-    /// The server says that the slot of a channel is at `to` now.
-    fn moved(&self, slot: u16, to: &str);
-}
-
-/// A server that is the only one has nothing to say of others.
-struct Alone;
-
-impl Channels for Alone {
-    fn moved(&self, _: u16, _: &str) {}
-}
-
-/// How a step is sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct At {
-    /// The step resolves within about this time.
-    pub(super) timeout: Duration,
-    /// The server is only about to get the keys: it serves them to those who say that they know.
-    pub(super) asking: bool,
-}
-
-impl At {
-    /// As usual.
-    pub(super) fn once(timeout: Duration) -> Self {
-        Self { timeout, asking: false }
     }
 }

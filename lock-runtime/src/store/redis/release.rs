@@ -1,49 +1,22 @@
 //! How holds are given back: at once, later, or with a takeover; and what is known then of those who listened.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::Value;
 
-use super::HIGHEST_FLOOR;
-use super::connection::Ready;
+use super::connection::{At, Ready};
 use super::each::{Each, all};
 use super::fault::Fault;
-use super::group;
 use super::kinds::{self, are_mutexes};
 use super::names::{Name, Names};
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply::{self, Freed};
 use super::script;
-use super::singles::{ReleaseOne, TakeoverOne};
-use super::steps::{locks, locks_and_counters, millis, owners, owners_and_channels};
-use crate::store::{
-    Acquired, Few, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, StoreError, Takeover,
-};
+use super::steps::{HIGHEST_FLOOR, locks, locks_and_counters, millis, owners, owners_and_channels};
+use crate::store::{Acquired, Few, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, Takeover};
 
 impl Node {
-    pub(super) async fn release(
-        self: &Arc<Self>,
-        request: Arc<ReleaseRequest>,
-    ) -> Result<Released, StoreError> {
-        if let ([item @ Item { kind: Kind::Mutex, .. }], Duration::ZERO, None) =
-            (&*request.items, request.linger, &request.then)
-        {
-            self.name(item)?;
-            return group::call::<ReleaseOne>(self, request).await;
-        }
-        if let [item] = &*request.items
-            && request.linger.is_zero()
-            && TakeoverOne::is(&request)
-        {
-            self.name(item)?;
-            return group::call::<TakeoverOne>(self, request).await;
-        }
-        let at = At::once(request.timeout);
-        Ok(Box::pin(self.release_all(&request, at)).await?)
-    }
-
     pub(super) async fn release_all(&self, request: &ReleaseRequest, at: At) -> Result<Released, Fault> {
         let successors = request.then.as_ref().and_then(|then| successors(&request.items, then));
         if let (Some(then), Some(order)) = (&request.then, successors)

@@ -278,6 +278,21 @@ pub(super) fn force_released(value: &Value) -> Option<Result<bool, Reason>> {
     }
 }
 
+/// A value of a map, or of an array of names and values.
+pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
+    let found = match value {
+        Value::Map(entries) => {
+            entries.iter().find(|(key, _)| text(key) == Some(name)).map(|(_, value)| value)
+        }
+        Value::Array(values) => values.chunks_exact(2).find_map(|pair| match pair {
+            [key, value] if text(key) == Some(name) => Some(value),
+            _ => None,
+        }),
+        _ => None,
+    };
+    found.and_then(text).map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

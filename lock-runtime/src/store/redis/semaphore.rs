@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::Ready;
+use super::connection::{At, Ready};
 use super::each::{Each, known};
 use super::fault::Fault;
 use super::names::Names;
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about_key, millis};
-use super::{RedisStore, Topology, call, step};
+use super::topology::{Topology, call, step};
 use crate::key::LockKey;
 use crate::store::{
     BoxFuture, MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange,
@@ -237,25 +237,27 @@ fn ids(invocation: &mut Invocation, ids: &[PermitId]) {
     }
 }
 
-/// The semaphores of a [`RedisStore`].
-pub(super) struct RedisSemaphores(RedisStore);
+/// The semaphores of a [`RedisStore`](super::RedisStore).
+pub(super) struct RedisSemaphores {
+    topology: Topology,
+}
 
 impl RedisSemaphores {
-    pub(super) fn new(store: &RedisStore) -> Self {
-        Self(store.clone())
+    pub(super) fn new(topology: &Topology) -> Self {
+        Self { topology: topology.clone() }
     }
 }
 
 impl fmt::Debug for RedisSemaphores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisSemaphores").field(&self.0).finish()
+        f.debug_tuple("RedisSemaphores").field(&self.topology).finish()
     }
 }
 
 impl SemaphoreStore for RedisSemaphores {
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             |node| Ok(node.acquire_permits(&request, At::once(request.timeout)).await?),
             |cluster| cluster.acquire_permits(&request)
@@ -264,7 +266,7 @@ impl SemaphoreStore for RedisSemaphores {
 
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             |node| {
                 let at = At::once(request.timeout);
@@ -276,7 +278,7 @@ impl SemaphoreStore for RedisSemaphores {
 
     fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             |node| Ok(node.keep_permits(&request.holds, At::once(request.timeout)).await?),
             |cluster| cluster.keep_permits(&request)
@@ -285,7 +287,7 @@ impl SemaphoreStore for RedisSemaphores {
 
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             |node| {
                 // Never stamped: never sent.
@@ -300,7 +302,7 @@ impl SemaphoreStore for RedisSemaphores {
 
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             |node| {
                 let channel = node.semaphore(&key)?.channel;
@@ -312,7 +314,7 @@ impl SemaphoreStore for RedisSemaphores {
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             |node| {
                 let at = At::once(request.timeout);
@@ -324,7 +326,7 @@ impl SemaphoreStore for RedisSemaphores {
 
     fn counts(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
         step!(
-            self.0,
+            self,
             call,
             // Nothing is changed by none more.
             |node| Ok(node.change_permits(&key, Permits::Add(0), At::once(timeout)).await?.1),

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::Ready;
+use super::connection::{At, Ready};
 use super::fault::Fault;
-use super::group::{Group, Step};
+use super::group::{Step, alone};
 use super::node::Node;
 use super::reply;
 use super::script;
@@ -21,10 +21,6 @@ pub(super) struct AcquireOne;
 impl Step for AcquireOne {
     type Request = Arc<AcquireRequest>;
     type Answer = Acquired;
-
-    fn group(node: &Node) -> &Group<Self> {
-        &node.acquires
-    }
 
     fn timeout(request: &Self::Request) -> Duration {
         request.timeout
@@ -96,16 +92,23 @@ impl Step for AcquireOne {
     }
 }
 
+impl Node {
+    /// The one mutex of the request, not together with others.
+    pub(super) async fn acquire_alone(
+        &self,
+        request: &Arc<AcquireRequest>,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        alone::<AcquireOne>(self, Arc::clone(request), move |now| now + at.timeout, at.asking).await
+    }
+}
+
 /// One of the releases that can travel together.
 pub(super) struct ReleaseOne;
 
 impl Step for ReleaseOne {
     type Request = Arc<ReleaseRequest>;
     type Answer = Released;
-
-    fn group(node: &Node) -> &Group<Self> {
-        &node.releases
-    }
 
     fn timeout(request: &Self::Request) -> Duration {
         request.timeout
@@ -144,10 +147,6 @@ impl Step for WithdrawOne {
     type Request = Arc<AcquireRequest>;
     type Answer = ServerTime;
 
-    fn group(node: &Node) -> &Group<Self> {
-        &node.withdrawals
-    }
-
     fn timeout(request: &Self::Request) -> Duration {
         request.timeout
     }
@@ -184,10 +183,6 @@ impl TakeoverOne {
 impl Step for TakeoverOne {
     type Request = Arc<ReleaseRequest>;
     type Answer = Released;
-
-    fn group(node: &Node) -> &Group<Self> {
-        &node.takeovers
-    }
 
     fn timeout(request: &Self::Request) -> Duration {
         request.timeout

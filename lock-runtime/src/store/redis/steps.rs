@@ -5,24 +5,27 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{Connector, Ready};
+use super::connection::{At, Connector, Ready};
 use super::each::{Each, all, known};
 use super::fair;
 use super::fault::Fault;
-use super::group;
 use super::kinds::{self, are_mutexes};
 use super::names::{Name, Names};
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply::{self, Grant, Reason};
 use super::script::{self, Invocation};
-use super::singles::{AcquireOne, WithdrawOne};
-use super::{HIGHEST_FLOOR, LONGEST_MILLIS};
 use crate::clock::Tick;
 use crate::retention::TokenRetention;
 use crate::store::{
     AcquireRequest, Acquired, Item, KeepItem, Kept, Kind, ServerTime, Standing, StoreError, StoreErrorKind,
     Watch,
 };
+
+/// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so
+/// after a lock was written.
+const LONGEST_MILLIS: u64 = 3_155_760_000_000;
+/// Tokens abovea larger floor would not fit the server's integers.
+pub(super) const HIGHEST_FLOOR: u64 = i64::MAX as u64 - crate::store::MAX_TOKENS as u64;
 
 /// How a step keeps holds.
 #[derive(Clone, Copy)]
@@ -107,24 +110,6 @@ impl Node {
             });
     }
 
-    pub(super) async fn acquire(
-        self: &Arc<Self>,
-        request: Arc<AcquireRequest>,
-    ) -> Result<Acquired, StoreError> {
-        if request.token_floor > HIGHEST_FLOOR {
-            return Err(self.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
-        }
-        if let ([item @ Item { kind: Kind::Mutex, .. }], 0, true) =
-            (&*request.items, request.token_floor, request.replication.is_none())
-        {
-            // Before it joins others: what is wrong with its name is no matter of theirs.
-            self.name(item)?;
-            return group::call::<AcquireOne>(self, request).await;
-        }
-        let at = At::once(request.timeout);
-        Ok(Box::pin(self.acquire_all(&request, &request.items, request.wait, at)).await?)
-    }
-
     /// Every one of these items of the request, or none.
     pub(super) async fn acquire_all(
         &self,
@@ -154,15 +139,6 @@ impl Node {
             self.in_time_over(&connector, ready, ask, read).await
         })
         .await
-    }
-
-    /// The one mutex of the request, not together with others.
-    pub(super) async fn acquire_alone(
-        &self,
-        request: &Arc<AcquireRequest>,
-        at: At,
-    ) -> Result<Acquired, Fault> {
-        group::alone::<AcquireOne>(self, Arc::clone(request), move |now| now + at.timeout, at.asking).await
     }
 
     /// One mutex of the request, without its counter, which is at another server.
@@ -300,18 +276,6 @@ impl Node {
         };
         let value = self.connector.run(&ready, &invocation).await?;
         self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
-    }
-
-    /// Gives back what the request may have taken. Returns the server's time after that.
-    pub(super) async fn withdraw(
-        self: &Arc<Self>,
-        request: Arc<AcquireRequest>,
-    ) -> Result<ServerTime, StoreError> {
-        if let [item] = &*request.items {
-            self.name(item)?;
-            return group::call::<WithdrawOne>(self, request).await;
-        }
-        Ok(self.withdraw_all(&request.items, At::once(request.timeout)).await?)
     }
 
     /// Gives back what the owners of these items have. Returns the time of the earliest call that

@@ -3,21 +3,21 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{Connector, Ready};
+use super::connection::{At, Connector, Ready};
 use super::fault::Fault;
-use super::group;
+use super::group::Group;
 use super::names::Names;
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply::{self, int, text};
 use super::script::{self, Invocation};
 use super::steps::{about_key, millis};
-use super::stock_take::TakeOne;
-use super::{RedisStore, Topology, call, step};
+use super::stock_take::{Take, TakeOne};
+use super::topology::{Topology, call, step};
 use crate::key::LockKey;
 use crate::store::stock::{
     Audit, AuditAnswer, MAX_QUANTITY, RestockAnswer, RestockRequest, SegmentCounts, Settle, SettleAnswer,
@@ -386,35 +386,53 @@ impl Look {
     }
 }
 
-/// The generation of each stock that this process has used: when it was made, by its server's
-/// clock. One that is made anew, as after a loss of data, has another one.
+/// What is known of a stock that this process has used.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// When it was made, by its server's clock. One that is made anew, as after a loss of data, has
+    /// another one.
+    generation: u64,
+    /// How many segments it had when it was last taken from; 0 before.
+    pub(super) segments: AtomicU32,
+}
+
 #[derive(Clone, Debug, Default)]
-pub(super) struct Generations(Arc<Mutex<HashMap<LockKey, u64>>>);
+struct Generations(Arc<Mutex<HashMap<LockKey, Arc<Facts>>>>);
 
 impl Generations {
-    fn of(&self, stock: &LockKey) -> Option<u64> {
-        lock(&self.0).get(stock).copied()
+    fn of(&self, stock: &LockKey) -> Option<Arc<Facts>> {
+        lock(&self.0).get(stock).cloned()
     }
 
     /// The first one stays.
-    fn learn(&self, stock: &LockKey, generation: u64) -> u64 {
-        *lock(&self.0).entry(stock.clone()).or_insert(generation)
+    fn learn(&self, stock: &LockKey, generation: u64) -> Arc<Facts> {
+        let facts = || Arc::new(Facts { generation, segments: AtomicU32::new(0) });
+        Arc::clone(lock(&self.0).entry(stock.clone()).or_insert_with(facts))
     }
 }
 
-/// The stocks of a [`RedisStore`].
+/// The stocks in one slot of a [`RedisStore`](super::RedisStore).
 #[derive(Clone)]
-pub(super) struct RedisStocks(RedisStore);
+pub(super) struct RedisStocks {
+    topology: Topology,
+    generations: Generations,
+    /// Where takes meet; `None` in a cluster, where each travels alone.
+    takes: Option<Arc<Group<TakeOne>>>,
+}
 
 impl RedisStocks {
-    pub(super) fn new(store: &RedisStore) -> Self {
-        Self(store.clone())
+    pub(super) fn new(topology: &Topology) -> Self {
+        let takes = match topology {
+            Topology::One { node, .. } => Some(Group::new(node)),
+            Topology::Cluster(_) => None,
+        };
+        Self { topology: topology.clone(), generations: Generations::default(), takes }
     }
 }
 
 impl fmt::Debug for RedisStocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisStocks").field(&self.0).finish()
+        f.debug_tuple("RedisStocks").field(&self.topology).finish()
     }
 }
 
@@ -430,7 +448,7 @@ impl RedisStocks {
         T: Send + 'static,
         F: Future<Output = Result<T, Fault>> + Send + 'static,
     {
-        step!(self.0, call, |node| Ok(step(node, At::once(timeout)).await?), |cluster| async move {
+        step!(self, call, |node| Ok(step(node, At::once(timeout)).await?), |cluster| async move {
             cluster.at_stock(&stock, timeout, step).await
         })
     }
@@ -501,30 +519,36 @@ impl RedisStocks {
         Ok(AuditAnswer::Contended)
     }
 
-    fn take_of(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
-        if let Topology::One(node) = &self.0.topology
-            && !request.call.is_by_itself()
-            && request.call.replication.is_none()
+    fn take_of(
+        &self,
+        request: Arc<TakeRequest>,
+        facts: Arc<Facts>,
+    ) -> BoxFuture<Result<TakeAnswer, StoreError>> {
+        request.call.generation.store(facts.generation, Ordering::Relaxed);
+        let take = Take { request, facts };
+        let of = &take.request.call;
+        if let Some(takes) = &self.takes
+            && !of.is_by_itself()
+            && of.replication.is_none()
         {
-            let node = Arc::clone(node);
-            return call(&node.options.runtime.clone(), async move {
+            let takes = Arc::clone(takes);
+            return call(&self.topology.options().runtime, async move {
                 // Before it joins others: what is wrong with its name is no matter of theirs.
-                node.stock_names(&request.call.stock)?;
-                group::call::<TakeOne>(&node, request).await
+                takes.node.stock_names(&take.request.call.stock)?;
+                takes.call(take).await
             });
         }
-        let (stock, timeout) = (request.call.stock.clone(), request.call.timeout);
-        self.at(stock, timeout, move |node, at| {
-            let request = Arc::clone(&request);
-            async move { node.take_stock(&request, at).await }
+        self.at(of.stock.clone(), of.timeout, move |node, at| {
+            let take = take.clone();
+            async move { node.take_stock(&take, at).await }
         })
     }
 }
 
 impl StockStore for RedisStocks {
     fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
-        let (generations, stock) = (self.0.generations.clone(), call.stock.clone());
-        let known = generations.of(&stock);
+        let (generations, stock) = (self.generations.clone(), call.stock.clone());
+        let known = generations.of(&stock).map(|facts| facts.generation);
         let made = self.call(call, move |node, call, at| {
             let segments = segments.clone();
             async move { node.make_stock(&call, known, &segments, at).await }
@@ -537,18 +561,15 @@ impl StockStore for RedisStocks {
     }
 
     fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
-        let call = &request.call;
-        if let Some(known) = self.0.generations.of(&call.stock) {
-            call.generation.store(known, Ordering::Relaxed);
-            return self.take_of(request);
+        if let Some(facts) = self.generations.of(&request.call.stock) {
+            return self.take_of(request, facts);
         }
         let stocks = self.clone();
         Box::pin(async move {
             let call = &request.call;
             let Some(look) = stocks.look(call, None).await? else { return Ok(TakeAnswer::Missing) };
-            let known = stocks.0.generations.learn(&call.stock, look.generation);
-            call.generation.store(known, Ordering::Relaxed);
-            stocks.take_of(request).await
+            let facts = stocks.generations.learn(&call.stock, look.generation);
+            stocks.take_of(request, facts).await
         })
     }
 

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::connection::{Connector, Ready};
+use super::connection::{At, Connector, Ready};
 use super::fault::Fault;
-use super::group::{Group, Step};
+use super::group::Step;
 use super::names::Names;
-use super::node::{At, Node};
+use super::node::Node;
 use super::reply::{self, int, text};
 use super::script;
 use super::steps::{about_key, millis};
-use super::stock::{number, read, segment, state, synced};
+use super::stock::{Facts, number, read, segment, state, synced};
 use crate::chance::jitter;
 use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use crate::store::{Few, StoreError};
@@ -22,27 +22,31 @@ use crate::store::{Few, StoreError};
 /// A call looks at records that may be over about once in so many takes, at twice as many: they go faster than they come.
 const LOOKED_AT: f64 = 128.0;
 
+/// A take, and what is known of its stock.
+#[derive(Clone)]
+pub(super) struct Take {
+    pub(super) request: Arc<TakeRequest>,
+    pub(super) facts: Arc<Facts>,
+}
+
 /// One of the takes that can travel together.
 pub(super) struct TakeOne;
 
 impl Step for TakeOne {
-    type Request = Arc<TakeRequest>;
+    type Request = Take;
     type Answer = TakeAnswer;
 
     /// One more adds little to a call.
     const FULL: usize = 32;
 
-    fn group(node: &Node) -> &Group<Self> {
-        &node.takes
-    }
-
-    fn timeout(request: &Self::Request) -> Duration {
-        request.call.timeout
+    fn timeout(take: &Take) -> Duration {
+        take.request.call.timeout
     }
 
     /// They are of one stock, and differ in their operations, quantities and segments only. None is done later than its own
     /// time allows.
-    fn alike(one: &Self::Request, other: &Self::Request) -> bool {
+    fn alike(one: &Take, other: &Take) -> bool {
+        let (one, other) = (&one.request, &other.request);
         let of = |request: &TakeRequest| {
             (request.call.timeout, request.call.retention, request.hold, request.only.is_some())
         };
@@ -51,11 +55,11 @@ impl Step for TakeOne {
 
     async fn send(
         node: &Node,
-        requests: &[Self::Request],
+        takes: &[Take],
         ready: Ready,
         mut answer: impl FnMut(usize, Result<TakeAnswer, StoreError>) + Send,
     ) -> Result<(), Fault> {
-        let answers = node.take_alike(&node.connector, ready, requests).await?;
+        let answers = node.take_alike(&node.connector, ready, takes).await?;
         answers.into_iter().enumerate().for_each(|(index, one)| answer(index, one));
         Ok(())
     }
@@ -63,13 +67,13 @@ impl Step for TakeOne {
 
 impl Node {
     /// Not together with others.
-    pub(super) async fn take_stock(&self, request: &Arc<TakeRequest>, at: At) -> Result<TakeAnswer, Fault> {
+    pub(super) async fn take_stock(&self, one: &Take, at: At) -> Result<TakeAnswer, Fault> {
         let take = |connector: Arc<Connector>, ready| async move {
-            let answers = self.take_alike(&connector, ready, std::slice::from_ref(request)).await?;
+            let answers = self.take_alike(&connector, ready, std::slice::from_ref(one)).await?;
             Ok(answers.into_iter().next().unwrap_or(Ok(TakeAnswer::Contended))?)
         };
         let done = |answer: &TakeAnswer| matches!(answer, TakeAnswer::Done { .. });
-        self.confirmed(request.call.replication, at, take, done).await
+        self.confirmed(one.request.call.replication, at, take, done).await
     }
 
     /// By one script. An error is about all of them.
@@ -77,32 +81,32 @@ impl Node {
         &self,
         connector: &Connector,
         mut ready: Ready,
-        requests: &[Arc<TakeRequest>],
+        takes: &[Take],
     ) -> Result<Vec<Result<TakeAnswer, StoreError>>, Fault> {
-        let Some(one) = requests.first() else { return Ok(Vec::new()) };
+        let Some(Take { request: one, facts }) = takes.first() else { return Ok(Vec::new()) };
+        let requests = || takes.iter().map(|take| &*take.request);
         let names = self.stock_names(&one.call.stock)?;
         // Many have the same quantity, and it is said once.
-        let alike = requests.iter().all(|request| request.quantity == one.quantity);
+        let alike = requests().all(|request| request.quantity == one.quantity);
         let each = if one.only.is_some() { 4 } else { 2 - usize::from(alike) };
         // One call of many does some of the work of a sweep.
-        let looks = if jitter() * LOOKED_AT < requests.len() as f64 { 2 * LOOKED_AT as u32 } else { 0 };
+        let looks = if jitter() * LOOKED_AT < takes.len() as f64 { 2 * LOOKED_AT as u32 } else { 0 };
         let mut refused = None;
         // The second try is for a server whose clock has jumped: the refusal brought its new time.
         for _ in 0..2 {
             let estimate = self.server_time(ready.now)?;
             // None of them is done later than its own time allows.
-            let latest =
-                requests.iter().map(|request| request.call.stamp(estimate)).min().unwrap_or(estimate);
-            let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 9 + each * requests.len());
+            let latest = requests().map(|request| request.call.stamp(estimate)).min().unwrap_or(estimate);
+            let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 9 + each * takes.len());
             invocation.name(names.stock()).name(names.stock_holds()).name(names.stock_operations());
             let hold = one.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
             invocation.arg(latest.as_micros()).arg(millis(one.call.retention)).arg(hold);
             // The script need not look for the number of segments first when this is one of them.
-            let segments = self.segments.load(Ordering::Relaxed);
+            let segments = facts.segments.load(Ordering::Relaxed);
             invocation.arg(one.first.checked_rem(segments).unwrap_or(one.first));
             invocation.arg(synced(&one.call)).arg(looks).arg(one.quantity).arg(each);
             invocation.arg(one.call.generation.load(Ordering::Relaxed));
-            for request in requests {
+            for request in requests() {
                 invocation.arg(request.operation.as_str());
                 if each > 1 {
                     invocation.arg(request.quantity);
@@ -118,24 +122,24 @@ impl Node {
             self.server_clock.observe(now, ready.now);
             match (code, rest) {
                 (1, [Value::Int(-2), all]) => {
-                    let read = |request: &Arc<_>| self.read_taken(connector, &ready, all, request, names);
-                    return Ok(requests.iter().map(read).collect());
+                    let read = |request| self.read_taken(connector, &ready, all, request, names);
+                    return Ok(requests().map(read).collect());
                 }
-                (1, [segments, rest @ ..]) if rest.len() == requests.len() => {
+                (1, [segments, rest @ ..]) if rest.len() == takes.len() => {
                     // It does not look for them when it need not.
                     if let Some(segments) = segment(segments) {
-                        self.segments.store(segments, Ordering::Relaxed);
+                        facts.segments.store(segments, Ordering::Relaxed);
                     }
-                    let read = |(value, request): (&Value, &Arc<TakeRequest>)| {
+                    let read = |(value, request): (&Value, &TakeRequest)| {
                         self.read_taken(connector, &ready, value, request, names)
                     };
-                    return Ok(rest.iter().zip(requests).map(read).collect());
+                    return Ok(rest.iter().zip(requests()).map(read).collect());
                 }
                 (2, []) => refused = Some(now),
                 (3, []) => return Err(self.foreign_stock(names)),
                 (7, []) => return Err(self.spread_stock(names)),
                 (9, []) => return Err(self.another_generation(names)),
-                (4, []) => return Ok(requests.iter().map(|_| Ok(TakeAnswer::Missing)).collect()),
+                (4, []) => return Ok(requests().map(|_| Ok(TakeAnswer::Missing)).collect()),
                 _ => return Err(self.senseless(&value).into()),
             }
             ready = connector.later(&ready);

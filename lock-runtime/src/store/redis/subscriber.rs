@@ -17,7 +17,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
 use super::dialer::Dialer;
-use super::node::Channels;
 use super::registry::{Own, Readiness, Registry, Ring};
 use super::script::Dialect;
 use super::{fair, reply};
@@ -46,6 +45,19 @@ pub(super) struct Timing {
     pub(super) ping_every: Duration,
     /// How long an answer may take.
     pub(super) timeout: Duration,
+}
+
+/// Who is told what a subscriber hears of other servers.
+pub(super) trait Channels: Send + Sync {
+    /// The server says that the slot of a channel is at `to` now.
+    fn moved(&self, slot: u16, to: &str);
+}
+
+/// A server that is the only one has nothing to say of others.
+pub(super) struct Alone;
+
+impl Channels for Alone {
+    fn moved(&self, _: u16, _: &str) {}
 }
 
 pub(super) struct Subscriber {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::connection::At;
 use super::super::fault::Fault;
 use super::super::join::join;
 use super::super::latch::LatchNames;
 use super::super::names::Names;
-use super::super::node::{At, Node};
+use super::super::node::Node;
 use super::super::semaphore::SemaphoreNames;
 use super::Cluster;
 use super::moving::Hint;

@@ -9,10 +9,9 @@ use redis::Value;
 use tokio::sync::watch as cell;
 use tokio::task::JoinSet;
 
-use super::super::connection::Connector;
+use super::super::connection::{At, Connector};
 use super::super::dialer::Dialer;
 use super::super::fault::Fault;
-use super::super::node::At;
 use super::super::reply;
 use super::super::script::Dialect;
 

@@ -22,13 +22,15 @@ use std::time::Duration;
 use redis::{ConnectionAddr, ConnectionInfo};
 use tokio::sync::watch as cell;
 
-use super::RedisOptions;
 use super::classify::Address;
+use super::connection::At;
 use super::dialer::{Dialer, elsewhere};
 use super::fault::Fault;
 use super::names::Names;
-use super::node::{At, Channels, Node};
+use super::node::Node;
+use super::options::RedisOptions;
 use super::script::Dialect;
+use super::subscriber::Channels;
 use super::url::Seeds;
 use crate::clock::Tick;
 use crate::key::LockKey;
@@ -39,6 +41,7 @@ mod admin;
 mod counting;
 mod load;
 mod moving;
+mod refusals;
 mod route;
 mod several;
 pub(super) mod slots;
@@ -46,8 +49,9 @@ mod steps;
 mod watch;
 
 use load::Loading;
+use refusals::Refusals;
 use route::{Moving, Route, Turn};
-use several::Refusals;
+
 use slots::{Place, SlotMap};
 use watch::Watches;
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::super::connection::At;
 use super::super::fault::{Fault, Redirect};
 use super::super::kinds::are_mutexes;
-use super::super::node::{At, Node};
+use super::super::node::Node;
 use super::super::script::Dialect;
 use super::Cluster;
 use super::steps::Part;

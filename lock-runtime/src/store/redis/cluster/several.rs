@@ -6,53 +6,19 @@
 //! To give back what was taken tells those who wait for it, and so also whoever asked for all. It must not try, take, and
 //! give back again for ever: the next try begins where the last one was refused, and ends there if nothing has changed.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::join::join;
 use super::Cluster;
 use super::steps::{Part, in_order};
 use crate::clock::Tick;
-use crate::key::LockKey;
 use crate::store::{
     AcquireRequest, Acquired, Busy, Few, Granted, Item, ServerTime, StoreError, StoreErrorKind, TokenRange,
 };
-use crate::sync::lock;
 
-/// Refusals that are remembered.
-const MOST: usize = 4096;
 /// Two who have got in each other's way go on at different times.
 const APART: Duration = Duration::from_millis(10);
-
-/// Where requests for the same keys were refused last; each attempt for mutexes has an owner of its own.
-#[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<Vec<LockKey>, u16>>);
-
-fn keys(request: &AcquireRequest) -> Vec<LockKey> {
-    request.items.iter().map(|item| item.key.clone()).collect()
-}
-
-impl Refusals {
-    fn of(&self, request: &AcquireRequest) -> Option<u16> {
-        lock(&self.0).get(&keys(request)).copied()
-    }
-
-    fn note(&self, request: &AcquireRequest, slot: u16) {
-        let mut refusals = lock(&self.0);
-        if refusals.len() >= MOST {
-            // Nothing is wrong without them, but slower.
-            refusals.clear();
-        }
-        refusals.insert(keys(request), slot);
-    }
-
-    fn forget(&self, request: &AcquireRequest) {
-        if request.items.len() > 1 {
-            lock(&self.0).remove(&keys(request));
-        }
-    }
-}
 
 impl Cluster {
     /// The request does not ask any more.

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::super::HIGHEST_FLOOR;
 use super::super::each::known;
 use super::super::fault::Fault;
 use super::super::join::join;
 use super::super::names::Names;
 use super::super::node::Node;
 use super::super::script::Dialect;
-use super::super::steps::{Keeping, channel};
+use super::super::steps::{HIGHEST_FLOOR, Keeping, channel};
 use super::Cluster;
 use super::moving::Hint;
 use super::slots::slot;

@@ -6,11 +6,10 @@ use std::time::Duration;
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, PushInfo, ServerError, Value};
 
-use super::super::check::entry;
 use super::super::classify::Address;
 use super::super::dialer::elsewhere;
 use super::super::login::Login;
-use super::super::reply;
+use super::super::reply::{self, entry};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Where a server listens, as the sentinels name it.

@@ -18,11 +18,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::RedisOptions;
-use super::check::entry;
 use super::classify::Address;
 use super::dialer::{configuration, prepared};
 use super::login::Login;
+use super::options::RedisOptions;
+use super::reply::entry;
 use super::url::Sentinels;
 use crate::clock::{Clock, Tick};
 use crate::store::{StoreError, StoreErrorKind};

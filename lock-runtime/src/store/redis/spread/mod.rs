@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{RedisOptions, RedisStore, Topology};
+use super::options::RedisOptions;
+use super::topology::Topology;
 use crate::clock::Tick;
 use crate::key::LockKey;
 use crate::store::stock::StockCall;
@@ -44,7 +45,7 @@ const REMEMBERED: usize = 1024;
 
 /// What is remembered of stocks, so that a take need not ask for it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known(Arc<Mutex<HashMap<LockKey, Memory>>>);
+struct Known(Arc<Mutex<HashMap<LockKey, Memory>>>);
 
 #[derive(Clone, Debug)]
 struct Memory {
@@ -58,7 +59,8 @@ struct Memory {
 
 /// One call for a stock that is spread.
 pub(super) struct Spread {
-    store: RedisStore,
+    topology: Topology,
+    known: Known,
     key: LockKey,
     names: SpreadNames,
     deadline: Tick,
@@ -69,8 +71,8 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    pub(super) fn new(store: &RedisStore, call: &StockCall) -> Result<Self, StoreError> {
-        let options = store.options();
+    fn new(topology: &Topology, known: &Known, call: &StockCall) -> Result<Self, StoreError> {
+        let options = topology.options();
         let names = SpreadNames::new(&options.prefix, &call.stock)?;
         if !call.replication.is_none() {
             let what = "replicas are not waited for where a stock is spread; keep it in one slot, or leave the policy out";
@@ -82,13 +84,14 @@ impl Spread {
             deadline: options.clock.now() + call.timeout,
             grace: call.timeout.saturating_mul(2).saturating_add(GRACE),
             retention: call.retention,
-            store: store.clone(),
+            topology: topology.clone(),
+            known: known.clone(),
             home_time: AtomicU64::new(0),
         })
     }
 
     fn options(&self) -> &RedisOptions {
-        self.store.options()
+        self.topology.options()
     }
 
     fn now(&self) -> Tick {
@@ -100,7 +103,7 @@ impl Spread {
     }
 
     fn remember(&self, count: u32, epoch: u64) {
-        let mut known = lock(&self.store.known.0);
+        let mut known = lock(&self.known.0);
         if known.len() >= REMEMBERED && !known.contains_key(&self.key) {
             known.clear();
         }
@@ -109,17 +112,17 @@ impl Spread {
     }
 
     fn remembered(&self) -> Option<Memory> {
-        lock(&self.store.known.0).get(&self.key).cloned()
+        lock(&self.known.0).get(&self.key).cloned()
     }
 
     fn remember_short(&self, seen: Seen) {
-        if let Some(memory) = lock(&self.store.known.0).get_mut(&self.key) {
+        if let Some(memory) = lock(&self.known.0).get_mut(&self.key) {
             memory.short = Some(Arc::new(seen));
         }
     }
 
     fn doubt(&self) {
-        lock(&self.store.known.0).remove(&self.key);
+        lock(&self.known.0).remove(&self.key);
     }
 
     /// A segment has heard of this epoch.
@@ -139,14 +142,5 @@ impl Spread {
         let most = Duration::from_millis(1 << nth.min(6));
         let most = most.min(self.left() / 8);
         tokio::time::sleep(most.mul_f64(crate::chance::jitter())).await;
-    }
-}
-
-impl RedisStore {
-    fn options(&self) -> &RedisOptions {
-        match &self.topology {
-            Topology::One(node) => &node.options,
-            Topology::Cluster(cluster) => &cluster.options,
-        }
     }
 }

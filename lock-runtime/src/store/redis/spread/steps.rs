@@ -4,13 +4,13 @@ use redis::Value;
 
 use super::Spread;
 use super::record::{Column, Record};
-use crate::store::redis::Topology;
-use crate::store::redis::connection::Ready;
+use crate::store::redis::connection::{At, Ready};
 use crate::store::redis::fault::Fault;
-use crate::store::redis::node::{At, Node};
+use crate::store::redis::node::Node;
 use crate::store::redis::reply::{self, int, text};
 use crate::store::redis::script::{self, Script};
 use crate::store::redis::steps::{about_key, millis};
+use crate::store::redis::topology::Topology;
 use crate::store::stock::steps::fault_point;
 use crate::store::stock::{OperationId, Part};
 use crate::store::{ServerTime, StoreError, StoreErrorKind};
@@ -192,8 +192,10 @@ impl Spread {
             return Err(StoreError::new(StoreErrorKind::Unanswered, what));
         }
         fault_point(script.name, how);
-        let said = match &self.store.topology {
-            Topology::One(node) => Ok(node.spread_step(script, keys, &args, At::once(timeout)).await?),
+        let said = match &self.topology {
+            Topology::One { node, .. } => {
+                Ok(node.spread_step(script, keys, &args, At::once(timeout)).await?)
+            }
             Topology::Cluster(cluster) => {
                 let key = keys.first().map_or("", String::as_str);
                 let step = |node: std::sync::Arc<Node>, at| {

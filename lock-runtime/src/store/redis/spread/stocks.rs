@@ -4,24 +4,27 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::Spread;
+use super::{Known, Spread};
 use crate::store::redis::stock::RedisStocks;
-use crate::store::redis::{RedisStore, call};
+use crate::store::redis::topology::{Topology, call};
 use crate::store::stock::{
     AuditAnswer, Layout, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall,
     StockStore, Swept, TakeAnswer, TakeRequest,
 };
 use crate::store::{BoxFuture, StoreError, StoreErrorKind};
 
-/// The stocks of a [`RedisStore`].
+/// The stocks of a [`RedisStore`](crate::store::redis::RedisStore).
+#[derive(Clone)]
 pub(in crate::store::redis) struct RedisLayouts {
-    store: RedisStore,
+    topology: Topology,
+    /// What is known of those that are spread.
+    known: Known,
     one_slot: RedisStocks,
 }
 
 impl RedisLayouts {
-    pub(in crate::store::redis) fn new(store: &RedisStore) -> Self {
-        Self { store: store.clone(), one_slot: RedisStocks::new(store) }
+    pub(in crate::store::redis) fn new(topology: &Topology) -> Self {
+        Self { topology: topology.clone(), known: Known::default(), one_slot: RedisStocks::new(topology) }
     }
 
     fn spread<T, F>(
@@ -33,8 +36,8 @@ impl RedisLayouts {
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let spread = Spread::new(&self.store, about);
-        call(&self.store.options().runtime, async move { work(spread?).await })
+        let spread = Spread::new(&self.topology, &self.known, about);
+        call(&self.topology.options().runtime, async move { work(spread?).await })
     }
 }
 

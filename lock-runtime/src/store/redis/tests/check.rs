@@ -7,7 +7,7 @@ use super::*;
 use crate::error::ConnectError;
 use crate::store::StoreErrorKind;
 use crate::store::redis::check::clocks_apart;
-use crate::store::redis::node::At;
+use crate::store::redis::connection::At;
 use crate::store::server_clock::ServerClock;
 
 fn bulk(text: &str) -> String {

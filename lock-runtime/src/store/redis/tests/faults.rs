@@ -261,7 +261,7 @@ fn calls_fail_when_the_runtime_of_the_store_has_gone() {
     let (gone, alive) = (runtime(), runtime());
     let store = gone.block_on(async { store(&server) });
     drop(gone);
-    let call = store.node().connector.ready(super::super::node::At::once(TIMEOUT));
+    let call = store.node().connector.ready(super::super::connection::At::once(TIMEOUT));
     let error = alive.block_on(call).map(drop).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
 }
