@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::hold::Hold;
-use super::keeper::all_kept;
+use super::hold::{Hold, all_kept};
 use super::machine::Report;
 use super::{Engine, LONGEST};
 use crate::backoff::Backoff;
@@ -271,11 +270,6 @@ impl Engine {
             }
         }
     }
-}
-
-/// Whether the same call may succeed later. A primary that was demoted will be replaced.
-pub(super) fn may_pass(error: &StoreError) -> bool {
-    error.is_transient() || error.kind() == StoreErrorKind::ReadOnly
 }
 
 /// A call whose panic is an error with an unknown outcome.

@@ -13,7 +13,7 @@ use crate::engine::failure::Loss;
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::retention::TokenRetention;
-use crate::store::{AcquireRequest, Few, Item, KeepItem, Kind};
+use crate::store::{AcquireRequest, Few, Item, KeepItem, Kept, Kind, StoreError, StoreErrorKind};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::time;
@@ -259,6 +259,25 @@ impl fmt::Debug for Hold {
             .field("lost", &self.is_marked_lost())
             .finish_non_exhaustive()
     }
+}
+
+/// What became of a hold of several keys: it is lost when one of them is. An error when that can't be told.
+pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, StoreError> {
+    let each = each.into_iter().map(|kept| match kept {
+        Kept::Renewed => Ok(Kept::Renewed),
+        Kept::Unknown => {
+            let message = "no answer for one of its keys";
+            Err(StoreError::new(StoreErrorKind::Unreachable, message))
+        }
+        Kept::Gone | Kept::Waiting(_) => Ok(Kept::Gone),
+    });
+    let worse = |all, one| match (all, one) {
+        (Ok(Kept::Gone), _) | (_, Ok(Kept::Gone)) => Ok(Kept::Gone),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+        (Ok(kept), Ok(_)) => Ok(kept),
+    };
+    // None at all is no answer.
+    each.reduce(worse).unwrap_or(Ok(Kept::Gone))
 }
 
 /// The longest life of a hold in one caller's hands, and the number of the timer job that ends it.

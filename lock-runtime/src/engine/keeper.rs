@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::hold::Hold;
+use super::hold::{Hold, all_kept};
 use super::machine::Machine;
 use super::registry::{Key, Queued};
 use super::timers::{Job, Timers};
@@ -15,7 +15,7 @@ use crate::clock::{Clock, Tick};
 use crate::engine::failure::Loss;
 use crate::metrics;
 use crate::store::{
-    AcquireRequest, FAR_LIFE, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, StoreErrorKind, WAITER_LIFE,
+    AcquireRequest, FAR_LIFE, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, WAITER_LIFE,
 };
 use crate::sync::{lock, shielded};
 
@@ -175,25 +175,6 @@ fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
     engine.watch_at(hold, || next_retry(hold, now, failures));
     // Last, and shielded: the other holds of the call have to be tried again, too.
     shielded(|| tracing::debug!(key = %hold.item.key, %error, "renewal failed"));
-}
-
-/// What became of a hold of several keys: it is lost when one of them is. An error when that can't be told.
-pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, StoreError> {
-    let each = each.into_iter().map(|kept| match kept {
-        Kept::Renewed => Ok(Kept::Renewed),
-        Kept::Unknown => {
-            let message = "no answer for one of its keys";
-            Err(StoreError::new(StoreErrorKind::Unreachable, message))
-        }
-        Kept::Gone | Kept::Waiting(_) => Ok(Kept::Gone),
-    });
-    let worse = |all, one| match (all, one) {
-        (Ok(Kept::Gone), _) | (_, Ok(Kept::Gone)) => Ok(Kept::Gone),
-        (Err(error), _) | (_, Err(error)) => Err(error),
-        (Ok(kept), Ok(_)) => Ok(kept),
-    };
-    // None at all is no answer.
-    each.reduce(worse).unwrap_or(Ok(Kept::Gone))
 }
 
 /// Sets the job that keeps the place of the key's request in the store's queues.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::may_pass;
 use super::pending::Pending;
 use super::{Engine, LONGEST_SLEEP};
 use crate::backoff::Backoff;
@@ -58,7 +57,7 @@ impl Engine {
                 // Many of them ask the store no more often than a few.
                 let crowd = u32::try_from(engine.pending_repeats.len() / REPEATS).unwrap_or(u32::MAX);
                 match call(engine).await {
-                    Err(error) if may_pass(&error) => {
+                    Err(error) if error.may_pass() => {
                         due = clock.now() + backoff.next().saturating_mul(1 + crowd);
                     }
                     _ => return,
@@ -81,7 +80,7 @@ async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: P
         let pause = match answer {
             Ok(Withdrawn::Settled) => return,
             Ok(Withdrawn::Pending(wait)) => wait.max(Duration::from_millis(1)),
-            Err(error) if is_over && may_pass(&error) => {
+            Err(error) if is_over && error.may_pass() => {
                 let due = engine.clock.now() + request.timeout;
                 return engine.insist(due, move |engine| {
                     let request = Arc::clone(&request);

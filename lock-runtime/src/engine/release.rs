@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use super::calls::may_pass;
 use super::hold::{Hold, drift_margin};
 use super::machine::Report;
 use super::pending::Pending;
@@ -113,7 +112,7 @@ pub(crate) async fn send(
         if now >= over || is_final(&error) || engine.runtime_is_gone() {
             unconfirmed.disarm();
             engine.release_failed(key, &error);
-            if may_pass(&error) && !engine.runtime_is_gone() {
+            if error.may_pass() && !engine.runtime_is_gone() {
                 engine.release_later(Arc::clone(hold), now + backoff.next());
             }
             return Sent::GivenUp;

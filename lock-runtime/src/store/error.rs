@@ -83,6 +83,11 @@ impl StoreError {
         )
     }
 
+    /// Whether the same call may succeed later: a primary that was demoted will be replaced.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.is_transient() || self.kind == StoreErrorKind::ReadOnly
+    }
+
     /// Whether the step may have been executed, so that it has to be undone.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
