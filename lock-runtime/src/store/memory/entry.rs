@@ -20,7 +20,7 @@ pub(super) struct Entry {
     /// Its place among all entries that were ever made.
     pub(super) made: u64,
     /// The holder of a mutex or a fair lock: the two differ in who is next, not in how they are held.
-    pub(super) sole: Option<Hold>,
+    pub(super) sole: Option<Held>,
     pub(super) queue: Queue,
     pub(super) read_write: ReadWrite,
     pub(super) counter: Option<Counter>,
@@ -28,9 +28,9 @@ pub(super) struct Entry {
     pub(super) in_calendar: bool,
 }
 
-/// There is no hold count: the engine counts re-entries, the store sees one hold.
+/// What one owner has. There is no hold count: the engine counts re-entries, the store sees one hold.
 #[derive(Clone)]
-pub(super) struct Hold {
+pub(super) struct Held {
     pub(super) owner: OwnerId,
     pub(super) expires: Tick,
 }
@@ -123,11 +123,11 @@ impl Entry {
         }
     }
 
-    pub(super) fn sole(&self, now: Tick) -> Option<&Hold> {
+    pub(super) fn sole(&self, now: Tick) -> Option<&Held> {
         self.sole.as_ref().filter(|hold| hold.expires > now)
     }
 
-    fn sole_of(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Hold> {
+    fn sole_of(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Held> {
         self.sole.as_mut().filter(|hold| hold.expires > now && hold.owner == *owner)
     }
 
@@ -188,7 +188,7 @@ impl Entry {
     pub(super) fn take_sole(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
         match self.sole_of(owner, now) {
             Some(hold) => hold.expires = hold.expires.max(expires),
-            None => self.sole = Some(Hold { owner: owner.clone(), expires }),
+            None => self.sole = Some(Held { owner: owner.clone(), expires }),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::entry::Hold;
+use super::entry::Held;
 use crate::clock::Tick;
 use crate::store::INTENT_LIFE;
 use crate::token::OwnerId;
@@ -11,18 +11,18 @@ use crate::token::OwnerId;
 #[derive(Clone, Default)]
 pub(super) struct ReadWrite {
     /// It may be among the readers as well.
-    writer: Option<Hold>,
-    readers: Vec<Hold>,
+    writer: Option<Held>,
+    readers: Vec<Held>,
     /// A writer that waits for readers to go, and keeps new ones out.
-    intent: Option<Hold>,
+    intent: Option<Held>,
 }
 
 impl ReadWrite {
-    fn live(&self, now: Tick) -> impl Iterator<Item = &Hold> {
+    fn live(&self, now: Tick) -> impl Iterator<Item = &Held> {
         self.writer.iter().chain(&self.readers).filter(move |hold| hold.expires > now)
     }
 
-    fn live_of<'a>(&'a mut self, owner: &'a OwnerId, now: Tick) -> impl Iterator<Item = &'a mut Hold> {
+    fn live_of<'a>(&'a mut self, owner: &'a OwnerId, now: Tick) -> impl Iterator<Item = &'a mut Held> {
         let holds = self.writer.iter_mut().chain(&mut self.readers);
         holds.filter(move |hold| hold.expires > now && hold.owner == *owner)
     }
@@ -32,11 +32,11 @@ impl ReadWrite {
         self.live(now).map(|hold| &hold.owner)
     }
 
-    pub(super) fn writer(&self, now: Tick) -> Option<&Hold> {
+    pub(super) fn writer(&self, now: Tick) -> Option<&Held> {
         self.writer.as_ref().filter(|hold| hold.expires > now)
     }
 
-    fn intent(&self, now: Tick) -> Option<&Hold> {
+    fn intent(&self, now: Tick) -> Option<&Held> {
         self.intent.as_ref().filter(|intent| intent.expires > now)
     }
 
@@ -72,13 +72,13 @@ impl ReadWrite {
         self.readers.retain(|reader| reader.expires > now);
         match self.readers.iter_mut().find(|reader| reader.owner == *owner) {
             Some(reader) => reader.expires = reader.expires.max(expires),
-            None => self.readers.push(Hold { owner: owner.clone(), expires }),
+            None => self.readers.push(Held { owner: owner.clone(), expires }),
         }
     }
 
     pub(super) fn write(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
         let before = self.writer(now).map_or(expires, |writer| writer.expires);
-        self.writer = Some(Hold { owner: owner.clone(), expires: before.max(expires) });
+        self.writer = Some(Held { owner: owner.clone(), expires: before.max(expires) });
         self.end_intent(owner, now);
     }
 
@@ -86,7 +86,7 @@ impl ReadWrite {
     /// does the same, and stays.
     pub(super) fn intend(&mut self, owner: &OwnerId, now: Tick) {
         if self.is_read(now) && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
-            self.intent = Some(Hold { owner: owner.clone(), expires: now + INTENT_LIFE });
+            self.intent = Some(Held { owner: owner.clone(), expires: now + INTENT_LIFE });
         }
     }
 

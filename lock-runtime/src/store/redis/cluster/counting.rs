@@ -13,7 +13,7 @@ use super::super::semaphore::SemaphoreNames;
 use super::Cluster;
 use super::moving::Hint;
 use super::slots::slot;
-use super::steps::{each_by_itself, parts};
+use super::steps::{each_by_itself, shares};
 use crate::key::LockKey;
 use crate::store::{
     CountDownRequest, PermitCounts, Permits, PermitsAcquired, PermitsChange, PermitsKeep, PermitsRelease,
@@ -133,17 +133,17 @@ impl Cluster {
             .iter()
             .map(|hold| Ok((slot(&self.semaphore(&hold.key)?.permits), hold.clone())))
             .collect();
-        let parts = parts(holds?);
-        let kept = join(parts.iter().map(|part| {
-            let holds = &*part.items;
+        let shares = shares(holds?);
+        let kept = join(shares.iter().map(|share| {
+            let holds = &*share.items;
             let keep = |holds| {
                 let keep = move |node: Arc<Node>, at| async move { node.keep_permits(holds, at).await };
-                self.at_slot(part.slot, deadline, keep)
+                self.at_slot(share.slot, deadline, keep)
             };
-            self.together_or_each(part.slot, holds, None, keep)
+            self.together_or_each(share.slot, holds, None, keep)
         }))
         .await;
-        each_by_itself(parts, kept, None)
+        each_by_itself(shares, kept, None)
     }
 
     pub(in super::super) async fn change_permits(&self, request: &PermitsChange) -> Result<bool, StoreError> {

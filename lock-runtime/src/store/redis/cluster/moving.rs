@@ -13,7 +13,7 @@ use super::super::kinds::are_mutexes;
 use super::super::node::Node;
 use super::super::script::Dialect;
 use super::Cluster;
-use super::steps::Part;
+use super::steps::SlotShare;
 use crate::chance::jitter;
 use crate::clock::Tick;
 use crate::store::{AcquireRequest, Acquired, Item, Kind, StoreError, StoreErrorKind};
@@ -42,7 +42,7 @@ impl Cluster {
         if !at.asking || are_mutexes(items) {
             return Ok(());
         }
-        let what = "TRYAGAIN the slot is moving, and parts of the lock may be at either server";
+        let what = "TRYAGAIN the slot is moving, and shares of the lock may be at either server";
         let error = self.error(StoreErrorKind::NotReady, what);
         Err(Fault { redirect: Some(Box::new(Redirect::TryAgain)), ..error.into() })
     }
@@ -51,7 +51,7 @@ impl Cluster {
     pub(super) async fn acquire_part(
         &self,
         request: &Arc<AcquireRequest>,
-        part: &Part<Item>,
+        share: &SlotShare<Item>,
         wait: Option<Duration>,
         deadline: Tick,
     ) -> Result<Acquired, StoreError> {
@@ -60,12 +60,12 @@ impl Cluster {
         let single = !replicated && matches!((&*request.items, floor), ([Item { kind: Kind::Mutex, .. }], 0));
         loop {
             let acquired = self
-                .at_slot(part.slot, deadline, |node, at| async move {
-                    self.whole(&part.items, at)?;
+                .at_slot(share.slot, deadline, |node, at| async move {
+                    self.whole(&share.items, at)?;
                     if single {
                         node.acquire_alone(request, at).await
                     } else {
-                        node.acquire_all(request, &part.items, wait, at).await
+                        node.acquire_all(request, &share.items, wait, at).await
                     }
                 })
                 .await;
@@ -73,15 +73,15 @@ impl Cluster {
                 Err(fault) if fault.is_split() => fault,
                 acquired => return Ok(acquired?),
             };
-            self.in_between(part.slot);
-            let patient = !lock(&self.moving).split(part.slot, self.now());
+            self.in_between(share.slot);
+            let patient = !lock(&self.moving).split(share.slot, self.now());
             // What other kinds need is at both servers, whichever is asked. The server's time is above 1, which is the floor
             // of those that replicas confirm.
-            if floor > 1 || !are_mutexes(&part.items) {
+            if floor > 1 || !are_mutexes(&share.items) {
                 return Err(fault.error);
             }
             if !patient {
-                return self.acquire_without_counter(request, part, deadline).await;
+                return self.acquire_without_counter(request, share, deadline).await;
             }
             let pause = PAUSE.mul_f64(0.5 + jitter());
             if deadline.since(self.now()) <= pause * 2 {
@@ -94,16 +94,16 @@ impl Cluster {
     async fn acquire_without_counter(
         &self,
         request: &Arc<AcquireRequest>,
-        part: &Part<Item>,
+        share: &SlotShare<Item>,
         deadline: Tick,
     ) -> Result<Acquired, StoreError> {
-        if let [item] = &*part.items {
+        if let [item] = &*share.items {
             let acquire = |node: Arc<Node>, at| async move { node.acquire_one_key(request, item, at).await };
-            return Ok(self.at_slot(part.slot, deadline, acquire).await?);
+            return Ok(self.at_slot(share.slot, deadline, acquire).await?);
         }
-        // Their places in the part: whoever asked for that knows where it stands in the request.
-        let each = part.items.iter().enumerate().map(|(place, item)| Part {
-            slot: part.slot,
+        // Their places in the share: whoever asked for that knows where it stands in the request.
+        let each = share.items.iter().enumerate().map(|(place, item)| SlotShare {
+            slot: share.slot,
             places: vec![place],
             items: vec![item.clone()],
         });

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::super::join::join;
 use super::Cluster;
-use super::steps::{Part, in_order};
+use super::steps::{SlotShare, in_order};
 use crate::clock::Tick;
 use crate::store::{
     AcquireRequest, Acquired, Busy, Few, Granted, Item, ServerTime, StoreError, StoreErrorKind, TokenRange,
@@ -29,25 +29,25 @@ impl Cluster {
     pub(super) async fn acquire_several(
         &self,
         request: &Arc<AcquireRequest>,
-        parts: &[Part<Item>],
+        shares: &[SlotShare<Item>],
         deadline: Tick,
     ) -> Result<Acquired, StoreError> {
         let refused = self.refusals.of(request);
-        let mut order: Vec<_> = parts.iter().collect();
-        order.sort_by_key(|part| Some(part.slot) != refused);
-        let mut taken: Vec<(&Part<Item>, Few<TokenRange>)> = Vec::new();
+        let mut order: Vec<_> = shares.iter().collect();
+        order.sort_by_key(|share| Some(share.slot) != refused);
+        let mut taken: Vec<(&SlotShare<Item>, Few<TokenRange>)> = Vec::new();
         let mut at = ServerTime::from_micros(0);
-        for part in order {
-            let answer = Box::pin(self.acquire_part(request, part, None, deadline)).await;
+        for share in order {
+            let answer = Box::pin(self.acquire_part(request, share, None, deadline)).await;
             let granted = match answer {
                 Ok(Acquired::Granted(granted)) => granted,
                 Ok(Acquired::Busy(busy)) => {
-                    self.refusals.note(request, part.slot);
+                    self.refusals.note(request, share.slot);
                     self.undo(&taken, deadline).await?;
                     if refused.is_some() && !taken.is_empty() {
                         tokio::time::sleep(APART.mul_f64(rand::random())).await;
                     }
-                    let item = part.places.get(busy.item).copied().unwrap_or_default();
+                    let item = share.places.get(busy.item).copied().unwrap_or_default();
                     return Ok(Acquired::Busy(Busy { item, ..busy }));
                 }
                 // All of it is withdrawn then.
@@ -58,22 +58,26 @@ impl Cluster {
                 }
             };
             at = at.max(granted.server_time);
-            taken.push((part, granted.tokens));
+            taken.push((share, granted.tokens));
         }
         self.refusals.forget(request);
         let none = TokenRange { first: 1, last: 0 };
-        let tokens = taken.into_iter().map(|(part, tokens)| (part.places.clone(), tokens));
+        let tokens = taken.into_iter().map(|(share, tokens)| (share.places.clone(), tokens));
         Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none).into(), server_time: at }))
     }
 
-    /// Gives the parts that were taken back. The error is one after which all of them are withdrawn.
-    async fn undo(&self, taken: &[(&Part<Item>, Few<TokenRange>)], deadline: Tick) -> Result<(), StoreError> {
+    /// Gives the shares that were taken back. The error is one after which all of them are withdrawn.
+    async fn undo(
+        &self,
+        taken: &[(&SlotShare<Item>, Few<TokenRange>)],
+        deadline: Tick,
+    ) -> Result<(), StoreError> {
         // Also when there is hardly any time left.
         let deadline = deadline.max(self.now() + self.options.call_timeout / 4);
-        let undone = join(taken.iter().map(|(part, _)| self.withdraw_part(part, deadline))).await;
+        let undone = join(taken.iter().map(|(share, _)| self.withdraw_part(share, deadline))).await;
         for undone in undone {
             if let Err(error) = undone {
-                let what = format!("taken in part, and not given back yet: {error}");
+                let what = format!("taken in share, and not given back yet: {error}");
                 return Err(StoreError::new(StoreErrorKind::Unanswered, what));
             }
         }

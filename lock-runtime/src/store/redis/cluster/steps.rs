@@ -1,4 +1,4 @@
-//! The steps of a cluster: requests for keys in one slot as they are, others in a part for each slot.
+//! The steps of a cluster: requests for keys in one slot as they are, others in a share for each slot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -23,25 +23,26 @@ use crate::store::{
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What of a request is in one slot.
-pub(super) struct Part<T> {
+pub(super) struct SlotShare<T> {
     pub(super) slot: u16,
     /// Where each stands in the request.
     pub(super) places: Vec<usize>,
     pub(super) items: Vec<T>,
 }
 
-/// The parts of a request, in the order of their slots.
-pub(super) fn parts<T>(items: impl IntoIterator<Item = (u16, T)>) -> Vec<Part<T>> {
-    let mut parts = BTreeMap::new();
+/// The shares of a request, in the order of their slots.
+pub(super) fn shares<T>(items: impl IntoIterator<Item = (u16, T)>) -> Vec<SlotShare<T>> {
+    let mut shares = BTreeMap::new();
     for (place, (slot, item)) in items.into_iter().enumerate() {
-        let part = parts.entry(slot).or_insert_with(|| Part { slot, places: Vec::new(), items: Vec::new() });
-        part.places.push(place);
-        part.items.push(item);
+        let share =
+            shares.entry(slot).or_insert_with(|| SlotShare { slot, places: Vec::new(), items: Vec::new() });
+        share.places.push(place);
+        share.items.push(item);
     }
-    parts.into_values().collect()
+    shares.into_values().collect()
 }
 
-/// Answers in the order of the request, from those of its parts. What no part has an answer for is `missing`.
+/// Answers in the order of the request, from those of its shares. What no share has an answer for is `missing`.
 pub(super) fn in_order<T: Clone>(
     answers: impl IntoIterator<Item = (Vec<usize>, impl IntoIterator<Item = T>)>,
     missing: T,
@@ -59,15 +60,16 @@ pub(super) fn in_order<T: Clone>(
     all
 }
 
-/// Answers in the order of the request, from those of its parts; `missing` for the parts of servers that have failed. An
+/// Answers in the order of the request, from those of its shares; `missing` for the shares of servers that have failed. An
 /// error when all have.
 pub(super) fn each_by_itself<I, T: Clone>(
-    parts: Vec<Part<I>>,
+    shares: Vec<SlotShare<I>>,
     answers: Vec<Result<Vec<T>, Fault>>,
     missing: T,
 ) -> Result<Vec<T>, StoreError> {
     let known = known(answers.into_iter().map(|answer| answer.map_err(StoreError::from)).collect())?;
-    let known = parts.into_iter().zip(known).map(|(part, answer)| (part.places, answer.unwrap_or_default()));
+    let known =
+        shares.into_iter().zip(known).map(|(share, answer)| (share.places, answer.unwrap_or_default()));
     Ok(in_order(known, missing))
 }
 
@@ -85,16 +87,16 @@ impl Cluster {
         Ok(channel(&self.names(item)?, item))
     }
 
-    pub(super) fn parts(&self, items: &[Item]) -> Result<Vec<Part<Item>>, StoreError> {
+    pub(super) fn shares(&self, items: &[Item]) -> Result<Vec<SlotShare<Item>>, StoreError> {
         let items: Result<Vec<_>, _> =
             items.iter().map(|item| Ok::<_, StoreError>((self.slot(item)?, item.clone()))).collect();
-        Ok(parts(items?))
+        Ok(shares(items?))
     }
 
-    fn keep_parts(&self, items: &[KeepItem]) -> Result<Vec<Part<KeepItem>>, StoreError> {
+    fn keep_shares(&self, items: &[KeepItem]) -> Result<Vec<SlotShare<KeepItem>>, StoreError> {
         let items: Result<Vec<_>, _> =
             items.iter().map(|keep| Ok::<_, StoreError>((self.slot(&keep.item)?, keep.clone()))).collect();
-        Ok(parts(items?))
+        Ok(shares(items?))
     }
 
     pub(in super::super) async fn acquire(
@@ -105,10 +107,10 @@ impl Cluster {
             return Err(self.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
         let deadline = self.deadline(request.timeout);
-        let parts = self.parts(&request.items)?;
-        match &*parts {
-            [part] => Box::pin(self.acquire_part(&request, part, request.wait, deadline)).await,
-            _ => Box::pin(self.acquire_several(&request, &parts, deadline)).await,
+        let shares = self.shares(&request.items)?;
+        match &*shares {
+            [share] => Box::pin(self.acquire_part(&request, share, request.wait, deadline)).await,
+            _ => Box::pin(self.acquire_several(&request, &shares, deadline)).await,
         }
     }
 
@@ -120,22 +122,22 @@ impl Cluster {
         self.keep_each(request, Keeping::Downgrade).await
     }
 
-    /// Each part by itself: what a server that is away has is not known, and the others are kept.
+    /// Each share by itself: what a server that is away has is not known, and the others are kept.
     async fn keep_each(&self, request: &KeepRequest, how: Keeping) -> Result<Vec<Kept>, StoreError> {
         let deadline = self.deadline(request.timeout);
-        let parts = self.keep_parts(&request.items)?;
-        let kept = join(parts.iter().map(|part| self.keep_part(part, how, deadline))).await;
-        each_by_itself(parts, kept, Kept::Unknown)
+        let shares = self.keep_shares(&request.items)?;
+        let kept = join(shares.iter().map(|share| self.keep_part(share, how, deadline))).await;
+        each_by_itself(shares, kept, Kept::Unknown)
     }
 
     async fn keep_part(
         &self,
-        part: &Part<KeepItem>,
+        share: &SlotShare<KeepItem>,
         how: Keeping,
         deadline: Tick,
     ) -> Result<Vec<Kept>, Fault> {
-        let keep = |items| self.keep_items(part.slot, items, how, deadline);
-        self.together_or_each(part.slot, &part.items, Kept::Unknown, keep).await
+        let keep = |items| self.keep_items(share.slot, items, how, deadline);
+        self.together_or_each(share.slot, &share.items, Kept::Unknown, keep).await
     }
 
     /// Runs a step for all items of a slot, or one for each where that may succeed. An item without
@@ -185,9 +187,9 @@ impl Cluster {
         self.begin_anywhere(request);
         // Never stamped: never sent.
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-        let parts = self.parts(&request.items)?;
+        let shares = self.shares(&request.items)?;
         let deadline = self.deadline(request.timeout);
-        let now = join(parts.iter().map(|part| self.withdraw_part(part, deadline))).await;
+        let now = join(shares.iter().map(|share| self.withdraw_part(share, deadline))).await;
         // Each server goes by its own clock, and the stamp is for the one that is most ahead.
         let mut settled = Withdrawn::Settled;
         for now in now {
@@ -202,10 +204,10 @@ impl Cluster {
         Ok(settled)
     }
 
-    /// Gives back what the owners of a part have. Says the earliest time of the servers that were asked.
+    /// Gives back what the owners of a share have. Says the earliest time of the servers that were asked.
     pub(super) async fn withdraw_part(
         &self,
-        part: &Part<Item>,
+        share: &SlotShare<Item>,
         deadline: Tick,
     ) -> Result<ServerTime, StoreError> {
         let withdraw = |items: &[Item]| {
@@ -217,12 +219,12 @@ impl Cluster {
                     self.whole(items, at)?;
                     node.withdraw_all(items, at).await
                 };
-                self.telling(part.slot, deadline, Hint::new(&channels), |_| true, step).await
+                self.telling(share.slot, deadline, Hint::new(&channels), |_| true, step).await
             }
         };
-        match withdraw(&part.items).await {
-            Err(fault) if part.items.len() > 1 && self.goes_apart(part.slot, &fault) => {
-                let each = join(part.items.iter().map(|item| withdraw(std::slice::from_ref(item)))).await;
+        match withdraw(&share.items).await {
+            Err(fault) if share.items.len() > 1 && self.goes_apart(share.slot, &fault) => {
+                let each = join(share.items.iter().map(|item| withdraw(std::slice::from_ref(item)))).await;
                 let each: Vec<_> = each.into_iter().collect::<Result<_, _>>()?;
                 each.into_iter().min().ok_or(fault.error)
             }
@@ -239,10 +241,10 @@ impl Cluster {
         request: Arc<ReleaseRequest>,
     ) -> Result<Released, StoreError> {
         let deadline = self.deadline(request.timeout);
-        let parts = self.parts(&request.items)?;
-        let mut released = match &*parts {
-            [part] => self.release_part(part, &request, deadline).await?,
-            _ => self.release_several(&parts, &request, deadline).await?,
+        let shares = self.shares(&request.items)?;
+        let mut released = match &*shares {
+            [share] => self.release_part(share, &request, deadline).await?,
+            _ => self.release_several(&shares, &request, deadline).await?,
         };
         if self.dialect.get() == Some(&Dialect::Classic) && released.then.is_none() {
             // The answer to PUBLISH counts the listeners at one server only.
@@ -251,41 +253,43 @@ impl Cluster {
         Ok(released)
     }
 
-    /// Releases each part by itself.
+    /// Releases each share by itself.
     fn release_several<'a>(
         &'a self,
-        parts: &'a [Part<Item>],
+        shares: &'a [SlotShare<Item>],
         request: &'a ReleaseRequest,
         deadline: Tick,
     ) -> BoxFuture<'a, Result<Released, StoreError>> {
         Box::pin(async move {
-            let of_parts: Vec<_> = parts
+            let of_parts: Vec<_> = shares
                 .iter()
-                .map(|part| ReleaseRequest {
-                    items: part.items.clone().into(),
+                .map(|share| ReleaseRequest {
+                    items: share.items.clone().into(),
                     then: None,
                     ..request.clone()
                 })
                 .collect();
-            let each =
-                parts.iter().zip(&of_parts).map(|(part, request)| self.release_part(part, request, deadline));
+            let each = shares
+                .iter()
+                .zip(&of_parts)
+                .map(|(share, request)| self.release_part(share, request, deadline));
             let each = join(each).await;
             let done = each.iter().any(Result::is_ok);
             let mut all = Released { held: Few::new(), other_listeners: 0, echo: false, then: None };
             let mut held = Vec::new();
-            for (part, released) in parts.iter().zip(each) {
+            for (share, released) in shares.iter().zip(each) {
                 let released = match released {
                     Ok(released) => released,
                     // Sent again, it finds some of them released.
                     Err(error) if done => {
-                        let what = format!("released in part: {error}");
+                        let what = format!("released in share: {error}");
                         return Err(StoreError::new(StoreErrorKind::Unanswered, what));
                     }
                     Err(error) => return Err(error),
                 };
                 all.other_listeners = all.other_listeners.saturating_add(released.other_listeners);
                 all.echo |= released.echo;
-                held.push((part.places.clone(), released.held));
+                held.push((share.places.clone(), released.held));
             }
             all.held = in_order(held, false).into();
             Ok(all)
@@ -294,7 +298,7 @@ impl Cluster {
 
     async fn release_part(
         &self,
-        part: &Part<Item>,
+        share: &SlotShare<Item>,
         request: &ReleaseRequest,
         deadline: Tick,
     ) -> Result<Released, StoreError> {
@@ -304,25 +308,26 @@ impl Cluster {
         // Others may listen at servers that don't say so.
         let declined = classic && request.then.as_ref().is_some_and(|then| respects(then.listeners));
         let request = if declined { &alone } else { request };
-        let channels = self.channels(&part.items)?;
+        let channels = self.channels(&share.items)?;
         let step = |node: Arc<Node>, at| async move {
-            self.whole(&part.items, at)?;
+            self.whole(&share.items, at)?;
             node.release_all(request, at).await
         };
         let freed = |released: &Released| released.held.contains(&true);
-        match self.telling(part.slot, deadline, Hint::new(&channels), freed, step).await {
+        match self.telling(share.slot, deadline, Hint::new(&channels), freed, step).await {
             // A takeover needs the counter, which may be at the other server.
             Err(fault)
-                if (part.items.len() > 1 || request.then.is_some()) && self.goes_apart(part.slot, &fault) =>
+                if (share.items.len() > 1 || request.then.is_some())
+                    && self.goes_apart(share.slot, &fault) =>
             {
-                let each = part.items.iter().enumerate().map(|(place, item)| Part {
-                    slot: part.slot,
+                let each = share.items.iter().enumerate().map(|(place, item)| SlotShare {
+                    slot: share.slot,
                     places: vec![place],
                     items: vec![item.clone()],
                 });
                 let each: Vec<_> = each.collect();
-                if let [part] = &*each {
-                    return Box::pin(self.release_part(part, &alone, deadline)).await;
+                if let [share] = &*each {
+                    return Box::pin(self.release_part(share, &alone, deadline)).await;
                 }
                 self.release_several(&each, &alone, deadline).await
             }
@@ -337,13 +342,13 @@ mod tests {
 
     #[test]
     fn parts_are_in_the_order_of_slots_and_answers_in_that_of_the_request() {
-        let parts = parts([(9, 'a'), (3, 'b'), (9, 'c'), (4, 'd')]);
-        let slots: Vec<_> = parts.iter().map(|part| (part.slot, part.items.clone())).collect();
+        let shares = shares([(9, 'a'), (3, 'b'), (9, 'c'), (4, 'd')]);
+        let slots: Vec<_> = shares.iter().map(|share| (share.slot, share.items.clone())).collect();
         assert_eq!(slots, [(3, vec!['b']), (4, vec!['d']), (9, vec!['a', 'c'])]);
-        let answers = parts.into_iter().map(|part| {
+        let answers = shares.into_iter().map(|share| {
             // The server of slot 4 is away.
-            let answers = if part.slot == 4 { Vec::new() } else { part.items };
-            (part.places, answers)
+            let answers = if share.slot == 4 { Vec::new() } else { share.items };
+            (share.places, answers)
         });
         assert_eq!(in_order(answers, '?'), ['a', 'b', 'c', '?']);
     }
