@@ -23,7 +23,7 @@ pub(crate) fn routes(shop: &Shop) -> Routes {
     let key = grpc_metadata("order-id").prefix("order:").parsed::<u32>();
     let per_order = LockLayer::new(shop.locks.clone(), key).wait(WAIT).name("order");
     // The body of responses that are no streams is at its end at once.
-    let per_order = per_order.hold(HeldUntil::UntilBodyEnd);
+    let per_order = per_order.hold(HeldUntil::BodyEnd);
 
     // For one layer around all services there is `Server::builder().layer(…)`.
     Routes::new(per_order.named_layer(OrdersServer::new(shop.clone())))

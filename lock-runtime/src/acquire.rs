@@ -5,15 +5,16 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::engine::acquire::Acquire as Admit;
-use crate::engine::registry::Spec;
-use crate::engine::request::Request;
-use crate::engine::scope::{Scope, Scoped};
+use lock_core::LockKey;
+use lock_core::internal::sync::polled_again;
+use lock_core::store::Kind;
+use lock_engine::acquire::Acquire as Admit;
+use lock_engine::registry::Spec;
+use lock_engine::request::Request;
+use lock_engine::scope::{Scope, Scoped};
+
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::key::LockKey;
-use crate::store::Kind;
-use crate::sync::polled_again;
 
 /// Waits for a lock; made by [`Lock::acquire`](crate::Lock::acquire).
 ///
@@ -101,8 +102,8 @@ fn split(mut request: Box<Request>) -> Result<State, LockError> {
     let (mut held, mut free) = (KindedKeys::new(), KindedKeys::new());
     if !scope.is_empty() {
         for (key, kind) in request.spec.keys(&request.key) {
-            let host = request.engine.host(key, kind, &scope);
-            let hosted = host.map_err(|failure| LockError::of(key.clone(), failure))?.is_some();
+            let host = request.engine.is_hosted(key, kind, &scope);
+            let hosted = host.map_err(|failure| LockError::of(key.clone(), failure))?;
             if hosted { &mut held } else { &mut free }.push((key.clone(), kind));
         }
     }

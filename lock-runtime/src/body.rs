@@ -5,13 +5,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use lock_core::internal::time;
 use pin_project::pin_project;
 
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::guarded::Guarded;
 pub use crate::guarded::OnLost;
-use crate::time;
 
 /// Runs a body under a lock and releases the lock at its end.
 ///
@@ -57,9 +57,9 @@ impl<F: Future> Future for Run<F> {
                 ready!(release.as_mut().poll(cx));
                 let output = output.take();
                 body.set(Body::Gone);
-                Poll::Ready(Ok(output.unwrap_or_else(|| crate::sync::polled_again())))
+                Poll::Ready(Ok(output.unwrap_or_else(|| lock_core::internal::sync::polled_again())))
             }
-            BodyProjection::Running(_) | BodyProjection::Gone => crate::sync::polled_again(),
+            BodyProjection::Running(_) | BodyProjection::Gone => lock_core::internal::sync::polled_again(),
         }
     }
 }

@@ -5,25 +5,24 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::Replication;
+use lock_core::TokenRetention;
+use lock_core::internal::Owners;
+use lock_core::internal::clock::Clock;
+use lock_core::internal::sync::Apart;
+use lock_core::internal::time;
+use lock_core::store::LockStore;
+use lock_core::{InvalidKey, LockKey};
+use lock_engine::settings::EngineSettings;
+use lock_engine::{Engine, LONGEST, SHORTEST_POLL, out_of_range};
+#[cfg(feature = "redis")]
+use lock_store_redis::{Credentials, Endpoint, Provider};
 use tokio::runtime::Handle;
 
-use crate::clock::Clock;
-#[cfg(feature = "redis")]
-use crate::credentials::{Credentials, Endpoint, Provider};
-use crate::engine::settings::EngineSettings;
-use crate::engine::{Engine, LONGEST, out_of_range};
 use crate::error::ConnectError;
-use crate::key::{InvalidKey, LockKey};
-use crate::replication::Replication;
-use crate::retention::TokenRetention;
-use crate::store::LockStore;
-use crate::sync::Apart;
-use crate::time;
-use crate::token::Owners;
 
 /// What is shorter is a mistake, such as the wrong unit.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
-pub(crate) const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default)]
 enum Runtime {
@@ -263,7 +262,7 @@ impl LockManagerBuilder {
             ));
         }
         // A builder may be used again.
-        self.engine.owners = Arc::new(Apart(Owners::new()));
+        self.engine.owners = Arc::new(Apart(Owners::default()));
         let store = open(&self, &runtime)?;
         let engine = Engine::start(self.engine, clock, store, runtime);
         if let Some(thread) = thread {

@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::sync::{PoisonError, RwLock};
 
-use crate::engine::registry::Spec;
+use lock_core::IntoLockKey;
+use lock_core::store::Kind;
+use lock_engine::registry::Spec;
+
 use crate::error::LockError;
-use crate::key::IntoLockKey;
 use crate::kinds::{Lock, MultiKey, sorted};
 use crate::manager::LockManager;
-use crate::store::Kind;
 
 static DEFAULT: RwLock<Option<LockManager>> = RwLock::new(None);
 

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::rounded;
-use crate::engine::failure::{Failure, Loss};
-use crate::key::{InvalidKey, LockKey};
-use crate::store::{Kind, StoreError, StoreErrorKind};
+use lock_core::internal::clock::rounded;
+use lock_core::store::{Kind, StoreError, StoreErrorKind};
+use lock_core::{InvalidKey, LockKey};
+use lock_engine::failure::{Failure, Loss};
 
 /// Why a manager could not be made.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use lock_core::LockKey;
+use lock_core::{FencingToken, OwnerId};
+use lock_engine::admission::Admission;
+use lock_engine::failure::{Failure, Loss};
+use lock_engine::hold::Grant;
+use lock_engine::machine::Entry;
+use lock_engine::scope::{Scope, Scoped};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::admission::Admission;
-use crate::engine::failure::{Failure, Loss};
-use crate::engine::hold::Grant;
-use crate::engine::machine::Entry;
-use crate::engine::scope::{Scope, Scoped};
 use crate::error::LockError;
-use crate::key::LockKey;
-use crate::store::Kind;
-use crate::token::{FencingToken, OwnerId};
 
 /// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) awaits the outcome.
 ///
@@ -146,7 +145,7 @@ impl LockGuard {
 
     /// Who holds it, at the store.
     pub(crate) fn owner(&self) -> &OwnerId {
-        &self.grant().hold.item.owner
+        self.admission.owner()
     }
 
     /// The time-out of a store call, and where it is counted.
@@ -191,9 +190,7 @@ impl LockGuard {
     ///
     /// Dropped, it leaves nothing behind: the lock is released.
     pub async fn downgrade(self) -> Result<Self, LockError> {
-        let hold = &self.grant().hold;
-        if !hold.is_single() || !self.inside().is_empty() || !matches!(hold.kind(), Kind::Write | Kind::Read)
-        {
+        if !self.inside().is_empty() || !self.admission.can_be_downgraded() {
             let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
             return Err(LockError::Misconfigured { reason: reason.into() });
         }

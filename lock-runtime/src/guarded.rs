@@ -5,9 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use lock_engine::scope::Scoped;
 use pin_project::pin_project;
 
-use crate::engine::scope::Scoped;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
@@ -82,14 +82,14 @@ impl<F: Future> Future for Guarded<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let Some(guard) = this.guard.as_ref() else { crate::sync::polled_again() };
+        let Some(guard) = this.guard.as_ref() else { lock_core::internal::sync::polled_again() };
         let cancels = *this.on_lost == OnLost::Cancel;
         if !(cancels && guard.is_lost()) {
             if let Poll::Ready(output) = this.future.as_mut().poll(cx) {
                 *this.lost = LostSignal::default();
                 return match this.guard.take() {
                     Some(guard) => Poll::Ready(Ok((output, guard))),
-                    None => crate::sync::polled_again(),
+                    None => lock_core::internal::sync::polled_again(),
                 };
             }
             if !cancels || !this.lost.poll(guard, cx) {

@@ -126,61 +126,44 @@
 )]
 
 mod acquire;
-mod backoff;
-mod begun;
 mod body;
 mod builder;
-mod chance;
-mod clock;
 mod connect;
 mod counting;
-#[cfg(feature = "redis")]
-mod credentials;
 mod default;
-mod engine;
 mod error;
 mod guard;
 mod guarded;
-mod key;
 mod kinds;
 #[cfg(feature = "layer")]
 pub mod layer;
 mod list;
 mod manager;
-mod metrics;
 mod private;
-mod replication;
-mod retention;
-mod scheme;
+mod scope;
 pub mod segmented;
-pub mod store;
-mod sync;
-mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod time;
-mod token;
 
 pub use acquire::Acquire;
 pub use builder::LockManagerBuilder;
 pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
-#[cfg(feature = "redis")]
-pub use credentials::{Credentials, Endpoint};
 pub use default::{default_manager, set_default, with_default};
-pub use engine::failure::Loss;
-pub use engine::scope::in_current_scope;
 pub use error::{ConnectError, LockError, ShutdownError};
 pub use guard::{HeldLock, LockGuard};
-pub use key::{IntoLockKey, InvalidKey, LockKey};
 pub use kinds::{Lock, MultiKey, Mutex};
 pub use list::LockList;
+#[doc(inline)]
+pub use lock_core::store;
+pub use lock_core::store::{Kind, LockStatus};
+pub use lock_core::{FencingToken, IntoLockKey, InvalidKey, LockKey, OwnerId, Replication, TokenRetention};
+pub use lock_engine::failure::Loss;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
+#[cfg(feature = "redis")]
+pub use lock_store_redis::{Credentials, Endpoint};
 pub use manager::{Health, LockManager};
-pub use replication::Replication;
-pub use retention::TokenRetention;
-pub use store::{Kind, LockStatus};
-pub use token::{FencingToken, OwnerId};
+pub use scope::in_current_scope;
 
 #[cfg(all(feature = "testing", feature = "redis"))]
 #[doc(hidden)]
@@ -189,7 +172,7 @@ pub mod fuzzing {
 
     use crate::ConnectError;
     use crate::connect::address::Address;
-    pub use crate::store::redis::fuzzing::{redacted, reply, reply_text};
+    pub use lock_store_redis::fuzzing::{redacted, reply, reply_text};
 
     /// Reads a lock URL.
     ///
@@ -207,8 +190,8 @@ pub mod __private {
 
     pub use crate::body::{OnLost, Run};
     pub use crate::private::*;
-    pub use crate::store::Kind;
     use crate::{IntoLockKey, Lock, LockGuard};
+    pub use lock_core::store::Kind;
 
     /// On the task's or the process's default manager.
     pub fn lock(kind: Kind, key: impl IntoLockKey) -> Lock {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::engine::Engine;
+use lock_core::LockKey;
+use lock_core::store::{LockStatus, ScanRequest};
+use lock_engine::Engine;
+
 use crate::error::LockError;
-use crate::key::LockKey;
-use crate::store::{LockStatus, ScanRequest};
 
 /// The locks that are held and whose keys begin with a prefix, for operators; made by
 /// [`LockManager::list`](crate::LockManager::list).

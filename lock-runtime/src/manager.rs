@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lock_core::store::{Kind, LockStatus, StoreError};
+use lock_core::{IntoLockKey, LockKey};
+use lock_engine::Engine;
+use lock_engine::registry::Spec;
+
 use crate::counting::{CountDownLatch, Counting, Semaphore};
-use crate::engine::Engine;
-use crate::engine::registry::Spec;
 use crate::error::{LockError, ShutdownError};
-use crate::key::{IntoLockKey, LockKey};
 use crate::kinds::{Lock, MultiKey, sorted};
 use crate::list::LockList;
 use crate::segmented::{SegmentedLock, SegmentedStock, StockError};
-use crate::store::{Kind, LockStatus, StoreError};
 
 /// The key that [`LockManager::health`] looks at. Nobody locks it.
 const HEALTH_KEY: &str = "lock-runtime-health";
@@ -254,7 +255,7 @@ impl LockManager {
         Ok(Health {
             store: format!("{:?}", self.engine.store),
             latency: now.since(asked),
-            last_error: self.engine.health.last_error().map(|(at, error)| (error, now.since(at))),
+            last_error: self.engine.last_error().map(|(at, error)| (error, now.since(at))),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Building programs of the workspace, and finding them.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -23,7 +24,13 @@ pub(crate) struct Program {
 /// Runs a command of cargo, and returns the programs that it has built or found built.
 pub(crate) fn programs(command: &str, args: &[&str], output: &Output) -> Result<Vec<Program>, String> {
     let mut cargo = crate::cargo();
-    cargo.args([command, "--message-format", "json-render-diagnostics"]).args(args);
+    cargo.arg(command).args(args);
+    programs_of(cargo, output)
+}
+
+/// Runs a command of cargo that builds, and returns the programs that it has built or found built.
+pub(crate) fn programs_of(mut cargo: Command, output: &Output) -> Result<Vec<Program>, String> {
+    cargo.args(["--message-format", "json-render-diagnostics"]);
     let said = runner::read(&mut cargo, output)?;
     Ok(said.lines().filter_map(|line| Program::of(&serde_json::from_str(line).ok()?)).collect())
 }

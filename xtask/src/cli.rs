@@ -46,9 +46,10 @@ Parts:
   fmt       cargo fmt --check
   direction which file may import which: the floors of docs/architecture.md, circles, `testing`
   clippy    cargo clippy on everything, all features, warnings are errors
-  features  lock-runtime without features and with each one alone, warnings are errors
+  features  each crate without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
   api       docs/public-api.txt is what `cargo xtask api` writes
+  package   `cargo package` of all crates that are published, and their compilation
   test      unit, documentation, UI and integration tests (needs redis-server)
   topologies
             the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)

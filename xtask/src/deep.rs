@@ -22,17 +22,19 @@ impl Default for Options {
 }
 
 /// The commands, in release: the first one has the simulation.
-fn commands(options: Options) -> [Command; 2] {
+fn commands(options: Options) -> [Command; 3] {
     [
-        ("lock-tests", &["--test", "it", "--", "--show-output", "simulation::", "stock_model::"][..]),
+        (&["lock-tests"][..], &["--test", "it", "--", "--show-output", "simulation::", "stock_model::"][..]),
+        (&["lock-runtime"], &["--test", "it", "--", "model"]),
         (
-            "lock-runtime",
-            &["--lib", "--test", "it", "--", "model", "engine::machine::tests", "quorum::tests::tokens"][..],
+            &["lock-engine", "lock-store-memory", "lock-store-quorum", "lock-store-redis"],
+            &["--lib", "--", "model", "machine::tests", "tests::tokens"],
         ),
     ]
-    .map(|(package, args)| {
+    .map(|(packages, args)| {
         let mut cargo = crate::cargo();
-        cargo.args(["test", "--release", "--all-features", "--no-fail-fast", "--package", package]);
+        cargo.args(["test", "--release", "--all-features", "--no-fail-fast"]);
+        cargo.args(packages.iter().flat_map(|package| ["--package", package]));
         cargo.args(args).env("PROPTEST_CASES", options.cases.to_string());
         match options.seed {
             Some(seed) => {
@@ -66,10 +68,10 @@ mod tests {
 
     #[test]
     fn a_seed_is_played_alone() {
-        let [simulation, _] = commands(Options { seed: Some(42), ..Options::default() });
+        let [simulation, ..] = commands(Options { seed: Some(42), ..Options::default() });
         assert_eq!(env(&simulation, "LOCK_SIM_SEED").as_deref(), Some("42"));
         assert_eq!(env(&simulation, "LOCK_SIM_SEEDS"), None);
-        let [simulation, models] = commands(Options { seeds: 7, cases: 9, seed: None });
+        let [simulation, models, _] = commands(Options { seeds: 7, cases: 9, seed: None });
         assert_eq!(env(&simulation, "LOCK_SIM_SEEDS").as_deref(), Some("7"));
         assert_eq!(env(&models, "PROPTEST_CASES").as_deref(), Some("9"));
     }

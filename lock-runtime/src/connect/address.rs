@@ -4,20 +4,20 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use lock_core::internal::OF_HOW_MANY;
+use lock_core::internal::clock::Clock;
+use lock_core::internal::scheme::is_scheme;
+use lock_core::internal::tasks::Tasks;
+use lock_core::store::LockStore;
+use lock_store_memory::MemoryStore;
+use lock_store_quorum::{QuorumOptions, QuorumStore};
+#[cfg(feature = "redis")]
+use lock_store_redis::{Login, RedisOptions, RedisStore, url::Servers};
 use tokio::runtime::Handle;
 
 use crate::builder::LockManagerBuilder;
-use crate::clock::Clock;
 use crate::error::ConnectError;
-#[cfg(feature = "redis")]
-use crate::replication::OF_HOW_MANY;
-use crate::scheme::is_scheme;
-use crate::store::LockStore;
-use crate::store::memory::MemoryStore;
-use crate::store::quorum::{QuorumOptions, QuorumStore};
-#[cfg(feature = "redis")]
-use crate::store::redis::{Login, RedisOptions, RedisStore, url::Servers};
-use crate::tasks::Tasks;
 
 /// The URLs that are understood, for error texts.
 pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]`, \
@@ -106,7 +106,7 @@ impl Address {
 
     #[cfg(feature = "redis")]
     fn redis(url: &str) -> Result<Self, ConnectError> {
-        Ok(Self::Redis(Box::new(crate::store::redis::url::servers(url)?)))
+        Ok(Self::Redis(Box::new(lock_store_redis::url::servers(url)?)))
     }
 
     #[cfg(not(feature = "redis"))]

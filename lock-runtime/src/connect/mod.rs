@@ -5,17 +5,17 @@ pub(crate) mod address;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::internal::clock::Clock;
+use lock_core::store::LockStore;
+#[cfg(feature = "redis")]
+use lock_store_redis::url::Servers;
 #[cfg(feature = "redis")]
 use tokio::runtime::Handle;
 
 use self::address::{ACCEPTED, Address};
 use crate::builder::LockManagerBuilder;
-use crate::clock::Clock;
 use crate::error::ConnectError;
 use crate::manager::LockManager;
-use crate::store::LockStore;
-#[cfg(feature = "redis")]
-use crate::store::redis::url::Servers;
 
 impl LockManager {
     /// Connects to the store at `url` with the default settings; fails when it can't be reached.

@@ -4,22 +4,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::Replication;
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::chance::jitter;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::atomic::Ordering;
+use lock_core::internal::time;
+use lock_core::store::{CountDownRequest, LatchStore, StoreError};
+use lock_core::{InvalidKey, LockKey};
+use lock_engine::LONGEST_SLEEP;
+use lock_engine::failure::Failure;
+use lock_engine::pace::Pace;
+use lock_engine::places::{Counted, OwnPlace};
+use lock_engine::request::Wait;
+use lock_engine::subscription::{Heard, Subscription};
+
 use super::{Counting, dispatched};
-use crate::backoff::Backoff;
-use crate::chance::jitter;
-use crate::clock::Tick;
-use crate::engine::LONGEST_SLEEP;
-use crate::engine::failure::Failure;
-use crate::engine::pace::Pace;
-use crate::engine::places::{Counted, OwnPlace};
-use crate::engine::request::Wait;
-use crate::engine::subscription::{Heard, Subscription};
 use crate::error::LockError;
-use crate::key::{InvalidKey, LockKey};
-use crate::replication::Replication;
-use crate::store::{CountDownRequest, LatchStore, StoreError};
-use crate::sync::atomic::Ordering;
-use crate::time;
 
 /// Nobody knows when a latch will be at zero.
 const UNKNOWN: Duration = Duration::from_secs(60 * 60);
@@ -98,14 +99,14 @@ impl CountDownLatch {
         let request = Arc::new(CountDownRequest::new(name.clone(), id, timeout, timeout * REMEMBERED));
         let call = async move {
             let give_up = engine.clock.now() + timeout * ATTEMPTS;
-            let mut backoff = Backoff::new();
+            let mut backoff = Backoff::default();
             loop {
                 let error = match engine.bounded(|_| latches.count_down(Arc::clone(&request))).await {
                     Ok(left) => return Ok(left),
                     Err(error) => error,
                 };
                 let now = engine.clock.now();
-                let next = now + backoff.next();
+                let next = now + backoff.next_pause();
                 if !error.is_transient() || next >= give_up {
                     return Err(error);
                 }

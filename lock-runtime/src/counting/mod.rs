@@ -1,13 +1,12 @@
 //! Semaphores and latches: what is counted rather than locked.
 //!
-//! - [`permits`]: a [`SemaphoreStore`] seen as a [`LockStore`], so that permits are held by the locks' engine: renewed,
-//!   lost, released, withdrawn. A manager has a second engine for them, made when it is first needed.
-//! - [`line`]: who waits here for a semaphore, first in, first out, with one contender.
+//! A manager has a second engine for permits, made when it is first needed. It sees a
+//! [`SemaphoreStore`] as a [`LockStore`], so permits are renewed, lost, released and withdrawn as
+//! locks are.
+//!
 //! - [`semaphore`], [`latch`]: the handles.
 
 mod latch;
-mod line;
-mod permits;
 mod semaphore;
 
 use std::fmt;
@@ -15,17 +14,17 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use lock_core::LockKey;
+use lock_core::internal::sync::atomic::Ordering;
+use lock_core::store::{LatchStore, LockStore, SemaphoreStore, StoreError};
+use lock_engine::Engine;
+use lock_engine::failure::Failure;
+use lock_engine::line::Lines;
 use tokio_util::sync::CancellationToken;
 
 pub use self::latch::CountDownLatch;
-use self::line::Lines;
 pub use self::semaphore::{Semaphore, SemaphorePermit};
-use crate::engine::Engine;
-use crate::engine::failure::Failure;
 use crate::error::LockError;
-use crate::key::LockKey;
-use crate::store::{LatchStore, LockStore, SemaphoreStore, StoreError};
-use crate::sync::atomic::Ordering;
 
 /// What a manager has for semaphores and latches.
 pub(crate) struct Counting {
@@ -64,7 +63,7 @@ impl Counting {
         let engine = &self.engine;
         // Keeps the locks' engine, and so a thread of its own, for as long as permits are held.
         let permits: Arc<dyn LockStore> =
-            Arc::new(permits::PermitsAsLocks::new(Arc::clone(&store), Arc::clone(engine)));
+            Arc::new(lock_engine::permits::PermitsAsLocks::new(Arc::clone(&store), Arc::clone(engine)));
         Lines::new(
             Engine::start(engine.settings.clone(), engine.clock, permits, engine.runtime.clone()),
             store,

@@ -4,19 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::LockKey;
+use lock_core::internal::ids_of;
+use lock_core::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, StoreErrorKind};
+use lock_engine::failure::Failure;
+use lock_engine::hold::Lease;
+use lock_engine::line::Wish;
+use lock_engine::metrics::Label;
+use lock_engine::request::Wait;
 use tokio_util::sync::CancellationToken;
 
-use super::line::Wish;
 use super::{Counting, dispatched};
-use crate::engine::failure::Failure;
-use crate::engine::hold::Lease;
-use crate::engine::request::Wait;
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::key::LockKey;
-use crate::metrics::Label;
-use crate::store::semaphore::ids_of;
-use crate::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, StoreErrorKind};
 
 /// A number of permits, shared by all processes; made by [`LockManager::semaphore`](crate::LockManager::semaphore).
 ///

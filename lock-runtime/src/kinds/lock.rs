@@ -5,21 +5,22 @@ use std::ops::AsyncFnOnce;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::LockKey;
+use lock_core::Replication;
+use lock_core::TokenRetention;
+use lock_core::store::Kind;
+use lock_engine::Engine;
+use lock_engine::hold::Lease;
+#[cfg(feature = "layer")]
+use lock_engine::out_of_range;
+use lock_engine::registry::Spec;
+use lock_engine::request::{Request, Wait};
+use lock_engine::settings::EngineSettings;
+
 use crate::acquire::Acquire;
 use crate::body::{OnLost, Run};
-use crate::engine::Engine;
-use crate::engine::hold::Lease;
-#[cfg(feature = "layer")]
-use crate::engine::out_of_range;
-use crate::engine::registry::Spec;
-use crate::engine::request::{Request, Wait};
-use crate::engine::settings::EngineSettings;
 use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
-use crate::key::LockKey;
-use crate::replication::Replication;
-use crate::retention::TokenRetention;
-use crate::store::Kind;
 
 /// A shorter `max_hold` is a mistake, such as the wrong unit.
 const SHORTEST_HOLD: Duration = Duration::from_millis(1);
@@ -49,7 +50,7 @@ pub struct Lock {
     min_hold: Duration,
     token_retention: Option<TokenRetention>,
     replication: Option<Replication>,
-    label: crate::metrics::Label,
+    label: lock_engine::metrics::Label,
     max_waiters: Option<usize>,
 }
 
@@ -61,7 +62,7 @@ impl Lock {
         engine: Result<Arc<Engine>, LockError>,
         keys: Result<(LockKey, Spec), LockError>,
     ) -> Self {
-        let label = crate::metrics::Label::Borrowed("");
+        let label = lock_engine::metrics::Label::Borrowed("");
         Self {
             engine,
             keys,

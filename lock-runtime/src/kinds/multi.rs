@@ -1,9 +1,10 @@
 //! The keys of a lock of several.
 
-use crate::engine::registry::Spec;
+use lock_core::store::Kind;
+use lock_core::{IntoLockKey, InvalidKey, LockKey};
+use lock_engine::registry::Spec;
+
 use crate::error::LockError;
-use crate::key::{IntoLockKey, InvalidKey, LockKey};
-use crate::store::Kind;
 
 /// Most keys of one lock. A server is busy with them in one piece.
 pub(crate) const MOST_KEYS: usize = 1000;

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, Request};
+use lock_core::store::Kind;
+use lock_engine::registry::Spec;
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -13,10 +15,8 @@ use super::marks::LockWait;
 use super::refusal::Protocol;
 use super::settings::{MissingKey, Shared};
 use crate::acquire::Acquire;
-use crate::engine::registry::Spec;
 use crate::guard::HeldLock;
 use crate::kinds::{MultiKey, sorted};
-use crate::store::Kind;
 
 /// What the layer does with a request, once its keys are known.
 pub(super) enum Admitted {

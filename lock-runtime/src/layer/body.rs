@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http_body::{Body, Frame, SizeHint};
+use lock_engine::scope::Scoped;
 use pin_project::pin_project;
 
 use super::refusal::{ProblemDetails, Protocol, Refusal, Refuse};
-use crate::engine::scope::Scoped;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::guarded::{LostSignal, OnLost};
@@ -20,7 +20,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of the responses of a [`LockService`](super::LockService).
 ///
-/// That of a locked request may hold the lock until its end: see [`HeldUntil::UntilBodyEnd`](super::HeldUntil::UntilBodyEnd). The
+/// That of a locked request may hold the lock until its end: see [`HeldUntil::BodyEnd`](super::HeldUntil::BodyEnd). The
 /// inner body is polled, and dropped, inside the lock's scope, so that what it calls re-enters the lock. The lock is
 /// released with the last frame, with an error, or when the body is dropped, whichever comes first.
 ///

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use lock_core::LockKey;
+use lock_core::store::Kind;
 use pin_project::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -18,14 +20,12 @@ use super::admission::{Admitted, Entry, Refused, without_lock};
 use super::body::LockBody;
 use super::key::AsyncKeyExtractor;
 use super::marks::Unlocked;
+use super::metrics;
 use super::mode::{Handler, Handling, Mode};
 use super::refusal::{Protocol, RETRY_SOON, Reason, Refusal, Refuse, retry_after, spread};
 use super::settings::{Shared, StoreDown};
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::key::LockKey;
-use crate::metrics;
-use crate::store::Kind;
 
 /// The future of a [`LockService`](super::LockService).
 ///
@@ -137,7 +137,7 @@ fn record(guard: &LockGuard, waited: Duration) {
 impl<K, R: Refuse> Shared<K, R> {
     fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes> {
         let reason = refusal.reason();
-        metrics::layer_refused(&self.settings.label, reason.as_str());
+        metrics::refused(&self.settings.label, reason.as_str());
         let error = refusal.error().map(tracing::field::display);
         let mistake = refusal.mistake();
         let is_due = |error: Option<&LockError>| {
@@ -189,7 +189,7 @@ impl<K, R: Refuse> Shared<K, R> {
         if hurried || self.settings.on_store_down != StoreDown::PassThrough {
             return None;
         }
-        metrics::layer_unlocked(&self.settings.label);
+        metrics::unlocked(&self.settings.label);
         if self.state.unlocked_told.is_due("") {
             tracing::warn!(%error, "requests go on without their locks (said once a minute, see the metric)");
         } else {
@@ -218,7 +218,7 @@ where
                     let StateReplaced::Extracting { mut service, shared, protocol, kind, came, .. } =
                         state.as_mut().project_replace(State::Done)
                     else {
-                        crate::sync::polled_again()
+                        lock_core::internal::sync::polled_again()
                     };
                     match shared.admit(&request, kind, protocol, came.elapsed(), extracted) {
                         Ok(Admitted::Pass) => State::Bare(service.call(without_lock(request))),
@@ -233,7 +233,7 @@ where
                     let StateReplaced::Locking { entry, mut request, mut service, shared, protocol } =
                         state.as_mut().project_replace(State::Done)
                     else {
-                        crate::sync::polled_again()
+                        lock_core::internal::sync::polled_again()
                     };
                     let Entry { hurried, seat, asked, .. } = entry;
                     drop(seat);
@@ -281,11 +281,11 @@ where
                 }
                 StateProjection::Refused(_) => {
                     let StateReplaced::Refused(response) = state.as_mut().project_replace(State::Done) else {
-                        crate::sync::polled_again()
+                        lock_core::internal::sync::polled_again()
                     };
                     return Poll::Ready(Ok(response.map(LockBody::refusal)));
                 }
-                StateProjection::Done => crate::sync::polled_again(),
+                StateProjection::Done => lock_core::internal::sync::polled_again(),
             };
             state.set(next);
         }

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use lock_core::Replication;
+use lock_core::TokenRetention;
+use lock_core::store::Kind;
+use lock_engine::request::Wait;
 use tower_layer::Layer;
 
 use super::key::KeyExtractor;
@@ -13,12 +17,8 @@ use super::mode::{Detached, Inline};
 use super::refusal::ProblemDetails;
 use super::service::LockService;
 use super::settings::{HeldUntil, MaxHold, Methods, MissingKey, Settings, Shared, State, StoreDown};
-use crate::engine::request::Wait;
 use crate::guarded::OnLost;
 use crate::manager::LockManager;
-use crate::replication::Replication;
-use crate::retention::TokenRetention;
-use crate::store::Kind;
 
 /// Locks each request with a key of its own; see the [module](super) for what that means in detail.
 ///

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::engine::failure::Loss;
+use lock_engine::failure::Loss;
 
 /// In the extensions of a request, put there by a layer outside: how long this request waits for its
 /// lock, instead of the layer's [`wait`](super::LockLayer::wait). Zero: it does not wait. Under

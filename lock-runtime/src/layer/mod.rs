@@ -69,8 +69,8 @@
 //!
 //! | [`HeldUntil`] | the lock is released |
 //! |---|---|
-//! | `UntilResponse`, the default | when the handler has returned, before the response goes out |
-//! | `UntilBodyEnd` | with the last frame of the response's body, its error, or its drop |
+//! | `Response`, the default | when the handler has returned, before the response goes out |
+//! | `BodyEnd` | with the last frame of the response's body, its error, or its drop |
 //!
 //! The response does not wait for the release. A client that repeats its request at once queues behind it
 //! and is not refused (see [`no_wait`](LockLayer::no_wait) for fair locks and several keys). A handler that runs for longer than a
@@ -209,7 +209,7 @@
 //! `tonic::transport::Server::builder().layer(layer)` locks all methods of all services, the health check
 //! too, which has no key: let it through with [`MissingKey::Skip`], or put the layer around one service.
 //! [`grpc_metadata`] and [`path_segment`] (0 is the service, 1 the method) name the key. gRPC is POST, so
-//! nothing is skipped. For a stream that is locked to its end use [`HeldUntil::UntilBodyEnd`]. With the feature
+//! nothing is skipped. For a stream that is locked to its end use [`HeldUntil::BodyEnd`]. With the feature
 //! `tonic`, a [`LockError`](crate::LockError) is a `tonic::Status`, so a unary method can have the attribute
 //! instead, and take its key from the message: `key = format!("order:{}", request.get_ref().order_id)`.
 //! Such a status never invites the client to repeat the call, since it may come from a lock inside of the
@@ -228,6 +228,7 @@ pub mod key;
 #[expect(clippy::module_inception, reason = "as in tower-http: one file for the layer, one for the service")]
 mod layer;
 mod marks;
+mod metrics;
 mod mode;
 mod refusal;
 mod service;

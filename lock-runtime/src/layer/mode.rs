@@ -8,6 +8,8 @@ use std::task::{Context, Poll, ready};
 
 use http::Response;
 use http_body::Body;
+use lock_core::LockKey;
+use lock_engine::failure::Loss;
 use pin_project::pin_project;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -17,11 +19,9 @@ use super::body::LockBody;
 use super::marks::{LostLock, Unlocked};
 use super::refusal::Protocol;
 use super::settings::{HeldUntil, Settings};
-use crate::engine::failure::Loss;
 use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
 use crate::guarded::{Guarded, OnLost};
-use crate::key::LockKey;
 
 /// Handlers run inside the response future: they end with it when the client leaves.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +112,7 @@ impl Ending {
         if let Some(why) = lost {
             extensions.insert(LostLock(why));
         }
-        if self.hold == HeldUntil::UntilResponse || response.body().is_end_stream() {
+        if self.hold == HeldUntil::Response || response.body().is_end_stream() {
             // Dispatched before the response goes out: who asks next in this process queues behind it.
             drop(guard);
             return Ok(response.map(LockBody::bare));

@@ -5,18 +5,18 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use http::Method;
+use lock_core::LockKey;
+use lock_core::Replication;
+use lock_core::TokenRetention;
+use lock_core::store::Kind;
+use lock_engine::metrics::Label;
+use lock_engine::request::Wait;
 
 use super::refusal::LONGEST_RETRY_AFTER;
 use super::told::Told;
-use crate::engine::request::Wait;
 use crate::guarded::OnLost;
-use crate::key::LockKey;
 use crate::kinds::Lock;
 use crate::manager::LockManager;
-use crate::metrics::Label;
-use crate::replication::Replication;
-use crate::retention::TokenRetention;
-use crate::store::Kind;
 
 /// For how long a request may hold its lock unless told otherwise: a client that sends or reads a body
 /// slowly, or not at all, could hold it indefinitely.
@@ -33,12 +33,12 @@ const MAX_WAITERS_PER_KEY: usize = 1000;
 pub enum HeldUntil {
     /// Until the handler has returned its response. What the response's body does while it is sent is
     /// not locked.
-    UntilResponse,
+    Response,
     /// Until the response's body has come to its end, has failed, or was dropped.
     ///
     /// The body of a client that does not read is not polled, and so does not notice: its key is free when what was left
     /// of the lease then is over too. Give such locks a short [`lease`](super::LockLayer::lease).
-    UntilBodyEnd,
+    BodyEnd,
 }
 
 /// What becomes of a request for which there is no key: the extractor returned `None`.
@@ -162,7 +162,7 @@ impl Default for Settings {
             min_hold: Duration::ZERO,
             token_retention: None,
             replication: None,
-            hold: HeldUntil::UntilResponse,
+            hold: HeldUntil::Response,
             on_missing_key: MissingKey::Reject,
             methods: Methods::AllBut(skipped.to_vec()),
             max_waiters: MAX_WAITERS,

@@ -28,9 +28,9 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::engine::failure::Loss;
-    use crate::key::LockKey;
     use crate::layer::{ProblemDetails, Reason, Refuse};
+    use lock_core::LockKey;
+    use lock_engine::failure::Loss;
 
     /// The code tells the client what to do; the key stays on the server, in the source.
     #[test]

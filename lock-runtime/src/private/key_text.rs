@@ -2,8 +2,9 @@
 
 use std::fmt::{self, Display, Write};
 
+use lock_core::{IntoLockKey, InvalidKey, LockKey};
+
 use super::origin::Origin;
-use crate::key::{IntoLockKey, InvalidKey, LockKey};
 
 const EMPTY: &str =
     "the value of the placeholder at its end is empty; two different things would share one lock";

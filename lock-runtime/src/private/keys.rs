@@ -2,11 +2,12 @@
 
 use std::vec;
 
+use lock_core::IntoLockKey;
+use lock_core::store::Kind;
+
 use super::key_text::KeyText;
 use super::origin::Origin;
-use crate::key::IntoLockKey;
 use crate::kinds::MultiKey;
-use crate::store::Kind;
 
 /// What can stand in `keys = […]`: a key, which is of the function's kind, or a [`MultiKey`], which has its own.
 #[diagnostic::on_unimplemented(

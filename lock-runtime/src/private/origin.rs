@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::key::{IntoLockKey, InvalidKey, LockKey};
-use crate::sync::shielded;
+use lock_core::internal::sync::shielded;
+use lock_core::{IntoLockKey, InvalidKey, LockKey};
 
 const CONSTANT: &str = "it has a placeholder, but comes from a constant, and only a text in quotes is a template; \
                         write the text itself into the attribute, as in `key = \"order:<id>\"`";

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use lock_core::LockKey;
+use lock_core::store::StoreError;
+use lock_core::store::stock::{InvalidOperationId, OperationId};
+
 use crate::error::LockError;
-use crate::key::LockKey;
-use crate::store::StoreError;
-use crate::store::stock::{InvalidOperationId, OperationId};
 
 /// Why an operation on a [`SegmentedStock`](super::SegmentedStock) was not done.
 ///

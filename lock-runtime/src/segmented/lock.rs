@@ -5,16 +5,17 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::LockKey;
+use lock_core::Replication;
+use lock_core::internal::chance::jitter;
+use lock_core::internal::clock::Tick;
+use lock_engine::request::Wait;
+use lock_engine::scope::Scope;
+
 use super::order::order;
-use crate::chance::jitter;
-use crate::clock::Tick;
-use crate::engine::request::Wait;
-use crate::engine::scope::Scope;
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::key::LockKey;
 use crate::kinds::Lock;
-use crate::replication::Replication;
 
 /// More would be slower than fewer: a merge looks at all of them.
 pub const MAX_SEGMENTS: u32 = 1024;

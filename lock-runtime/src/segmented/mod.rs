@@ -15,7 +15,7 @@ pub use sql::SqlStocks;
 pub use stock::{Reservation, SegmentedStock, Taken};
 pub use sweeper::Sweeper;
 
-pub use crate::store::stock::{
+pub use lock_core::store::stock::{
     Audit, AuditAnswer, IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts,
     Snapshot, StockStore, Swept,
 };

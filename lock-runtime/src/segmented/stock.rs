@@ -4,19 +4,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::StockError;
-use super::lock::{MAX_SEGMENTS, SegmentGuard, SegmentedLock};
-use crate::chance::jitter;
-use crate::error::LockError;
-use crate::key::{IntoLockKey, LockKey};
-use crate::replication::Replication;
-use crate::store::stock::{
+use lock_core::FencingToken;
+use lock_core::Replication;
+use lock_core::internal::chance::jitter;
+use lock_core::store::stock::{
     Audit, AuditAnswer, IntoOperationId, Layout, MAX_QUANTITY, OperationId, Part, RestockAnswer,
     RestockRequest, SegmentCounts, Settle, SettleAnswer, SettleRequest, Snapshot, State, StockCall,
     StockStore, Swept, TakeAnswer, TakeRequest,
 };
-use crate::store::{Few, StoreError};
-use crate::token::FencingToken;
+use lock_core::store::{Few, StoreError};
+use lock_core::{IntoLockKey, LockKey};
+
+use super::error::StockError;
+use super::lock::{MAX_SEGMENTS, SegmentGuard, SegmentedLock};
+use crate::error::LockError;
 
 /// For how long the records of operations are kept unless told otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -215,7 +216,7 @@ impl SegmentedStock {
             return Err(at.mistake(format_args!("{units} units are more than {MAX_QUANTITY}")));
         }
         at.check_segments(segments)?;
-        let each = crate::store::stock::plan::fill(&vec![0; segments as usize], units);
+        let each = lock_core::internal::plan::fill(&vec![0; segments as usize], units);
         at.store.initialize(at.call(), each).await.map_err(|error| at.failed(error))
     }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lock_core::internal::chance::jitter;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::{SegmentedStock, StockError, Swept};
-use crate::chance::jitter;
 
 /// So many reservations are ended in one call; when there are more, the next call follows at once.
 const AT_ONCE: u32 = 100;

@@ -29,16 +29,14 @@ pub mod simulation;
 
 use std::sync::Arc;
 
-use crate::clock::Clock;
-use crate::engine::Engine;
-use crate::engine::failure::Loss;
-use crate::key::IntoLockKey;
 use crate::manager::LockManager;
-use crate::store::LockStore;
 
-pub use crate::chance::set_jitter;
-pub use crate::engine::Leftovers;
-pub use crate::store::stock::steps::on_stock_step;
+use lock_core::IntoLockKey;
+pub use lock_core::internal::chance::set_jitter;
+use lock_core::internal::clock::Clock;
+pub use lock_core::internal::steps::on_stock_step;
+use lock_core::store::LockStore;
+pub use lock_engine::Leftovers;
 
 /// A manager on a fresh memory store with the default settings.
 ///
@@ -77,7 +75,7 @@ pub fn manager_on(settings: crate::LockManagerBuilder, store: Arc<dyn LockStore>
 /// A memory store without a manager, to be wrapped.
 #[must_use]
 pub fn memory_store() -> Arc<dyn LockStore> {
-    crate::store::memory::MemoryStore::new("")
+    lock_store_memory::MemoryStore::new("")
 }
 
 /// A handle on the memory store of this name, which is a fresh one when nobody has a handle on it. Managers on
@@ -86,26 +84,14 @@ pub fn memory_store() -> Arc<dyn LockStore> {
 /// Keys have no prefix here, so a manager on `memory:NAME` reaches them with an empty one.
 #[must_use]
 pub fn named_memory_store(name: &str) -> Arc<dyn LockStore> {
-    crate::store::memory::MemoryStore::named(name, "")
+    lock_store_memory::MemoryStore::named(name, "")
 }
 
 /// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost signal fires, the body
 /// is cancelled, and the owner-checked release is sent. `false` when this manager does not hold the key.
 pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     let Ok(key) = key.into_lock_key() else { return false };
-    let engine: &Arc<Engine> = locks.engine();
-    let mut lost = false;
-    for key in engine.registry.find_all(&key) {
-        lost |=
-            engine.act(&key, |machine, now, effects| match (machine.is_claimed(), machine.hold().cloned()) {
-                (true, Some(hold)) => {
-                    machine.lose(&hold, Loss::TakenAway, now, effects);
-                    true
-                }
-                _ => false,
-            });
-    }
-    lost
+    locks.engine().lose_all(&key)
 }
 
 /// Counts what `locks` still has; for tests that look for leaks.

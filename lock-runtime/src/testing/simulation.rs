@@ -7,17 +7,17 @@
 use std::sync::Arc;
 
 use crate::builder::LockManagerBuilder;
-use crate::clock::Clock;
 use crate::connect::address::quorum_options;
 use crate::error::ConnectError;
 use crate::manager::LockManager;
-use crate::store::LockStore;
-use crate::store::quorum::QuorumStore;
 
-pub use crate::chance::seed;
-pub use crate::clock::SimClock;
-pub use crate::store::memory::server::{Looked, MemoryServer, ServerHandle};
-pub use crate::tasks::Process;
+pub use lock_core::internal::chance::seed;
+use lock_core::internal::clock::Clock;
+pub use lock_core::internal::clock::SimClock;
+pub use lock_core::internal::tasks::Process;
+use lock_core::store::LockStore;
+pub use lock_store_memory::server::{Looked, MemoryServer, ServerHandle};
+use lock_store_quorum::QuorumStore;
 
 /// A manager of `process`, which goes by `clock`, on a store, or on a quorum of several.
 ///

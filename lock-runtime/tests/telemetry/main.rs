@@ -11,4 +11,5 @@ mod panics;
 mod passes_on;
 mod some_locks;
 mod spans;
+mod targets;
 mod warnings;

@@ -27,7 +27,16 @@ fn sources() -> BTreeMap<String, String> {
         }
     }
     let (root, mut found) = (workspace(), BTreeMap::new());
-    for folder in ["lock-runtime/src", "lock-runtime/tests", "lock-macros/src", "tests", "examples"] {
+    for folder in [
+        "lock-core/src",
+        "lock-engine/src",
+        "stores",
+        "lock-runtime/src",
+        "lock-runtime/tests",
+        "lock-macros/src",
+        "tests",
+        "examples",
+    ] {
         collect(&root.join(folder), &root, &mut found);
     }
     found
@@ -151,7 +160,7 @@ fn every_test_that_the_page_about_java_names_exists() {
 fn missing_of(sources: &BTreeMap<String, String>, tests: &str, file: &str) -> Vec<String> {
     let [place] = quoted(file)[..] else { panic!("not one file: {file}") };
     let path = match file.strip_prefix("conformance") {
-        Some(_) => format!("lock-runtime/src/store/conformance/{place}"),
+        Some(_) => format!("stores/conformance/src/{place}"),
         None => place.trim_end_matches(".rs").to_owned(),
     };
     let source = sources.get(&path).unwrap_or_else(|| panic!("no such file: {path}.rs"));

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::LockError;
-use lock_tests::{Site, first_poll, on_every_store};
+use lock_runtime::{LockError, LockManager};
+use lock_tests::{RedisServer, Site, first_poll, on_every_store};
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -218,4 +218,35 @@ on_every_store! {
         last.await.unwrap().release().await.unwrap();
         assert!(!locks.status("dropped").await.unwrap().is_locked());
     }
+}
+
+#[test]
+fn a_blocked_worker_holds_up_nobody_elses_requests() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let url = server.url();
+    runtime.block_on(async move {
+        let locks = LockManager::connect(&url).await.unwrap();
+        drop(locks.mutex("warm").acquire().await.unwrap());
+        tokio::time::sleep(ms(50)).await;
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+        let (all, one) = (locks.clone(), locks);
+        let blocked = tokio::spawn(async move {
+            let mut waiting = Vec::new();
+            for i in 0..3 {
+                waiting.push(first_poll(all.mutex(format!("k{i}")).wait_forever().acquire()).await);
+            }
+            begun.send(()).unwrap();
+            gone_on.recv().unwrap();
+            for acquire in waiting {
+                drop(acquire.await.unwrap());
+            }
+        });
+        has_begun.await.unwrap();
+        // Nobody has it, so it does not wait for the worker to go on.
+        drop(one.mutex("other").wait_forever().acquire().await.unwrap());
+        go_on.send(()).unwrap();
+        blocked.await.unwrap();
+    });
 }

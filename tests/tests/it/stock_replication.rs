@@ -9,10 +9,10 @@ use lock_runtime::{LockManager, Replication};
 use lock_tests::RedisServer;
 
 /// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A primary and its replica, in sync.
-async fn replicated() -> (RedisServer, RedisServer) {
+pub(crate) async fn replicated() -> (RedisServer, RedisServer) {
     let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
     let started = Instant::now();

@@ -29,12 +29,16 @@ impl Floors {
         floors.flat_map(|(floor, rooms)| rooms.iter().map(move |room| (floor + 1, room.as_str())))
     }
 
-    /// Returns the room of a file and its floor; the longest name that fits wins.
+    /// Returns the room of a file and its floor. A room may be several files, `a + b`; the longest name
+    /// that fits wins.
     pub(super) fn of(&self, file: &str) -> Option<(usize, &str)> {
         let stem = file.strip_suffix(".rs").unwrap_or(file);
         let stem = stem.strip_suffix("/mod").unwrap_or(stem);
-        let fits =
-            |room: &str| stem.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        self.rooms().filter(|(_, room)| fits(room)).max_by_key(|(_, room)| room.len())
+        let fits = |name: &&str| {
+            stem.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let length = |room: &str| room.split(" + ").filter(fits).map(str::len).max();
+        let fitting = self.rooms().filter_map(|(floor, room)| Some((length(room)?, (floor, room))));
+        fitting.max_by_key(|(length, _)| *length).map(|(_, room)| room)
     }
 }

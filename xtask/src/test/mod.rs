@@ -22,6 +22,7 @@ use crate::direction;
 use crate::examples;
 use crate::install::{Found, Tool};
 use crate::runner::Output;
+use crate::workspace::Libraries;
 
 /// One part of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +33,7 @@ pub(crate) enum Part {
     Features,
     Docs,
     Api,
+    Package,
     Test,
     Topologies,
     Loom,
@@ -43,13 +45,14 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Fmt,
         Self::Direction,
         Self::Clippy,
         Self::Features,
         Self::Docs,
         Self::Api,
+        Self::Package,
         Self::Test,
         Self::Topologies,
         Self::Loom,
@@ -68,6 +71,7 @@ impl Part {
             Self::Features => "features",
             Self::Docs => "docs",
             Self::Api => "api",
+            Self::Package => "package",
             Self::Test => "test",
             Self::Topologies => "topologies",
             Self::Loom => "loom",
@@ -97,6 +101,7 @@ impl Part {
             | Self::Features
             | Self::Docs
             | Self::Api
+            | Self::Package
             | Self::Loom
             | Self::Tls => true,
             Self::Test | Self::Topologies | Self::Interop | Self::Postgres | Self::Examples | Self::Page => {
@@ -110,7 +115,7 @@ impl Part {
             Self::Fmt => &[Tool::Rustfmt],
             Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
             Self::Features => &[Tool::Clippy],
-            Self::Direction | Self::Loom => &[],
+            Self::Direction | Self::Package | Self::Loom => &[],
             Self::Docs | Self::Api => &[Tool::OpenSsl],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
@@ -121,9 +126,31 @@ impl Part {
     }
 }
 
-/// The features of `lock-runtime` that must work alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [&str; 10] =
-    ["macros", "redis", "layer", "axum", "tonic", "metrics", "testing", "tls-rustls", "sqlite", "postgres"];
+/// The crates that users compile, and their features. Each crate must work without features, and
+/// with each one alone. `tls-native` is left to the parts that build everything.
+const FEATURES: [(&str, &[&str]); 7] = [
+    ("lock-core", &["testing"]),
+    ("lock-engine", &["metrics", "testing"]),
+    ("lock-store-memory", &["testing"]),
+    ("lock-store-quorum", &[]),
+    ("lock-store-redis", &["testing", "tls-rustls"]),
+    ("lock-store-conformance", &[]),
+    (
+        "lock-runtime",
+        &[
+            "macros",
+            "redis",
+            "layer",
+            "axum",
+            "tonic",
+            "metrics",
+            "testing",
+            "tls-rustls",
+            "sqlite",
+            "postgres",
+        ],
+    ),
+];
 
 /// What the tests with the Java program run on, one after the other.
 const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
@@ -249,10 +276,12 @@ impl Parts<'_> {
                 });
             }
             Part::Features => {
-                lane.step(part, "features: none", |step| lint_runtime(step, &[]));
-                for feature in FEATURES {
-                    let name = format!("features: {feature}");
-                    lane.step(part, &name, |step| lint_runtime(step, &["--features", feature]));
+                for (package, features) in FEATURES {
+                    let alone = features.iter().map(Some);
+                    for feature in [None].into_iter().chain(alone) {
+                        let name = format!("features: {package} {}", feature.unwrap_or(&"none"));
+                        lane.step(part, &name, |step| lint(step, package, feature.copied()));
+                    }
                 }
             }
             Part::Docs => {
@@ -265,6 +294,9 @@ impl Parts<'_> {
             }
             Part::Api => {
                 lane.step(part, "api", api::check);
+            }
+            Part::Package => {
+                lane.step(part, "package", package);
             }
             Part::Loom => {
                 lane.step(part, "loom", run_loom);
@@ -309,6 +341,7 @@ impl Parts<'_> {
             | Part::Features
             | Part::Docs
             | Part::Api
+            | Part::Package
             | Part::Loom
             | Part::Tls => {}
         }
@@ -354,12 +387,18 @@ fn interop(lane: &Lane<'_>, programs: &Programs) {
     }
 }
 
-/// The models of what threads share. The flag puts `lock-runtime` on the primitives of `loom`, on which its other tests
-/// can't run. It is for this crate alone: what it depends on is not compiled again.
+/// The models of what threads share. The flag puts `lock-core` and `lock-engine` on the primitives of
+/// `loom`, on which other tests can't run, so they are built in a folder of their own.
 fn run_loom(step: &Step<'_>) -> Outcome {
-    let args = ["--package", "lock-runtime", "--no-default-features", "--features", "testing"];
-    let flag = ["--lib", "--profile", "test", "--", "--cfg", "lock_loom"];
-    match build::programs("rustc", &[&args[..], &flag].concat(), step.output()) {
+    let target = match Libraries::find(step.output()) {
+        Ok(libraries) => libraries.target.join("loom"),
+        Err(why) => return Outcome::Failed(why),
+    };
+    let mut test = crate::cargo();
+    test.args(["test", "--package", "lock-engine", "--lib", "--no-run"])
+        .env("CARGO_TARGET_DIR", target)
+        .env("RUSTFLAGS", "--cfg lock_loom");
+    match build::programs_of(test, step.output()) {
         Err(why) => Outcome::Failed(why),
         Ok(programs) => match programs.iter().find(|program| program.is_test) {
             None => Outcome::Failed("cargo does not say where the models are".to_owned()),
@@ -368,8 +407,19 @@ fn run_loom(step: &Step<'_>) -> Outcome {
     }
 }
 
-/// `lock-runtime` as a user with exactly these features compiles it.
-fn lint_runtime(step: &Step<'_>, features: &[&str]) -> Outcome {
-    let start = ["clippy", "--package", "lock-runtime", "--no-default-features"];
-    step.cargo(&[&start, features, &["--", "-D", "warnings"]].concat())
+/// Packs the crates that users compile as they would be published, and compiles what is packed.
+fn package(step: &Step<'_>) -> Outcome {
+    // While work is under way, it is packed as it is.
+    let mut args = vec!["package", "--allow-dirty"];
+    args.extend(FEATURES.iter().flat_map(|(package, _)| ["--package", package]));
+    args.extend(["--package", "lock-macros"]);
+    step.cargo(&args)
+}
+
+/// A crate as a user with exactly this feature compiles it.
+fn lint(step: &Step<'_>, package: &str, feature: Option<&str>) -> Outcome {
+    let mut args = vec!["clippy", "--package", package, "--no-default-features"];
+    args.extend(feature.into_iter().flat_map(|feature| ["--features", feature]));
+    args.extend(["--", "-D", "warnings"]);
+    step.cargo(&args)
 }

@@ -1,9 +1,9 @@
 //! What `cargo xtask test --quick` runs of the part `test`: no second kind of servers, nothing that dies or is stopped, and
 //! nothing that takes long.
 
-/// Tests of `lock-runtime` itself that are left out: servers of other kinds, and faults.
-const LIBRARY: [&str; 8] =
-    ["cluster", "sentinel", "quorum", "synced", "faults", "redis::tests::group", "fair_model", "rw_model"];
+/// Tests of the Redis store that are left out: servers of other kinds, and faults.
+const REDIS: [&str; 8] =
+    ["cluster", "sentinel", "quorum", "synced", "faults", "tests::group", "fair_model", "rw_model"];
 
 /// Integration tests that are run: those of every store, on one server, and what the attribute does.
 const INTEGRATION: [&str; 9] = [
@@ -34,7 +34,8 @@ const LARGE_SCENES: [&str; 8] = [
 pub(super) fn args(label: &str) -> Option<Vec<&'static str>> {
     let without = |names: &[&'static str]| names.iter().flat_map(|&name| ["--skip", name]).collect();
     match label {
-        "lock-runtime/lib" => Some(without(&LIBRARY)),
+        "stores/redis/lib" => Some(without(&REDIS)),
+        "stores/quorum/lib" => None,
         "lock-runtime/it" => Some(without(&LARGE_SCENES)),
         "tests/it" => Some(INTEGRATION.to_vec()),
         // Programs that are run are no better for a run in a hurry.

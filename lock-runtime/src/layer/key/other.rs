@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use http::request::Parts;
+use lock_core::{IntoLockKey, LockKey};
 
 use super::{Found, IntoRequestKeys, KeyExtractor, RequestKeys};
-use crate::key::{IntoLockKey, LockKey};
 
 /// The key is made of an extension of the request: made by [`extension`].
 pub struct ExtensionKey<T, F> {

@@ -1,6 +1,7 @@
 //! [`RequestKeys`]: the keys of one request, and what can be made into them.
 
-use crate::key::{IntoLockKey, LockKey};
+use lock_core::{IntoLockKey, LockKey};
+
 use crate::kinds::MOST_KEYS;
 use crate::layer::refusal::Rejection;
 

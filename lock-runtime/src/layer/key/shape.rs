@@ -9,10 +9,10 @@ use std::str::FromStr;
 
 use http::Uri;
 use http::request::Parts;
+use lock_core::LockKey;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 
 use super::{Found, Rejection, RequestKeys};
-use crate::key::LockKey;
 
 /// The longest value, in bytes, unless `longest` says otherwise.
 const LONGEST: usize = 256;

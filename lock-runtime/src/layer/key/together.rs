@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use http::request::Parts;
+use lock_core::LockKey;
 use smallvec::SmallVec;
 
 use super::{Found, KeyExtractor, Keys, Rejection, RequestKeys};
-use crate::key::LockKey;
 
 /// The first key of several extractors: made by [`first_of`].
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response, StatusCode, Version};
+use lock_core::internal::chance::jitter;
 
 #[cfg(any(feature = "axum", feature = "tonic"))]
 use super::told::Told;
-use crate::chance::jitter;
 use crate::error::LockError;
 
 #[cfg(feature = "tonic")]
@@ -339,8 +339,8 @@ where
 mod tests {
 
     use super::*;
-    use crate::key::LockKey;
-    use crate::store::{StoreError, StoreErrorKind};
+    use lock_core::LockKey;
+    use lock_core::store::{StoreError, StoreErrorKind};
 
     fn protocol(content_type: &[u8]) -> Protocol {
         let mut headers = HeaderMap::new();
@@ -448,7 +448,7 @@ mod tests {
     fn clients_that_are_told_little_are_spread_too() {
         let error = LockError::ShutDown { key: LockKey::new("a").unwrap() };
         let seconds = |jitter| {
-            crate::chance::set_jitter(jitter);
+            lock_core::internal::chance::set_jitter(jitter);
             let after = retry_after(&error, LONGEST_RETRY_AFTER);
             let refusal = Refusal::of_error(&error, Protocol::Http).with_retry_after(after);
             ProblemDetails.refuse(&refusal).headers()["retry-after"].clone()
@@ -463,7 +463,7 @@ mod tests {
         let error =
             LockError::Busy { key: LockKey::new("a").unwrap(), remaining: Some(Duration::from_secs(9)) };
         let after = |jitter| {
-            crate::chance::set_jitter(jitter);
+            lock_core::internal::chance::set_jitter(jitter);
             retry_after(&error, Duration::from_secs(4)).unwrap()
         };
         assert_eq!(after(0.0), Duration::from_secs(2));

@@ -194,9 +194,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::failure::Loss;
-    use crate::key::LockKey;
-    use crate::store::{Kind, StoreError, StoreErrorKind};
+    use lock_core::LockKey;
+    use lock_core::store::{Kind, StoreError, StoreErrorKind};
+    use lock_engine::failure::Loss;
 
     /// All of them, and what they are on the wire. Clients go by these: none may change.
     const ALL: [(Reason, u16, i32, &str); 9] = [

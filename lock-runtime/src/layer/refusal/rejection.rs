@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 
 use http::StatusCode;
+use lock_core::InvalidKey;
 
 use super::reason::Reason;
-use crate::key::InvalidKey;
 
 /// A request has a key that can't be used: what is wrong and what to do about it.
 ///

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::store::stock::StockCall;
+use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::classify::{During, fault};
@@ -10,10 +14,6 @@ use super::database::{Arg, Row, Work};
 use super::fault::Fault;
 use super::numbers::{micros, unsigned};
 use super::tables::Tables;
-use crate::backoff::Backoff;
-use crate::clock::{Clock, Tick};
-use crate::store::stock::StockCall;
-use crate::store::{ServerTime, StoreError, StoreErrorKind};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -115,7 +115,7 @@ impl<'a> Call<'a> {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::default();
         loop {
             match work().await {
                 Ok(done) => return Ok(done),
@@ -127,7 +127,7 @@ impl<'a> Call<'a> {
 
     /// Waits before the next attempt, if there is time for one.
     pub(super) async fn pause(&self, backoff: &mut Backoff, said: String) -> Result<(), StoreError> {
-        let pause = backoff.next();
+        let pause = backoff.next_pause();
         if pause >= self.left() {
             return Err(StoreError::new(
                 StoreErrorKind::NotReady,
@@ -216,7 +216,7 @@ impl Open<'_> {
 /// Where a test stops a program, or drops a future.
 #[cfg(feature = "testing")]
 async fn pass(when: &str, what: &str) {
-    crate::store::stock::steps::fault_point(when, what);
+    lock_core::internal::steps::fault_point(when, what);
     tokio::task::yield_now().await;
 }
 

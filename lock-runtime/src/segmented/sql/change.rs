@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
+use lock_core::LockKey;
+use lock_core::internal::plan::fill;
+use lock_core::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest, StockCall};
+use lock_core::store::{StoreError, StoreErrorKind};
+
 use super::call::{Call, Open};
 use super::database::Arg;
 use super::fault::Fault;
 use super::numbers::{signed, unsigned};
 use super::statements::Statements;
 use super::stocks::SqlStocks;
-use crate::key::LockKey;
-use crate::store::stock::plan::fill;
-use crate::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest, StockCall};
-use crate::store::{StoreError, StoreErrorKind};
 
 /// To create tables; others may be at it.
 const PATIENCE: Duration = Duration::from_secs(30);

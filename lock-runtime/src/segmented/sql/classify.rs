@@ -1,9 +1,9 @@
 //! What an error of the database means for the call.
 
+use lock_core::store::{StoreError, StoreErrorKind};
 use sqlx::error::DatabaseError;
 
 use super::fault::Fault;
-use crate::store::{StoreError, StoreErrorKind};
 
 /// Where it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

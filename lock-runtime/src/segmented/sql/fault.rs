@@ -1,6 +1,6 @@
 //! [`Fault`]: why something was not done.
 
-use crate::store::StoreError;
+use lock_core::store::StoreError;
 
 /// Why something was not done.
 #[derive(Debug)]

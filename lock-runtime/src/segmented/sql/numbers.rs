@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{StoreError, StoreErrorKind};
+use lock_core::store::{StoreError, StoreErrorKind};
 
 pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)

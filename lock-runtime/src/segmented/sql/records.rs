@@ -1,12 +1,13 @@
 //! What the tables say, read: [`Record`], [`Look`].
 
+use lock_core::internal::clock::Clock;
+use lock_core::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot, State};
+use lock_core::store::{Few, StoreError};
+
 use super::call::Call;
 use super::database::Row;
 use super::fault::Fault;
 use super::numbers::unsigned;
-use crate::clock::Clock;
-use crate::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot, State};
-use crate::store::{Few, StoreError};
 
 /// The record of an operation.
 #[derive(Clone, Debug)]

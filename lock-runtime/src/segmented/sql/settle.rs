@@ -3,6 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use lock_core::internal::clock::Clock;
+use lock_core::internal::plan::AT_ONCE;
+use lock_core::store::StoreError;
+use lock_core::store::stock::{
+    OperationId, Part, Settle, SettleAnswer, SettleRequest, State, StockCall, Swept, next,
+};
+
 use super::call::{Call, Open};
 use super::database::Arg;
 use super::fault::Fault;
@@ -10,12 +17,6 @@ use super::numbers::{signed, unsigned};
 use super::records::{Record, letter, read_parts, write_parts};
 use super::statements::Statements;
 use super::stocks::SqlStocks;
-use crate::clock::Clock;
-use crate::store::StoreError;
-use crate::store::stock::plan::AT_ONCE;
-use crate::store::stock::{
-    OperationId, Part, Settle, SettleAnswer, SettleRequest, State, StockCall, Swept, next,
-};
 
 /// So many reservations are ended by one transaction.
 const BATCH: u32 = 100;

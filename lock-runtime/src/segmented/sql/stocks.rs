@@ -3,15 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+use lock_core::store::stock::{
+    AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
+    Swept, TakeAnswer, TakeRequest,
+};
+use lock_core::store::{BoxFuture, StoreError};
+
 use super::call::Call;
 use super::database::Database;
 use super::tables::Tables;
 use crate::manager::LockManager;
-use crate::store::stock::{
-    AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
-    Swept, TakeAnswer, TakeRequest,
-};
-use crate::store::{BoxFuture, StoreError};
 
 #[doc = include_str!("sql.md")]
 #[derive(Clone)]
@@ -44,7 +45,7 @@ impl SqlStocks {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) when the user may not; whatever the database says.
+    /// [`StoreErrorKind::Denied`](lock_core::store::StoreErrorKind::Denied) when the user may not; whatever the database says.
     ///
     /// # Cancel safety
     ///

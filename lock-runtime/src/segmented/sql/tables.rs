@@ -1,8 +1,9 @@
 //! [`Tables`]: where the tables are, and how they are spoken to.
 
+use lock_core::internal::ServerClock;
+
 use super::database::Database;
 use super::statements::Statements;
-use crate::store::server_clock::ServerClock;
 
 /// The tables of one database.
 pub(super) struct Tables {

@@ -3,20 +3,21 @@
 
 use std::time::Duration;
 
+use lock_core::FencingToken;
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::clock::Clock;
+use lock_core::internal::plan::few_parts;
+use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
+use lock_core::store::{Few, StoreError, StoreErrorKind};
+
 use super::call::{Call, Open};
 use super::fault::Fault;
 use super::numbers::{micros, signed, unsigned};
 use super::records::{Look, Record, letter};
 use super::settle::End;
 use super::stocks::SqlStocks;
-use crate::backoff::Backoff;
-use crate::clock::Clock;
 use crate::error::LockError;
 use crate::segmented::lock::{SegmentGuard, SegmentedLock};
-use crate::store::stock::plan::few_parts;
-use crate::store::stock::{Part, State, TakeAnswer, TakeRequest};
-use crate::store::{Few, StoreError, StoreErrorKind};
-use crate::token::FencingToken;
 
 /// The units to take of one segment, and the token of its lock.
 struct Sale {
@@ -102,7 +103,7 @@ fn unlocked(error: &LockError) -> Result<TakeAnswer, StoreError> {
 impl SqlStocks {
     pub(super) async fn take_units(&self, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
         let call = Call::new(&self.tables, &request.call).await?;
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::default();
         // From the second merge on with all segments locked, so that no other sale comes in between again.
         let mut merged = false;
         loop {

@@ -33,7 +33,7 @@ async fn an_annotated_function_in_the_handler_enters_again() {
             Ok::<_, LockError>(ok())
         }
     });
-    for hold in [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd] {
+    for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {
         let layer = LockLayer::new(scene.locks.clone(), by_path()).hold(hold);
         layer.layer(inner.clone()).oneshot(post("/k")).await.unwrap();
         layer.detached().layer(inner.clone()).oneshot(post("/k")).await.unwrap();
@@ -86,7 +86,7 @@ async fn an_annotated_function_in_a_streamed_body_enters_again() {
             async move { Ok::<_, Infallible>(Response::new(body)) }
         })
     };
-    let layer = || LockLayer::new(scene.locks.clone(), by_path()).hold(HeldUntil::UntilBodyEnd);
+    let layer = || LockLayer::new(scene.locks.clone(), by_path()).hold(HeldUntil::BodyEnd);
     let response = send(&layer().layer(inner.clone()), post("/k")).await;
     let token = held_in(response.extensions()).fencing_token();
     let seen = response.into_body().collect().await.unwrap().to_bytes();

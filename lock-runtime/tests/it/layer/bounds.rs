@@ -56,7 +56,7 @@ where
     B: Body<Data: From<Bytes>, Error: Into<BoxError>>,
 {
     let locks = locks();
-    let layer = LockLayer::new(locks.clone(), by_path()).hold(HeldUntil::UntilBodyEnd);
+    let layer = LockLayer::new(locks.clone(), by_path()).hold(HeldUntil::BodyEnd);
     let service = layer.layer(service_fn(move |_: Sent| {
         let body = make();
         async move { Ok::<_, Infallible>(Response::new(body)) }
@@ -190,7 +190,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn hyper() {
     let inner = service_fn(|_: Sent| async move { Ok::<_, BoxError>(ok()) });
-    let layer = LockLayer::new(locks(), path_segment(0)).hold(HeldUntil::UntilBodyEnd);
+    let layer = LockLayer::new(locks(), path_segment(0)).hold(HeldUntil::BodyEnd);
     for service in [hyper_takes::<_, Full<Bytes>, _>(layer.layer(inner))] {
         assert_eq!(service.oneshot(post("/k")).await.unwrap().status(), StatusCode::OK);
     }
@@ -240,7 +240,7 @@ mod tonic {
         let routes = service_fn(|_: Request<TonicBody>| async move {
             Ok::<_, Infallible>(Response::new(TonicBody::new(Full::new(Bytes::from_static(b"message")))))
         });
-        let layer = LockLayer::new(locks.clone(), path_segment(1)).no_wait().hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), path_segment(1)).no_wait().hold(HeldUntil::BodyEnd);
         let request = || {
             let request = Request::post("/orders.Orders/Ship").header("content-type", "application/grpc");
             request.body(TonicBody::empty()).unwrap()

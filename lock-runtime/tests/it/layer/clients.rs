@@ -64,12 +64,11 @@ fn layer(scene: &Scene, hold: HeldUntil) -> LockLayer<PartKey> {
     LockLayer::new(scene.locks.clone(), by_path()).hold(hold)
 }
 
-const HOLDS: [HeldUntil; 2] = [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd];
+const HOLDS: [HeldUntil; 2] = [HeldUntil::Response, HeldUntil::BodyEnd];
 
 /// Every scene ends like this: freed once, and free for the next one, who comes at once.
 async fn ends_well(scene: &Scene) {
-    let served =
-        send(&layer(scene, HeldUntil::UntilBodyEnd).wait(SECOND).layer(handler(scene)), post("/k")).await;
+    let served = send(&layer(scene, HeldUntil::BodyEnd).wait(SECOND).layer(handler(scene)), post("/k")).await;
     assert_eq!(served.status(), StatusCode::OK);
     let token = held_in(served.extensions()).fencing_token();
     served.into_body().collect().await.unwrap();
@@ -79,7 +78,7 @@ async fn ends_well(scene: &Scene) {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_never_polled_leaves_nothing() {
     let scene = Scene::new();
-    let mut service = layer(&scene, HeldUntil::UntilResponse).layer(handler(&scene));
+    let mut service = layer(&scene, HeldUntil::Response).layer(handler(&scene));
     std::future::poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
     drop(service.call(post("/k")));
     assert_eq!(scene.store.events(), []);
@@ -117,7 +116,7 @@ async fn a_client_that_leaves_while_the_key_is_looked_for_leaves_nothing() {
 async fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
     let scene = Scene::new();
     let guard = scene.locks.mutex("k").acquire().await.unwrap();
-    let service = layer(&scene, HeldUntil::UntilResponse).max_waiters(1).layer(handler(&scene));
+    let service = layer(&scene, HeldUntil::Response).max_waiters(1).layer(handler(&scene));
     assert!(timeout(SECOND, send(&service, post("/k"))).await.is_err());
     // Its place among those who may wait is free, and it is not served any more.
     let (waiting, ()) = tokio::join!(send(&service, post("/k")), async {
@@ -140,7 +139,7 @@ async fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
 async fn a_client_that_leaves_while_the_grant_is_on_its_way_frees_it() {
     let scene = Scene::new();
     scene.store.answer_takes(SECOND);
-    let service = layer(&scene, HeldUntil::UntilResponse).layer(handler(&scene));
+    let service = layer(&scene, HeldUntil::Response).layer(handler(&scene));
     assert!(timeout(SECOND / 2, send(&service, post("/k"))).await.is_err());
     assert!(scene.is_locked("k").await, "granted");
     scene.store.answer_takes(Duration::ZERO);
@@ -166,7 +165,7 @@ async fn a_client_that_leaves_drops_the_handler_before_the_release() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_in_mid_body_drops_the_body_before_the_release() {
     let scene = Scene::new();
-    let service = layer(&scene, HeldUntil::UntilBodyEnd).layer(handler(&scene));
+    let service = layer(&scene, HeldUntil::BodyEnd).layer(handler(&scene));
     let mut response = send(&service, post("/k?stalls")).await;
     let first = response.frame().await.unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "one ");
@@ -182,7 +181,7 @@ async fn a_client_that_leaves_in_mid_body_drops_the_body_before_the_release() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_dropped_unread_frees_the_lock() {
     let scene = Scene::new();
-    let response = send(&layer(&scene, HeldUntil::UntilBodyEnd).layer(handler(&scene)), post("/k")).await;
+    let response = send(&layer(&scene, HeldUntil::BodyEnd).layer(handler(&scene)), post("/k")).await;
     let (head, body) = response.into_parts();
     assert!(held_in(&head.extensions).is_held());
     drop(body);
@@ -195,7 +194,7 @@ async fn a_body_that_is_dropped_unread_frees_the_lock() {
 #[tokio::test(start_paused = true)]
 async fn without_the_body_the_lock_is_free_when_the_response_is_there() {
     let scene = Scene::new();
-    let service = layer(&scene, HeldUntil::UntilResponse).no_wait().layer(handler(&scene));
+    let service = layer(&scene, HeldUntil::Response).no_wait().layer(handler(&scene));
     let first = send(&service, post("/k?stalls")).await;
     let second = send(&service, post("/k?stalls")).await;
     assert!(first.status() == StatusCode::OK && second.status() == StatusCode::OK);
@@ -288,7 +287,7 @@ async fn a_panic_in_the_handler_frees_the_lock() {
 async fn a_panic_when_the_service_is_called_frees_the_lock() {
     let scene = Scene::new();
     let store = Arc::clone(&scene.store);
-    let service = layer(&scene, HeldUntil::UntilResponse).layer(service_fn(move |_: Sent| {
+    let service = layer(&scene, HeldUntil::Response).layer(service_fn(move |_: Sent| {
         store.note("called");
         if true {
             panic!("in the call");
@@ -349,7 +348,7 @@ async fn the_lock_is_freed_as_soon_as_the_body_says_that_it_is_at_its_end() {
             Ok::<_, Infallible>(Response::new(Told { frame: frame.map(Bytes::from), ends }))
         });
         let mut response: Response<LockBody<Told>> =
-            send(&layer(&scene, HeldUntil::UntilBodyEnd).layer(inner), post("/k")).await;
+            send(&layer(&scene, HeldUntil::BodyEnd).layer(inner), post("/k")).await;
         let held = held_in(response.extensions());
         let ended = frame.is_none() && ends;
         assert_eq!(response.body().is_end_stream(), ended, "{frame:?}");

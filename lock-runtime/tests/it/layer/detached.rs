@@ -40,7 +40,7 @@ fn handler(
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_runs_to_its_end_when_the_client_leaves() {
-    for hold in [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd] {
+    for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {
         let scene = Scene::new();
         let service = layer(&scene).hold(hold).layer(handler(&scene));
         assert!(timeout(SECOND, send(&service, post("/k"))).await.is_err());
@@ -143,7 +143,7 @@ async fn span_and_scope_go_with_the_handler() {
 #[tokio::test(start_paused = true)]
 async fn a_handler_goes_on_while_nobody_polls_its_response() {
     let scene = Scene::new();
-    let service = layer(&scene).hold(HeldUntil::UntilBodyEnd).layer(handler(&scene));
+    let service = layer(&scene).hold(HeldUntil::BodyEnd).layer(handler(&scene));
     let mut sent = Box::pin(send(&service, post("/k")));
     assert!(timeout(SECOND, sent.as_mut()).await.is_err());
     scene.noted("ended").await;
@@ -156,7 +156,7 @@ async fn a_handler_goes_on_while_nobody_polls_its_response() {
 /// Nobody is left to take the response: a body that has the lock is dropped inside of it all the same.
 #[tokio::test(start_paused = true)]
 async fn a_response_that_nobody_takes_leaves_nothing() {
-    for hold in [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd] {
+    for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {
         let scene = Scene::new();
         let with = scene.clone();
         let service = layer(&scene).hold(hold).layer(service_fn(move |request: Sent| {
@@ -169,7 +169,7 @@ async fn a_response_that_nobody_takes_leaves_nothing() {
         assert!(timeout(SECOND, send(&service, post("/k"))).await.is_err());
         sleep(20 * SECOND).await;
         scene.is_settled(None).await;
-        if hold == HeldUntil::UntilBodyEnd {
+        if hold == HeldUntil::BodyEnd {
             assert!(scene.came_before_the_release(INSIDE), "{:?}", scene.store.events());
         }
     }

@@ -165,7 +165,7 @@ async fn with_middleware_and_streams() {
     }
     fn serve(locks: &LockManager) -> Router {
         let layer = LockLayer::new(locks.clone(), path_param("id"))
-            .hold(HeldUntil::UntilBodyEnd)
+            .hold(HeldUntil::BodyEnd)
             .wait(Duration::from_secs(1));
         Router::new()
             .route(

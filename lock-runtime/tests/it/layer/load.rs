@@ -114,7 +114,7 @@ async fn thousand(layer: &LockLayer<PartKey>, counts: &Counts) -> Outcome {
 
 #[tokio::test(start_paused = true)]
 async fn those_above_the_cap_are_refused_early_and_the_others_are_served_one_by_one() {
-    for hold in [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd] {
+    for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {
         let scene = Scene::new();
         let builder = || LockManager::builder().max_waiters_per_key(CAP);
         let capped = Scene::with(builder());
@@ -185,7 +185,7 @@ async fn clients_that_leave_in_a_crowd_leave_nothing() {
     let scene = Scene::new();
     let served = Arc::new(Semaphore::new(0));
     let count = Arc::clone(&served);
-    let layer = LockLayer::new(scene.locks.clone(), by_path()).wait_forever().hold(HeldUntil::UntilBodyEnd);
+    let layer = LockLayer::new(scene.locks.clone(), by_path()).wait_forever().hold(HeldUntil::BodyEnd);
     let service = layer.layer(service_fn(move |_: Sent| {
         let count = Arc::clone(&count);
         async move {

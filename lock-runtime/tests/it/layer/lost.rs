@@ -127,7 +127,7 @@ async fn a_handler_whose_lock_is_lost_is_dropped_and_its_client_told() {
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_finishes_marks_its_response() {
     for way in WAYS {
-        for hold in [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd] {
+        for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {
             let scene = Scene::new();
             let layer = way.layer(&scene).on_lost(OnLost::Finish).hold(hold);
             let service = layer.layer(handler(&scene));
@@ -188,7 +188,7 @@ async fn stalling(scene: &Scene, layer: LockLayer<PartKey>, request: Sent) -> St
         }
         async { Ok::<_, Infallible>(response) }
     });
-    let service = layer.hold(HeldUntil::UntilBodyEnd).layer(inner);
+    let service = layer.hold(HeldUntil::BodyEnd).layer(inner);
     let mut response = send(&service, request).await;
     let first = response.frame().await.unwrap().unwrap();
     assert_eq!(first.into_data().unwrap(), "half");

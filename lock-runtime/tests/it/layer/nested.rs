@@ -25,7 +25,7 @@ async fn show_token(request: Sent) -> Result<Response<Full<Bytes>>, Infallible> 
 #[tokio::test(start_paused = true)]
 async fn the_log_of_responses_has_the_token_that_the_handler_has_seen() {
     let scene = Scene::new();
-    for hold in [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd] {
+    for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {
         let logged = Arc::new(Mutex::new(None));
         let log = Arc::clone(&logged);
         let service = ServiceBuilder::new()
@@ -37,7 +37,7 @@ async fn the_log_of_responses_has_the_token_that_the_handler_has_seen() {
             .service(service_fn(show_token));
         let response = send(&service, post("/k")).await;
         let logged = logged.lock().unwrap().take().unwrap();
-        assert_eq!(logged.is_held(), hold == HeldUntil::UntilBodyEnd, "{hold:?}");
+        assert_eq!(logged.is_held(), hold == HeldUntil::BodyEnd, "{hold:?}");
         let seen = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(seen, logged.fencing_token().to_string(), "{hold:?}");
         assert_eq!(logged.key().as_str(), "k");
@@ -49,10 +49,10 @@ async fn the_log_of_responses_has_the_token_that_the_handler_has_seen() {
 #[tokio::test(start_paused = true)]
 async fn a_layer_inside_a_layer_with_the_same_key_enters_again() {
     for holds in [
-        [HeldUntil::UntilResponse, HeldUntil::UntilResponse],
-        [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd],
-        [HeldUntil::UntilBodyEnd, HeldUntil::UntilResponse],
-        [HeldUntil::UntilBodyEnd, HeldUntil::UntilBodyEnd],
+        [HeldUntil::Response, HeldUntil::Response],
+        [HeldUntil::Response, HeldUntil::BodyEnd],
+        [HeldUntil::BodyEnd, HeldUntil::Response],
+        [HeldUntil::BodyEnd, HeldUntil::BodyEnd],
     ] {
         let scene = Scene::new();
         let layer = |hold| LockLayer::new(scene.locks.clone(), by_path()).no_wait().hold(hold);
@@ -61,7 +61,7 @@ async fn a_layer_inside_a_layer_with_the_same_key_enters_again() {
         assert_eq!(response.status(), StatusCode::OK, "{holds:?}");
         let held = held_in(response.extensions());
         // It is the inner layer's.
-        assert_eq!(held.is_held(), holds[1] == HeldUntil::UntilBodyEnd, "{holds:?}");
+        assert_eq!(held.is_held(), holds[1] == HeldUntil::BodyEnd, "{holds:?}");
         let seen = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(seen, held.fencing_token().to_string(), "{holds:?}");
         scene.is_settled(Some(("k", held.fencing_token()))).await;

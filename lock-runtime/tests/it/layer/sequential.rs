@@ -12,7 +12,7 @@ use tower::{Layer, service_fn};
 
 use super::rig::{MS, SECOND, Scene, Sent, by_path, done, fed, ok, post, send};
 
-const HOLDS: [HeldUntil; 2] = [HeldUntil::UntilResponse, HeldUntil::UntilBodyEnd];
+const HOLDS: [HeldUntil; 2] = [HeldUntil::Response, HeldUntil::BodyEnd];
 
 fn layer(locks: &LockManager, hold: HeldUntil) -> LockLayer<lock_runtime::layer::PartKey> {
     LockLayer::new(locks.clone(), by_path()).no_wait().hold(hold)

@@ -34,7 +34,7 @@ async fn a_stream_holds_the_lock_until_its_end() {
     let redis = RedisServer::start();
     let (locks, other) = (manager(&redis).await, manager(&redis).await);
     let (orders, mut feeds) = fed();
-    let layer = LockLayer::new(locks.clone(), order()).wait(LONG).hold(HeldUntil::UntilBodyEnd);
+    let layer = LockLayer::new(locks.clone(), order()).wait(LONG).hold(HeldUntil::BodyEnd);
     let server = Running::start(layer, orders).await;
     let mut client = server.client().await;
     let mut stream = client.watch("1").await.unwrap();
@@ -79,7 +79,7 @@ async fn a_stream_that_the_client_drops_frees_the_lock() {
     let redis = RedisServer::start();
     let (locks, other) = (manager(&redis).await, manager(&redis).await);
     let (orders, mut feeds) = fed();
-    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).max_hold(2 * LONG);
+    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).max_hold(2 * LONG);
     let server = Running::start(layer, orders).await;
     let mut client = server.client().await;
     let mut stream = client.watch("1").await.unwrap();
@@ -100,7 +100,7 @@ async fn a_stream_that_fails_frees_the_lock_and_its_status_is_its_own() {
     let redis = RedisServer::start();
     let locks = manager(&redis).await;
     let (orders, mut feeds) = fed();
-    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).max_hold(2 * LONG);
+    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).max_hold(2 * LONG);
     let server = Running::start(layer, orders).await;
     let mut stream = server.client().await.watch("1").await.unwrap();
     let feed = feeds.recv().await.unwrap();
@@ -117,7 +117,7 @@ async fn a_loss_in_mid_stream_is_aborted_behind_the_messages() {
     let locks = manager_with(&redis, |builder| builder.lease(ms(3000))).await;
     let other = manager(&redis).await;
     let (orders, mut feeds) = fed();
-    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd);
+    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd);
     let server = Running::start(layer, orders).await;
     let mut client = server.client().await;
     let mut stream = client.watch("1").await.unwrap();
@@ -143,7 +143,7 @@ async fn a_stream_past_its_max_hold_is_aborted() {
     let redis = RedisServer::start();
     let locks = manager(&redis).await;
     let (orders, mut feeds) = fed();
-    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).max_hold(ms(1500));
+    let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).max_hold(ms(1500));
     let server = Running::start(layer, orders).await;
     let mut client = server.client().await;
     let mut stream = client.watch("1").await.unwrap();
@@ -159,7 +159,7 @@ async fn a_stream_that_is_refused_is_never_begun() {
     let redis = RedisServer::start();
     let (locks, other) = (manager(&redis).await, manager(&redis).await);
     let (orders, mut feeds) = fed();
-    let layer = LockLayer::new(locks.clone(), order()).no_wait().hold(HeldUntil::UntilBodyEnd);
+    let layer = LockLayer::new(locks.clone(), order()).no_wait().hold(HeldUntil::BodyEnd);
     let server = Running::start(layer, orders).await;
     let mut client = server.client().await;
     let held = other.mutex("order:1").acquire().await.unwrap();

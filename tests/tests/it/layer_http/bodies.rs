@@ -26,7 +26,7 @@ over_both! {
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
         let stage = Stage::open();
         let (routes, mut feeds) = streams(&stage);
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd);
         let server = Server::axum(routes.route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let mut response = client.post("/orders/1").await;
@@ -66,7 +66,7 @@ over_both! {
         let redis = RedisServer::start();
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
         let (routes, mut feeds) = streams(&Stage::open());
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd);
         let server = Server::axum(routes.route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let mut response = client.post("/orders/1").await;
@@ -87,7 +87,7 @@ over_both! {
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
         let stage = Stage::open();
         let (routes, mut feeds) = streams(&stage);
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).max_hold(LONG);
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).max_hold(LONG);
         let server = Server::axum(routes.route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let mut response = client.post("/orders/1").await;
@@ -117,7 +117,7 @@ over_both! {
         let locks = manager_with(&redis, |builder| builder.lease(ms(3000))).await;
         let other = manager(&redis).await;
         let (routes, mut feeds) = streams(&Stage::open());
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).max_hold(ms(1500));
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).max_hold(ms(1500));
         let server = Server::axum(routes.route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let mut response = client.post("/orders/1").await;
@@ -139,7 +139,7 @@ over_both! {
         let other = manager(&redis).await;
         let stage = Stage::open();
         let (routes, mut feeds) = streams(&stage);
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd);
         let server = Server::axum(routes.route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let mut response = client.post("/orders/1").await;
@@ -171,7 +171,7 @@ over_both! {
         let locks = manager_with(&redis, |builder| builder.lease(ms(3000))).await;
         let other = manager(&redis).await;
         let (routes, mut feeds) = streams(&Stage::open());
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).on_lost(OnLost::Finish);
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).on_lost(OnLost::Finish);
         let server = Server::axum(routes.route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let mut response = client.post("/orders/1").await;
@@ -193,7 +193,7 @@ over_both! {
     async fn an_empty_body_frees_the_lock_at_once(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).max_hold(Duration::from_secs(3600));
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).max_hold(Duration::from_secs(3600));
         let server = Server::axum(orders(&Stage::open()).route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let _unread = client.post("/orders/1").await;

@@ -97,7 +97,7 @@ over_both! {
         for leaving in LEAVINGS {
             let stage = Stage::open();
             let (routes, mut feeds) = streams(&stage);
-            let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd).max_hold(LONG);
+            let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd).max_hold(LONG);
             let server = Server::axum(routes.route_layer(layer)).await;
             let mut client = Client::connect(server.addr, version).await;
             let mut response = client.post("/orders/1").await;
@@ -134,7 +134,7 @@ over_both! {
                 }
                 axum::body::Body::new(last)
             };
-            let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd);
+            let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd);
             let server = Server::axum(Router::new().route("/orders/{id}", post(handler)).route_layer(layer)).await;
             let mut client = Client::connect(server.addr, version).await;
             let answer = client.start_post("/orders/1").await;
@@ -202,7 +202,7 @@ over_both! {
         let redis = RedisServer::start();
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
         let handler = async || axum::body::Body::new(Panics { sent: false });
-        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), order()).hold(HeldUntil::BodyEnd);
         let server = Server::axum(Router::new().route("/orders/{id}", post(handler)).route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let request = client.request(http::Method::POST, "/orders/1");
@@ -220,7 +220,7 @@ over_both! {
         let redis = RedisServer::start();
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
         let stage = Stage::open();
-        let layer = LockLayer::new(locks.clone(), order()).wait(LONG).hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), order()).wait(LONG).hold(HeldUntil::BodyEnd);
         let server = Server::axum(orders(&stage).route_layer(layer)).await;
         for round in 0_u64..60 {
             let mut client = Client::connect(server.addr, version).await;

@@ -84,7 +84,7 @@ over_both! {
     async fn functions_that_a_streamed_body_calls_enter_again(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
-        for (hold, expected) in [(HeldUntil::UntilBodyEnd, "entered again"), (HeldUntil::UntilResponse, "a lock of its own")] {
+        for (hold, expected) in [(HeldUntil::BodyEnd, "entered again"), (HeldUntil::Response, "a lock of its own")] {
             let handler = {
                 let locks = locks.clone();
                 async move |held: HeldLock| {

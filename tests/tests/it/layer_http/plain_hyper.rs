@@ -82,7 +82,7 @@ over_both! {
             feeds.send(feed).unwrap();
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
-        let layer = LockLayer::new(locks.clone(), path_segment(1).prefix("order:")).hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), path_segment(1).prefix("order:")).hold(HeldUntil::BodyEnd);
         let server = serve(layer.layer(service)).await;
         let mut client = Client::connect(server.addr, version).await;
         let response = client.post("/orders/1").await;
@@ -101,7 +101,7 @@ over_both! {
         let service = service_fn(async |_: Request<Incoming>| {
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("whole")))
         });
-        let layer = LockLayer::new(locks.clone(), path_segment(1)).hold(HeldUntil::UntilBodyEnd);
+        let layer = LockLayer::new(locks.clone(), path_segment(1)).hold(HeldUntil::BodyEnd);
         let server = serve(layer.max_hold(Duration::from_secs(3600)).layer(service)).await;
         let mut client = Client::connect(server.addr, version).await;
         let response = client.post("/orders/1").await;
@@ -148,7 +148,7 @@ async fn a_body_that_is_never_sent_frees_the_lock() {
         feeds.send(feed).unwrap();
         std::future::ready(Ok::<_, Infallible>(Response::new(body)))
     });
-    let layer = LockLayer::new(locks.clone(), path_segment(1)).skip_methods([]).hold(HeldUntil::UntilBodyEnd);
+    let layer = LockLayer::new(locks.clone(), path_segment(1)).skip_methods([]).hold(HeldUntil::BodyEnd);
     let server = serve(layer.max_hold(Duration::from_secs(3600)).layer(service)).await;
     let mut client = Client::connect(server.addr, crate::layer_http::client::Version::Http1).await;
     let request = client.request(Method::HEAD, "/orders/1");

@@ -110,7 +110,7 @@ over_both! {
             }),
         );
         let layer = || LockLayer::new(locks.clone(), order()).no_wait();
-        let until_end = || layer().hold(HeldUntil::UntilBodyEnd);
+        let until_end = || layer().hold(HeldUntil::BodyEnd);
         let servers = [
             ("inline", Server::axum(whole.clone().route_layer(layer())).await),
             ("detached", Server::axum(whole.clone().route_layer(layer().detached())).await),

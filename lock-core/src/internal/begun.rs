@@ -1,0 +1,263 @@
+//! Background tasks that are polled where they are, and not by the scheduler.
+//!
+//! [`begin`]: the first poll is here and now. A request leaves at once, and not when the scheduler comes to the task that
+//! sends it; what is left of the task is spawned when something wakes it. Whoever begins it need not be polled again: it
+//! does not belong to the caller.
+//!
+//! [`wake_together`]: one answer that wakes many such tasks polls them one after the other, which costs less than a task
+//! of the runtime for each.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use tokio::runtime::Handle;
+
+use crate::internal::sync::{Mutex, lock};
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Begun {
+    runtime: Handle,
+    slot: Slot<Task>,
+}
+
+/// Where a task waits to be woken. Each time it is woken, it is handed to one thread.
+pub struct Slot<T>(Mutex<State<T>>);
+
+impl<T> std::fmt::Debug for Slot<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").finish_non_exhaustive()
+    }
+}
+
+enum State<T> {
+    /// Being polled, or about to be.
+    Polled {
+        woken: bool,
+    },
+    Parked(T),
+    /// Ended, or a task of the runtime by now.
+    Gone,
+}
+
+impl<T> Default for Slot<T> {
+    /// Its task is being polled.
+    fn default() -> Self {
+        Self(Mutex::new(State::Polled { woken: false }))
+    }
+}
+
+impl<T> Slot<T> {
+    /// The task has been polled and is pending. Given back when it was woken meanwhile; it does not come back then.
+    pub fn park(&self, task: T) -> Option<T> {
+        let mut state = lock(&self.0);
+        if matches!(*state, State::Polled { woken: false }) {
+            *state = State::Parked(task);
+            return None;
+        }
+        *state = State::Gone;
+        Some(task)
+    }
+
+    /// The task has ended.
+    fn end(&self) {
+        *lock(&self.0) = State::Gone;
+    }
+
+    /// The task, if it waits. It is offered to `poll` first; what that leaves does not come back.
+    pub fn wake(&self, poll: impl FnOnce(T) -> Option<T>) -> Option<T> {
+        let mut state = lock(&self.0);
+        match std::mem::replace(&mut *state, State::Polled { woken: true }) {
+            State::Polled { .. } => None,
+            State::Gone => {
+                *state = State::Gone;
+                None
+            }
+            State::Parked(task) => {
+                let left = poll(task);
+                *state = if left.is_some() { State::Gone } else { State::Polled { woken: false } };
+                left
+            }
+        }
+    }
+}
+
+/// Tasks to be polled by [`wake_together`].
+type Woken = Vec<(Arc<Begun>, Task)>;
+
+thread_local! {
+    /// What [`wake_together`] has woken on this thread; nothing when it is not running.
+    static WOKEN: RefCell<Option<Woken>> = const { RefCell::new(None) };
+}
+
+impl Begun {
+    /// Polls the task; what is left of it waits to be woken.
+    fn poll(self: &Arc<Self>, mut task: Task) {
+        let waker = Waker::from(Arc::clone(self));
+        // As in a task of its own, a panic is told of by its hook and by what the task drops.
+        let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut Context::from_waker(&waker))));
+        if !matches!(polled, Ok(Poll::Pending)) {
+            self.slot.end();
+        } else if let Some(task) = self.slot.park(task) {
+            drop(self.runtime.spawn(task));
+        }
+    }
+}
+
+impl Wake for Begun {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let alone = self.slot.wake(|task| {
+            let mut task = Some(task);
+            // Not there any more when a thread-local of somebody wakes us at the end of its thread.
+            let _ = WOKEN.try_with(|woken| {
+                if let Some(woken) = &mut *woken.borrow_mut() {
+                    woken.extend(task.take().map(|task| (Arc::clone(self), task)));
+                }
+            });
+            task
+        });
+        if let Some(task) = alone {
+            drop(self.runtime.spawn(task));
+        }
+    }
+}
+
+/// Whether tasks of `runtime` can be polled here: its timers and sockets are at hand.
+pub fn is_inside(runtime: &Handle) -> bool {
+    Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
+}
+
+/// Polls `task` once, and leaves the rest to `runtime`, in which the caller is.
+pub fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+    Arc::new(Begun { runtime: runtime.clone(), slot: Slot::default() }).poll(Box::pin(task));
+}
+
+/// Runs `wake`, and then polls the tasks that it woke. They were begun in the runtime in which the caller is.
+pub fn wake_together(wake: impl FnOnce()) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            for (begun, task) in WOKEN.take().unwrap_or_default() {
+                begun.poll(task);
+            }
+        }
+    }
+    if WOKEN.with_borrow(Option::is_some) {
+        return wake();
+    }
+    WOKEN.set(Some(Vec::new()));
+    let reset = Reset;
+    wake();
+    drop(reset);
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_poll_is_at_once_and_the_rest_is_spawned_when_it_is_woken() {
+        let (go, gone) = oneshot::channel::<()>();
+        let (begun, mut has_begun) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        begin(&Handle::current(), async move {
+            begun.send(tokio::task::try_id()).unwrap();
+            gone.await.unwrap();
+            end.send(tokio::task::try_id()).unwrap();
+        });
+        assert_eq!(has_begun.try_recv(), Ok(tokio::task::try_id()), "where it was begun");
+        go.send(()).unwrap();
+        assert!(ended.await.unwrap().is_some(), "a task of its own");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_woken_in_its_first_poll_goes_on() {
+        let (end, ended) = oneshot::channel();
+        begin(&Handle::current(), async move {
+            let mut first = true;
+            std::future::poll_fn(|cx| {
+                if !std::mem::take(&mut first) {
+                    return Poll::Ready(());
+                }
+                cx.waker().wake_by_ref();
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            })
+            .await;
+            end.send(()).unwrap();
+        });
+        ended.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn tasks_that_are_woken_together_are_polled_there() {
+        let mut gates = Vec::new();
+        let (entered, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for number in 0..3 {
+            let (go, gone) = oneshot::channel::<()>();
+            let (again, more) = oneshot::channel::<()>();
+            gates.push((Some(go), Some(again)));
+            let entered = entered.clone();
+            begin(&Handle::current(), async move {
+                gone.await.unwrap();
+                entered.send((number, tokio::task::try_id())).unwrap();
+                more.await.unwrap();
+                entered.send((number + 10, tokio::task::try_id())).unwrap();
+            });
+        }
+        wake_together(|| {
+            for (go, _) in &mut gates {
+                go.take().unwrap().send(()).unwrap();
+            }
+            assert!(order.try_recv().is_err(), "not before all are woken");
+        });
+        for number in 0..3 {
+            assert_eq!(order.try_recv(), Ok((number, tokio::task::try_id())));
+        }
+        // Once more, and each by itself.
+        wake_together(|| gates[0].1.take().unwrap().send(()).unwrap());
+        assert_eq!(order.try_recv(), Ok((10, tokio::task::try_id())));
+        gates[1].1.take().unwrap().send(()).unwrap();
+        let (number, task) = order.recv().await.unwrap();
+        assert!(number == 11 && task.is_some() && task != tokio::task::try_id(), "a task of its own");
+        assert!(WOKEN.with_borrow(Option::is_none));
+    }
+
+    #[tokio::test]
+    async fn a_panic_stays_in_the_task_and_drops_it() {
+        let (held, dropped) = oneshot::channel::<()>();
+        begin(&Handle::current(), async move {
+            let _held = held;
+            panic!("expected: in the first poll");
+        });
+        assert!(dropped.await.is_err());
+    }
+
+    #[test]
+    fn a_task_ends_with_its_runtime() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (held, mut dropped) = oneshot::channel::<()>();
+        let (_never, gone) = oneshot::channel::<()>();
+        runtime.block_on(async {
+            begin(runtime.handle(), async move {
+                let _held = held;
+                tokio::select! {
+                    _ = gone => {}
+                    () = tokio::time::sleep(std::time::Duration::from_secs(3600)) => {}
+                }
+            });
+        });
+        drop(runtime);
+        assert_eq!(dropped.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
+}

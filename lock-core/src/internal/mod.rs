@@ -1,0 +1,17 @@
+//! What the crates of `lock-runtime` share among themselves. Not public API: it may change with any
+//! version.
+
+pub mod backoff;
+pub mod begun;
+pub mod chance;
+pub mod clock;
+pub mod scheme;
+pub mod sync;
+pub mod tasks;
+pub mod time;
+
+pub use crate::replication::OF_HOW_MANY;
+pub use crate::store::semaphore::{ids_of, owner_of};
+pub use crate::store::server_clock::ServerClock;
+pub use crate::store::stock::{plan, steps};
+pub use crate::token::Owners;

@@ -1,0 +1,24 @@
+//! The words of `lock-runtime`, and the contract of its stores.
+//!
+//! Programs use the crate `lock-runtime`, which shows all of this under its own name. A crate that
+//! brings a store needs this one alone: [`store`] has the contract, and the rest of the root has the
+//! words in which it is written.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+#[doc(hidden)]
+pub mod internal;
+mod key;
+mod replication;
+mod retention;
+pub mod store;
+mod token;
+
+pub use key::{IntoLockKey, InvalidKey, LockKey};
+pub use replication::Replication;
+pub use retention::TokenRetention;
+pub use token::{FencingToken, OwnerId};

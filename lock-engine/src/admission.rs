@@ -1,0 +1,160 @@
+//! [`Admission`]: one caller's way into a hold, and out of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::shielded;
+use lock_core::internal::time;
+use lock_core::store::{Kind, StoreError, StoreErrorKind};
+use lock_core::{LockKey, OwnerId};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot::error::TryRecvError;
+
+use super::Engine;
+use super::hold::{Grant, Lease};
+use super::machine::{Ended, Entry, Leaving};
+use super::registry::Key;
+use crate::failure::Failure;
+use crate::metrics::{self, Label};
+use crate::trace::TARGET;
+
+/// What a caller has after its turn has come. Dropping it gives the grant back in the background.
+pub struct Admission {
+    engine: Arc<Engine>,
+    key: Arc<Key>,
+    entry: Entry,
+    lease: Lease,
+    label: Label,
+    released: bool,
+}
+
+impl Admission {
+    pub(super) fn new(engine: Arc<Engine>, key: Arc<Key>, entry: Entry, lease: Lease, label: Label) -> Self {
+        Self { engine, key, entry, lease, label, released: false }
+    }
+
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    pub fn grant(&self) -> &Arc<Grant> {
+        &self.entry.grant
+    }
+
+    /// Returns who holds it, at the store.
+    pub fn owner(&self) -> &OwnerId {
+        &self.grant().hold.item.owner
+    }
+
+    /// Whether it is of one key, and for reading or writing.
+    pub fn can_be_downgraded(&self) -> bool {
+        let hold = &self.grant().hold;
+        hold.is_single() && matches!(hold.kind(), Kind::Write | Kind::Read)
+    }
+
+    /// Returns the time-out of a store call, and the runtime where it is counted.
+    pub fn call_limit(&self) -> (Duration, Handle) {
+        (self.engine.settings.call_timeout, self.engine.runtime.clone())
+    }
+
+    fn name(&self) -> LockKey {
+        self.entry.first().0.clone()
+    }
+
+    fn lost(&self) -> Failure {
+        Failure::Lost(self.grant().loss())
+    }
+
+    /// Enters the hold once more; `None` when it is lost.
+    pub fn reenter(&self) -> Option<Self> {
+        let entry = self
+            .engine
+            .act(&self.key, |machine, now, _| machine.reenter_guard(self.grant(), self.entry.part, now))?;
+        let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
+        Some(Self::new(engine, key, entry, self.lease, self.label.clone()))
+    }
+
+    /// Turns a hold for writing into one for reading, and awaits the store's answer.
+    pub async fn downgrade(&self) -> Result<(), Failure> {
+        let ended =
+            self.engine.act(&self.key, |machine, now, effects| machine.downgrade(self.grant(), now, effects));
+        self.outcome(ended).await
+    }
+
+    /// Makes the remaining time of a fixed lease at least `lease`.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Failure> {
+        let grant = self.grant();
+        if grant.is_lost() {
+            return Err(self.lost());
+        }
+        if grant.has_ended() {
+            return Err(Failure::NotHeld);
+        }
+        if grant.hold.is_renewing() {
+            return Err(Failure::misconfigured(format!(
+                "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
+                self.name()
+            )));
+        }
+        if let Some(reason) = self.engine.refuse_lease(&self.name(), lease) {
+            return Err(Failure::misconfigured(reason));
+        }
+        let result = self.engine.extend(&grant.hold, lease, Tick::default()).await;
+        if result.is_ok() && grant.is_lost() { Err(self.lost()) } else { result }
+    }
+
+    /// Gives the grant back, and awaits the store's answer for at most two call time-outs. The
+    /// release is dispatched by the first poll, or by the drop before it.
+    pub async fn release(mut self) -> Result<(), Failure> {
+        self.released = true;
+        let ended = self.end(Leaving::Released);
+        self.outcome(ended).await
+    }
+
+    /// Awaits what the store makes of it.
+    async fn outcome(&self, ended: Ended) -> Result<(), Failure> {
+        let unanswered = |said: &str| Failure::Unconfirmed(StoreError::new(StoreErrorKind::Unanswered, said));
+        let outcome = match ended {
+            Ended::Nested | Ended::HandedOn | Ended::Lingering | Ended::ReleasingUnheard => return Ok(()),
+            Ended::Lost => return Err(self.lost()),
+            Ended::NotHeld => return Err(Failure::NotHeld),
+            Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
+            Ended::Releasing(mut outcome) => match outcome.try_recv() {
+                // The store has answered in place.
+                Ok(result) => return result,
+                Err(TryRecvError::Empty) => outcome,
+                // Its runtime took no task any more. A channel that said so is not to be polled.
+                Err(TryRecvError::Closed) => return Err(unanswered("the task that sends it is gone")),
+            },
+        };
+        let limit = self.engine.settings.call_timeout * 2;
+        match time::timeout(&self.engine.runtime, limit, outcome).await {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(unanswered("the task that sends it is gone")),
+            None => Err(unanswered("the release was not answered")),
+        }
+    }
+
+    fn end(&self, leaving: Leaving) -> Ended {
+        let ended = self.engine.release(&self.key, &self.entry, leaving);
+        let grant = self.grant();
+        // It may be in a drop, and that in a panic.
+        shielded(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
+        ended
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if self.released {
+            return;
+        }
+        self.released = true;
+        if let Ended::Lost = self.end(Leaving::Dropped) {
+            shielded(
+                || tracing::debug!(target: TARGET, key = %self.name(), "a lost lock's guard was dropped"),
+            );
+        }
+    }
+}

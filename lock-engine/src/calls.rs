@@ -1,0 +1,293 @@
+//! Store calls: each has a time-out, and may panic without harm to anybody else. One that changes something is never
+//! dropped half-way.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::clock::rounded;
+use lock_core::internal::sync::lock;
+use lock_core::internal::time;
+use lock_core::store::{
+    BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
+};
+
+use super::hold::{Hold, all_kept};
+use super::machine::Report;
+use super::{Engine, LONGEST};
+use crate::failure::{Failure, Loss};
+use crate::trace::TARGET;
+
+/// The store has not answered for so long: a call, or anything that a caller has waited for.
+pub(super) fn no_answer(within: Duration) -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {:?}", rounded(within)))
+}
+
+/// A call to a store.
+type Call<T> = BoxFuture<Result<T, StoreError>>;
+
+impl Engine {
+    /// Makes a call, and takes note of how the store does. An overdue one is an error with an unknown outcome.
+    pub async fn bounded<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn LockStore) -> Call<T>,
+    ) -> Result<T, StoreError> {
+        self.bounded_by(self.settings.call_timeout, call).await
+    }
+
+    /// The same with a time-out of its own.
+    pub(super) async fn bounded_by<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        call: impl FnOnce(&dyn LockStore) -> Call<T>,
+    ) -> Result<T, StoreError> {
+        let result = self.limited(timeout, call).await.unwrap_or_else(|| Err(self.overdue()));
+        match &result {
+            Ok(_) => self.health.answered(),
+            Err(error) => self.answered_with(error),
+        }
+        result
+    }
+
+    /// Takes note of how the store does.
+    pub(super) fn answered_with(&self, error: &StoreError) {
+        self.health.note(self.clock.now(), error);
+    }
+
+    /// Makes a call that is answered in place. Its error is still to be taken note of.
+    pub(super) fn at_once<T>(&self, call: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        if result.is_ok() {
+            self.health.answered();
+        }
+        result
+    }
+
+    /// Makes a call and awaits it for a little longer than the store's own time-out. `None` when it is overdue; it is
+    /// driven to its reply then, which nobody awaits.
+    async fn limited<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        call: impl FnOnce(&dyn LockStore) -> Call<T>,
+    ) -> Option<Result<T, StoreError>> {
+        let mut call = match catch_unwind(AssertUnwindSafe(|| call(&*self.store))) {
+            Ok(call) => Caught(call),
+            Err(panic) => return Some(Err(panicked(&*panic))),
+        };
+        let limit = timeout + timeout / 8;
+        let result = time::timeout(&self.runtime, limit, &mut call).await;
+        if result.is_none() {
+            // It ends by itself: stores have time-outs.
+            let limit = self.settings.lease.max(self.settings.call_timeout * 4);
+            self.spawn(async move {
+                let _ = tokio::time::timeout(limit, call).await;
+            });
+        }
+        result
+    }
+
+    /// Whether the store can be used, asked once for at most about `limit`.
+    pub async fn check(&self, limit: Duration) -> Result<(), StoreError> {
+        self.limited(limit, |store| store.check()).await.unwrap_or_else(|| {
+            let message = format!("{:?} did not answer within {limit:?}", self.store);
+            Err(StoreError::new(StoreErrorKind::Unreachable, message))
+        })
+    }
+
+    /// Runs a call to its end, also when nobody awaits its outcome. Awaits the outcome for `limit`:
+    /// the manager's runtime may not run.
+    pub async fn dispatched<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let cause = match time::timeout(&self.runtime, limit, self.report(call)).await {
+            Some(Ok(result)) => return result.map_err(Failure::Store),
+            // A timer may be early then.
+            _ if self.runtime_is_gone() => return Err(Failure::ShutDown),
+            Some(Err(_)) => StoreError::new(StoreErrorKind::Unanswered, "the task of the call panicked"),
+            None => no_answer(limit),
+        };
+        Err(Failure::Store(cause))
+    }
+
+    pub(crate) fn overdue(&self) -> StoreError {
+        no_answer(self.settings.call_timeout)
+    }
+
+    /// One `keep` call; returns when it was sent.
+    pub(super) async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
+        let sent = self.clock.now();
+        // A call that hangs must leave time for another one before the lease is over.
+        let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.settings.call_timeout);
+        let timeout = self.settings.call_timeout.min(shortest);
+        let request = Arc::new(KeepRequest { items, timeout });
+        let result = self.bounded_by(timeout, |store| store.keep(request)).await;
+        if result.is_ok() {
+            self.rtt.record(sent, self.clock.now());
+        }
+        (sent, result)
+    }
+
+    /// The same for waiters, whose places are kept by signs of life: there is time for another call when one is lost.
+    pub(super) async fn keep_waiting(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
+        let sent = self.clock.now();
+        let timeout = self.settings.call_timeout.min(WAITER_LIFE / 5);
+        let request = Arc::new(KeepRequest { items, timeout });
+        (sent, self.bounded_by(timeout, |store| store.keep(request)).await)
+    }
+
+    /// What the store said of a hold in answer to a `keep` with `lease`, sent at `sent`.
+    pub(super) fn kept(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        kept: Kept,
+        sent: Tick,
+        lease: Duration,
+    ) -> Result<(), Loss> {
+        let why = match kept {
+            Kept::Renewed if hold.renewed(sent, self.clock.now(), lease) => {
+                self.watch_again(hold);
+                return Ok(());
+            }
+            Kept::Renewed => Loss::LeaseOver,
+            Kept::Gone | Kept::Waiting(_) | Kept::Unknown => Loss::TakenAway,
+        };
+        self.lose(hold, why);
+        Err(why)
+    }
+
+    /// Asks the store whether the hold is still there, without changing it, until it answers.
+    pub(super) async fn verify(self: Arc<Self>, hold: Arc<Hold>) {
+        let mut backoff = Backoff::default();
+        while hold.is_valid(self.clock.now()) {
+            let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
+            let items = hold.keep_items(lease).collect();
+            let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
+            match self.bounded(|store| store.keep(request)).await {
+                Ok(kept) if kept.contains(&Kept::Gone) => {
+                    return self.lose(&hold, Loss::TakenAway);
+                }
+                Ok(kept) if !kept.contains(&Kept::Unknown) => return,
+                Ok(_) | Err(_) => tokio::time::sleep(backoff.next_pause()).await,
+            }
+        }
+    }
+
+    /// Makes the hold's remaining time at least `lease`, by one store call. Retries transient
+    /// errors until `retry_until`. The caller waits two call time-outs longer at most; the call
+    /// goes on without it.
+    pub(crate) fn extend(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        lease: Duration,
+        retry_until: Tick,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
+        let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.settings.call_timeout * 2;
+        let outcome = self.report({
+            let engine = Arc::clone(&engine);
+            async move { engine.extend_until(&hold, lease, retry_until).await }
+        });
+        async move {
+            match time::timeout(&engine.runtime, limit, outcome).await {
+                Some(outcome) => outcome.unwrap_or(Err(Failure::NotHeld)),
+                None => Err(Failure::Unconfirmed(no_answer(limit))),
+            }
+        }
+    }
+
+    async fn extend_until(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        lease: Duration,
+        retry_until: Tick,
+    ) -> Result<(), Failure> {
+        let mut backoff = Backoff::default();
+        loop {
+            let error = match self.keep(hold.keep_items(lease).collect()).await {
+                (sent, Ok(kept)) => match all_kept(kept) {
+                    Ok(kept) => {
+                        let kept = self.kept(hold, kept, sent, lease);
+                        return kept.map_err(Failure::Lost);
+                    }
+                    Err(error) => error,
+                },
+                (_, Err(error)) => error,
+            };
+            let now = self.clock.now();
+            let next = now + backoff.next_pause();
+            if error.kind() == StoreErrorKind::Unsupported {
+                return Err(Failure::Store(error));
+            }
+            if !error.is_transient() || next >= retry_until || !hold.is_valid(next) {
+                return Err(Failure::Unconfirmed(error));
+            }
+            tokio::time::sleep(next.since(now)).await;
+        }
+    }
+}
+
+impl Engine {
+    /// Makes a hold for writing one for reading, until the store has answered or the lease is over. It is the stronger
+    /// one meanwhile.
+    pub(super) async fn downgrade(self: Arc<Self>, hold: Arc<Hold>, report: Report) {
+        let mut backoff = Backoff::default();
+        let mut report = Some(report);
+        let mut tell = |outcome| {
+            if let Some(report) = report.take() {
+                let _ = report.send(outcome);
+            }
+        };
+        loop {
+            // It was released meanwhile, or lost.
+            let valid = hold.is_valid(self.clock.now());
+            if !valid || !hold.key().is_some_and(|key| lock(&key.machine).has(&hold)) {
+                let why = Loss::LeaseOver;
+                return tell(if valid { Ok(()) } else { Err(Failure::Lost(why)) });
+            }
+            let sent = self.clock.now();
+            let lease = match hold.is_renewing() {
+                true => hold.renewal_lease(),
+                false => hold.deadline().since(sent).max(Duration::from_millis(1)),
+            };
+            let keep = KeepItem::hold(hold.item.clone(), lease).retention(hold.lease.retention);
+            let items = vec![keep];
+            let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
+            match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
+                Ok(kept) => {
+                    let kept = self.kept(&hold, kept, sent, lease);
+                    return tell(kept.map_err(Failure::Lost));
+                }
+                Err(error) => {
+                    tracing::debug!(target: TARGET, key = %hold.item.key, %error, "downgrade failed");
+                    tell(Err(Failure::Unconfirmed(error)));
+                    tokio::time::sleep(backoff.next_pause()).await;
+                }
+            }
+        }
+    }
+}
+
+/// A call whose panic is an error with an unknown outcome.
+struct Caught<T>(Call<T>);
+
+impl<T> Future for Caught<T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)))
+            .unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> StoreError {
+    let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(|s| &**s));
+    let message = format!("the store panicked: {}", said.unwrap_or("without a message"));
+    StoreError::new(StoreErrorKind::Unanswered, message)
+}

@@ -1,0 +1,206 @@
+//! [`Crowds`]: which of the many who wait for one fair lock are near the head of its queue.
+//!
+//! Each of them has a place at the store, which goes without a sign of life. Those who are near say
+//! so every 1.5 s, and look at the store now and then. The others say so rarely, and look when they
+//! are told to, or have come near: ten thousand waiters cost a server little more than a hundred.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::{Mutex, lock};
+use lock_core::store::WAITER_LIFE;
+
+use super::registry::Key;
+
+/// So many are near at least,
+const NEAR: usize = 100;
+/// and so many for each of the near ones that went within a second: what the store said of a waiter
+/// is not much older than that when it is granted the lock.
+const AHEAD: usize = 4;
+const SECOND: Duration = Duration::from_secs(1);
+/// The places of a manager that was not heard of for so long may be gone. Less than a life by the
+/// time-out of a call.
+const SILENCE: Duration = WAITER_LIFE.saturating_sub(Duration::from_millis(700));
+
+/// The crowds of one manager, by key.
+#[derive(Debug, Default)]
+pub(crate) struct Crowds(Mutex<HashMap<LockKey, Crowd>>);
+
+/// Members are known by a number, which grows in the order in which they came.
+#[derive(Debug, Default)]
+struct Crowd {
+    members: BTreeMap<u64, Weak<Key>>,
+    /// Members up to this number are near.
+    near_to: u64,
+    near: usize,
+    /// How many near ones went in this second, and in the one before.
+    gone: [usize; 2],
+    second: Tick,
+    /// When the last answered call was sent that kept a near one.
+    kept: Tick,
+    /// When the far ones were last in doubt.
+    doubted: Tick,
+}
+
+impl Crowds {
+    pub(crate) fn join(&self, name: &LockKey, number: u64, key: Weak<Key>, now: Tick) {
+        let mut crowds = lock(&self.0);
+        let crowd = crowds.entry(name.clone()).or_insert_with(|| Crowd { kept: now, ..Crowd::default() });
+        crowd.join(number, key);
+    }
+
+    /// Returns those who have come near because this one has gone.
+    pub(crate) fn leave(&self, name: &LockKey, number: u64, now: Tick) -> Vec<Arc<Key>> {
+        let mut crowds = lock(&self.0);
+        let Some(crowd) = crowds.get_mut(name) else { return Vec::new() };
+        let near = crowd.leave(number, now);
+        if crowd.members.is_empty() {
+            crowds.remove(name);
+        }
+        drop(crowds);
+        near.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn is_far(&self, name: &LockKey, number: u64) -> bool {
+        lock(&self.0).get(name).is_some_and(|crowd| crowd.is_far(number))
+    }
+
+    /// A call that was sent at `sent` has kept near ones, or has found some of them `lost`. Returns
+    /// those far ones whose places are in doubt since then.
+    pub(crate) fn kept(&self, name: &LockKey, sent: Tick, lost: bool) -> Vec<Arc<Key>> {
+        let mut crowds = lock(&self.0);
+        let Some(crowd) = crowds.get_mut(name) else { return Vec::new() };
+        let doubtful = crowd.kept(sent, lost);
+        drop(crowds);
+        doubtful.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Crowd {
+    fn is_far(&self, number: u64) -> bool {
+        number > self.near_to && self.members.contains_key(&number)
+    }
+
+    fn join(&mut self, number: u64, key: Weak<Key>) {
+        if self.members.insert(number, key).is_none() && number <= self.near_to {
+            self.near += 1;
+        }
+        self.draw_near();
+    }
+
+    fn leave(&mut self, number: u64, now: Tick) -> Vec<Weak<Key>> {
+        if self.members.remove(&number).is_none() || number > self.near_to {
+            return Vec::new();
+        }
+        self.near -= 1;
+        let passed = now.since(self.second);
+        if passed >= SECOND {
+            self.gone = [0, if passed < 2 * SECOND { self.gone[0] } else { 0 }];
+            self.second = now;
+        }
+        self.gone[0] += 1;
+        self.draw_near()
+    }
+
+    /// Lets far ones come near, as many as there should be.
+    fn draw_near(&mut self) -> Vec<Weak<Key>> {
+        let wanted = NEAR + AHEAD * self.gone[0].max(self.gone[1]);
+        let mut drawn = Vec::new();
+        while self.near < wanted
+            && let Some((number, key)) = self.members.range(self.near_to + 1..).next()
+        {
+            self.near_to = *number;
+            self.near += 1;
+            drawn.push(Weak::clone(key));
+        }
+        drawn
+    }
+
+    fn kept(&mut self, sent: Tick, lost: bool) -> Vec<Weak<Key>> {
+        let silence = sent.since(self.kept);
+        if sent > self.kept {
+            self.kept = sent;
+        }
+        // Several calls keep one crowd, and each finds its part of it lost.
+        let doubtful = silence > SILENCE || lost && sent >= self.doubted + SECOND;
+        if doubtful {
+            self.doubted = sent;
+        }
+        let far = doubtful.then(|| self.members.range(self.near_to + 1..));
+        far.into_iter().flatten().map(|(_, key)| Weak::clone(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Tick {
+        Tick::default() + Duration::from_millis(ms)
+    }
+
+    fn crowd(size: u64) -> Crowd {
+        let mut crowd = Crowd { kept: at(0), ..Crowd::default() };
+        (1..=size).for_each(|number| crowd.join(number, Weak::new()));
+        crowd
+    }
+
+    fn far(crowd: &Crowd) -> usize {
+        crowd.members.keys().filter(|number| crowd.is_far(**number)).count()
+    }
+
+    #[test]
+    fn the_first_hundred_are_near() {
+        let crowd = crowd(1000);
+        assert!(!crowd.is_far(100) && crowd.is_far(101) && !crowd.is_far(1001));
+        assert_eq!((far(&crowd), crowd.near), (900, NEAR));
+    }
+
+    #[test]
+    fn who_goes_lets_others_come_near() {
+        let mut crowd = crowd(1000);
+        // One in its place, and four for what may go on.
+        assert_eq!(crowd.leave(1, at(0)).len(), 1 + AHEAD);
+        assert_eq!(crowd.leave(1, at(0)).len(), 0, "it has gone already");
+        assert_eq!(crowd.leave(1000, at(0)).len(), 0, "a far one");
+        assert_eq!(crowd.near, NEAR + AHEAD);
+        // Two quiet seconds later one in its place would do, and there are more.
+        assert_eq!(crowd.leave(2, at(3000)).len(), 1);
+    }
+
+    #[test]
+    fn a_crowd_that_moves_fast_is_near_for_some_seconds_before_its_turn() {
+        let mut crowd = crowd(20_000);
+        let mut number = 0;
+        for ms in 0..3000 {
+            number += 1;
+            crowd.leave(number, at(ms));
+        }
+        assert!((NEAR + 3990..=NEAR + 4004).contains(&crowd.near), "{}", crowd.near);
+        assert_eq!(far(&crowd) + crowd.near, crowd.members.len());
+    }
+
+    #[test]
+    fn all_come_near_in_the_end_and_nothing_is_left() {
+        let mut crowd = crowd(1000);
+        let mut drawn = NEAR;
+        for number in 1..=1000 {
+            drawn += crowd.leave(number, at(0)).len();
+        }
+        assert_eq!((drawn, crowd.near, crowd.members.len()), (1000, 0, 0));
+    }
+
+    #[test]
+    fn far_ones_are_in_doubt_after_a_silence_or_a_loss() {
+        let mut crowd = crowd(1000);
+        assert_eq!(crowd.kept(at(1000), false).len(), 0);
+        assert_eq!(crowd.kept(at(3301), false).len(), 900, "a silence");
+        assert_eq!(crowd.kept(at(5000), true).len(), 900, "a loss");
+        assert_eq!(crowd.kept(at(5100), true).len(), 0, "another part of it");
+        assert_eq!(crowd.kept(at(4500), false).len(), 0, "an answer that was late");
+        assert_eq!(crowd.kept(at(6000), false).len(), 0);
+    }
+}

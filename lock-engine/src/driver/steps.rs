@@ -1,0 +1,306 @@
+//! What a driver does without waiting: its machine's steps, and the answers to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::FencingToken;
+use lock_core::Replication;
+use lock_core::internal::chance::jitter;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::{lock, shielded};
+use lock_core::store::{
+    AcquireRequest, Acquired, DIRECT_LEASE, Granted, Released, ServerTime, Standing, StoreError, Takeover,
+    TokenRange,
+};
+
+use super::{Awaited, Driver};
+use crate::LONGEST;
+use crate::hold::{Hold, Lease};
+use crate::keeper;
+use crate::machine::{Again, Ask, Order, Report, Rivals, Step};
+use crate::pending::Pending;
+use crate::registry::{Lane, Queued};
+use crate::release;
+use crate::subscription::Subscription;
+use crate::trace::TARGET;
+
+/// So many steps are made without a pause. An acquire takes two, and so does a release.
+const STEPS: usize = 32;
+
+/// A release that is under way.
+pub(super) struct Releasing {
+    pub(super) hold: Arc<Hold>,
+    pub(super) report: Option<Report>,
+    /// What is acquired together with it.
+    pub(super) then: Option<(Again, Takeover)>,
+    /// How many watches of the key are the driver's.
+    pub(super) watches: u32,
+    _pending: Pending,
+}
+
+impl Driver {
+    /// Goes on until something has to be awaited; `None` when nothing is left to do. It is `now`.
+    pub(super) fn advance(&mut self, mut now: Tick) -> Option<Awaited> {
+        for _ in 0..STEPS {
+            let step = self.act_at(now, |machine, now, _| machine.next_step(now));
+            let awaited = match step {
+                Step::Exit => return None,
+                Step::Acquire(ask) => self.acquire(ask, &mut now),
+                Step::Release { hold, order, then } => self.release(hold, order, then, &mut now),
+                Step::Linger { hold, rest, pending } => Some(Awaited::Linger { hold, rest, pending }),
+                Step::Park { until } => Some(Awaited::Change { until }),
+            };
+            if awaited.is_some() {
+                return awaited;
+            }
+        }
+        Some(Awaited::Turn)
+    }
+
+    fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
+        let items = self.key.items(self.engine.settings.owners.next());
+        let timeout = self.engine.settings.call_timeout;
+        AcquireRequest::new(items, lease.duration, timeout).tokens(tokens).retention(lease.retention)
+    }
+
+    /// The request that waits at the store, or a new one.
+    fn next_request(&mut self, ask: Ask) -> Arc<AcquireRequest> {
+        let Ask { lease, tokens, replication, .. } = ask;
+        let request = |driver: &Self| {
+            let mut request = driver.request(lease, tokens).replicated(replication);
+            // The replicas have their time after the grant.
+            request.timeout += replication.timeout();
+            request
+        };
+        let Some(wait) = ask.wait.filter(|_| self.key.waits_at_the_store()) else {
+            self.leave_queue();
+            return Arc::new(request(self));
+        };
+        let same = |queued: &&Arc<AcquireRequest>| {
+            (queued.lease, queued.retention) == (lease.duration, lease.retention)
+                && queued.replication == replication
+        };
+        if let Some(queued) = self.queued.as_ref().filter(same) {
+            return Arc::clone(queued);
+        }
+        self.leave_queue();
+        let mut request = request(self).queued(wait);
+        if ask.min_hold > DIRECT_LEASE || !replication.is_none() {
+            // Whoever wants a token above a floor is not granted the key directly, for a few seconds and with nobody to wait
+            // for replicas: it has to stay taken for longer than that, even if we are gone by then. Every token is above
+            // this one.
+            request = request.token_floor(1);
+        }
+        let request = Arc::new(request);
+        self.queued = Some(Arc::clone(&request));
+        request
+    }
+
+    /// Nobody wants the request any more that waits at the store.
+    pub(super) fn leave_queue(&mut self) {
+        if let Some(request) = self.retire() {
+            self.engine.reap(request);
+        }
+    }
+
+    /// The owner that waits at the store, if there is one, is not used again.
+    pub(super) fn retire(&mut self) -> Option<Arc<AcquireRequest>> {
+        self.unanswered = false;
+        self.stop_queueing()
+    }
+
+    /// Its place is not kept any more.
+    pub(super) fn stop_queueing(&mut self) -> Option<Arc<AcquireRequest>> {
+        let request = self.queued.take()?;
+        let mut queued = lock(&self.key.queued);
+        // Another driver of the key may have one of its own there already.
+        if queued.as_ref().is_some_and(|queued| Arc::ptr_eq(&queued.request, &request)) {
+            *queued = None;
+            self.engine.timers.remove(self.key.second_id);
+            drop(queued);
+            keeper::leave_crowd(&self.engine, &self.key);
+        }
+        if self.key.has_a_queue() {
+            // What it hears is for one owner.
+            self.subscription = Subscription::new(None);
+        }
+        Some(request)
+    }
+
+    /// The store has taken note that the request, sent at `since`, waits.
+    fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, found: ServerTime) {
+        if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
+            *lock(&self.key.queued) =
+                Some(Queued { request: Arc::clone(request), since, found, asking: false });
+            keeper::join_crowd(&self.engine, &self.key, request);
+            keeper::keep_place(&self.engine, &self.key, Standing::Waiter);
+        }
+    }
+
+    fn acquire(&mut self, ask: Ask, now: &mut Tick) -> Option<Awaited> {
+        // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
+        // by the request itself.
+        self.subscription.skip();
+        let request = self.next_request(ask);
+        if self.queued.is_some()
+            && let Some(queued) = lock(&self.key.queued).as_mut()
+        {
+            queued.asking = true;
+        }
+        let engine = Arc::clone(&self.engine);
+        let Some(store) = engine.store.at_once() else { return Some(Awaited::Acquire { ask, request }) };
+        let sent = *now;
+        let answer = engine.at_once(|| store.acquire_now(&request));
+        *now = engine.clock.now();
+        match answer {
+            Ok(acquired) => {
+                self.acquired(ask, &request, acquired, sent, *now);
+                None
+            }
+            Err(error) => Some(Awaited::Refused { ask, request, error }),
+        }
+    }
+
+    /// The store has answered the request that was sent at `sent`.
+    pub(super) fn acquired(
+        &mut self,
+        ask: Ask,
+        request: &Arc<AcquireRequest>,
+        answer: Acquired,
+        sent: Tick,
+        now: Tick,
+    ) {
+        let engine = Arc::clone(&self.engine);
+        engine.rtt.record(sent, now);
+        match answer {
+            Acquired::Granted(granted) => self.granted(request, ask.lease, sent, now, &granted),
+            Acquired::Busy(busy) => {
+                if self.key.lane == Lane::Own && busy.remaining <= LONGEST {
+                    engine.registry.is_taken_in_own(&self.key.name, now + busy.remaining);
+                }
+                self.subscription.want(now, || {
+                    let (engine, request) = (Arc::clone(&engine), Arc::clone(request));
+                    let key = self.key.name.clone();
+                    Box::pin(async move {
+                        let watch = engine.bounded(|store| store.watch(request)).await;
+                        watch.inspect_err(
+                            |error| tracing::debug!(target: TARGET, %key, %error, "no subscription"),
+                        )
+                    })
+                });
+                let listening = self.subscription.listens();
+                let longest = self.subscription.longest(engine.settings.fallback_poll);
+                let random = jitter();
+                self.act_at(now, |machine, now, effects| {
+                    machine.on_busy(now, &busy, listening, longest, random, effects);
+                });
+                self.keep_place(request, sent, busy.server_time);
+            }
+        }
+    }
+
+    pub(super) fn failed(&self, error: &StoreError, asked: Replication) {
+        // It may be where nothing of others may panic.
+        shielded(|| tracing::debug!(target: TARGET, key = %self.key.name, %error, "acquire attempt failed"));
+        let random = jitter();
+        self.act(|machine, now, effects| machine.on_error(error, asked, now, random, effects));
+    }
+
+    /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
+    fn granted(
+        &mut self,
+        request: &Arc<AcquireRequest>,
+        lease: Lease,
+        sent: Tick,
+        now: Tick,
+        granted: &Granted,
+    ) {
+        self.stop_queueing();
+        let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(request));
+        let engine = &self.engine;
+        let items = request.items.iter().zip(&granted.tokens);
+        let more = items.skip(1).map(|(item, range)| (item.clone(), FencingToken::new(range.last)));
+        let (Some(item), Some(&tokens)) = (request.items.first(), granted.tokens.first()) else {
+            self.failed(&engine.overdue(), request.replication);
+            return;
+        };
+        let hold = Hold::new(engine.new_id(), item.clone(), lease, sent, engine.runtime.clone());
+        let hold = hold.of(&self.key).and(more).with_unanswered(unanswered).replicated(request.replication);
+        let hold = Arc::new(hold);
+        if !hold.is_valid(now) {
+            engine.reap(Arc::clone(request));
+            self.failed(&engine.overdue(), request.replication);
+            return;
+        }
+        self.hold_granted(&hold, tokens, granted.server_time, now);
+    }
+
+    pub(super) fn hold_granted(
+        &self,
+        hold: &Arc<Hold>,
+        tokens: TokenRange,
+        server_time: ServerTime,
+        now: Tick,
+    ) {
+        let window = self.engine.window(hold.lease);
+        self.act_at(now, |machine, now, effects| {
+            machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
+        });
+        self.engine.watch_of(&self.key, hold, || keeper::next_renewal(&self.engine, hold, now));
+    }
+
+    fn release(
+        &mut self,
+        hold: Arc<Hold>,
+        order: Order,
+        then: Option<Again>,
+        now: &mut Tick,
+    ) -> Option<Awaited> {
+        let engine = Arc::clone(&self.engine);
+        let takeover = |again: Again| {
+            let request = Arc::new(self.request(again.lease, again.tokens));
+            (again, Takeover { request, listeners: again.listeners })
+        };
+        let releasing = Releasing {
+            hold,
+            report: order.report,
+            then: then.map(takeover),
+            watches: u32::from(self.subscription.is_watched()),
+            _pending: order.pending.unwrap_or_else(|| engine.pending_releases.count()),
+        };
+        let Some(store) = engine.store.at_once() else {
+            return Some(Awaited::Release { releasing, first: None });
+        };
+        let Releasing { hold, then, watches, .. } = &releasing;
+        let then = then.as_ref().map(|(_, takeover)| takeover.clone());
+        let request = release::request(&engine, hold, Duration::ZERO, then, *watches);
+        let sent = *now;
+        let answer = engine.at_once(|| store.release_now(&request));
+        *now = engine.clock.now();
+        match answer {
+            Ok(released) => {
+                let mut releasing = releasing;
+                engine.rtt.record(sent, *now);
+                release::answered(&engine, &releasing.hold, &released, false, releasing.report.take());
+                self.released(&releasing, &released, sent, *now);
+                None
+            }
+            Err(error) => Some(Awaited::Release { releasing, first: Some(error) }),
+        }
+    }
+
+    /// The store has answered the release that was sent at `sent`.
+    pub(super) fn released(&mut self, releasing: &Releasing, released: &Released, sent: Tick, now: Tick) {
+        if let (Some((again, takeover)), Some(granted)) = (&releasing.then, &released.then) {
+            self.act_at(now, |machine, _, _| machine.on_taken_over());
+            self.granted(&takeover.request, again.lease, sent, now, granted);
+            return;
+        }
+        let rivals = Rivals {
+            listeners: released.other_listeners,
+            echo: released.echo && self.subscription.is_watched(),
+            round_trip: self.engine.rtt.lowest(),
+        };
+        self.act_at(now, |machine, now, _| machine.on_released(now, Some(rivals)));
+    }
+}

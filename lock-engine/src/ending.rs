@@ -1,0 +1,96 @@
+//! How a manager ends, and how holds are ended from outside.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::internal::sync::atomic::Ordering;
+use lock_core::internal::sync::lock;
+use lock_core::internal::time;
+use lock_core::store::StoreError;
+use tokio_util::sync::CancellationToken;
+
+use super::Engine;
+use super::machine::Machine;
+use crate::failure::{Failure, Loss};
+
+impl Engine {
+    /// Cancelled when the engine goes, or its runtime.
+    pub fn ended(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+
+    /// Whether the runtime that the manager lives on has ended.
+    pub fn runtime_is_gone(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    /// The runtime is gone: nothing is renewed any more, so every hold is lost and every waiter is told.
+    pub(super) fn on_runtime_gone(self: &Arc<Self>) {
+        self.shut_down.store(true, Ordering::Release);
+        self.ended.cancel();
+        for key in self.registry.all() {
+            self.act(&key, |machine, now, effects| {
+                if let Some(hold) = machine.hold().cloned() {
+                    machine.lose(&hold, Loss::ShutDown, now, effects);
+                }
+                machine.on_driver_gone(effects);
+                machine.shut_down(now, effects);
+            });
+        }
+    }
+
+    /// Ends the engine; see [`LockManager::shutdown`](crate::LockManager::shutdown). Returns how many holds were cut
+    /// off, and whether all background work was done in time.
+    pub async fn shutdown(self: &Arc<Self>, grace: Duration) -> (usize, bool) {
+        self.shut_down.store(true, Ordering::Release);
+        let end = self.clock.now() + grace;
+        for key in self.registry.all() {
+            self.act(&key, Machine::shut_down);
+        }
+        let busy = || self.registry.any(Machine::is_busy);
+        while busy() && self.clock.now() < end {
+            let left = end.since(self.clock.now());
+            time::sleep(&self.runtime, left.min(Duration::from_millis(5))).await;
+            if self.runtime_is_gone() {
+                break;
+            }
+        }
+        let mut cut = 0;
+        for key in self.registry.all() {
+            self.act(&key, |machine, now, effects| {
+                if machine.is_held()
+                    && let Some(hold) = machine.hold().cloned()
+                {
+                    cut += 1;
+                    machine.lose(&hold, Loss::ShutDown, now, effects);
+                }
+            });
+        }
+        self.tasks.close();
+        let limit = self.settings.call_timeout * 2;
+        let done = time::timeout(&self.runtime, limit, self.tasks.wait()).await.is_some();
+        (cut, done)
+    }
+
+    /// Frees the key whoever holds it. Goes on when its caller is gone.
+    pub async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, Failure> {
+        let (engine, key) = (Arc::clone(self), name.clone());
+        let call = async move { engine.force_release_now(&key).await };
+        self.dispatched(self.settings.call_timeout * 2, call).await
+    }
+
+    async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, StoreError> {
+        let keys = self.registry.find_all(name);
+        let before: Vec<_> = keys.iter().filter_map(|key| lock(&key.machine).hold().cloned()).collect();
+        let freed = self.bounded(|store| store.force_release(name.clone())).await;
+        if freed.is_ok() {
+            before.iter().for_each(|hold| self.lose(hold, Loss::TakenAway));
+        }
+        // What was granted meanwhile was freed, or came after it; after an error nothing is known. The store is asked.
+        for key in self.registry.find_all(name) {
+            self.act(&key, Machine::verify);
+        }
+        freed
+    }
+}

@@ -1,0 +1,322 @@
+//! The timekeeper: renews holds in batches, and notices what is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::chance::jitter;
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::{lock, shielded};
+use lock_core::store::{
+    AcquireRequest, FAR_LIFE, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, WAITER_LIFE,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::hold::{Hold, all_kept};
+use super::machine::Machine;
+use super::registry::{Key, Queued};
+use super::timers::{Job, Timers};
+use super::{Engine, LONGEST_SLEEP, WeakEngine};
+use crate::failure::Loss;
+use crate::metrics;
+use crate::trace::TARGET;
+
+/// Most holds renewed by one store call.
+const BATCH: usize = 100;
+/// Most jobs carried out before other tasks of the runtime have their turn.
+const TURN: usize = 10 * BATCH;
+/// After a call that failed, places are kept again so soon.
+const KEEP_AGAIN: Duration = Duration::from_millis(100);
+/// and those far from the head of a queue so soon.
+const FAR_AGAIN: Duration = Duration::from_secs(1);
+/// Added to times that the store has rounded down.
+const MARGIN: Duration = Duration::from_millis(1);
+
+/// Tells the engine when the timekeeper is dropped with its runtime.
+#[derive(Debug)]
+pub(crate) struct Alive(WeakEngine);
+
+impl Alive {
+    pub(crate) fn new(engine: WeakEngine) -> Self {
+        Self(engine)
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0.upgrade() {
+            engine.on_runtime_gone();
+        }
+    }
+}
+
+/// Runs until the engine goes.
+pub(crate) async fn run(alive: Alive, timers: Arc<Timers>, clock: Clock, ended: CancellationToken) {
+    loop {
+        let sleep = timers.sleep_until().since(clock.now()).min(LONGEST_SLEEP);
+        tokio::select! {
+            biased;
+            () = ended.cancelled() => return,
+            () = timers.earlier() => continue,
+            () = tokio::time::sleep(sleep) => {}
+        }
+        let jobs = timers.due(clock.now(), TURN);
+        let more = jobs.len() == TURN;
+        let Some(engine) = alive.0.upgrade() else { return };
+        engine.carry_out(jobs);
+        drop(engine);
+        if more {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// When the hold's job is due: its renewal, a third of the lease from now, or its deadline.
+///
+/// Renewals are rounded down to ticks of a sixtieth of the lease, so that holds of about the same age share a call. A
+/// hold with less than half of what renewals ask for is renewed at once: it had a shorter fixed lease before.
+pub(crate) fn next_renewal(engine: &Engine, hold: &Hold, now: Tick) -> Tick {
+    if !hold.is_renewing() {
+        return hold.deadline();
+    }
+    let lease = hold.renewal_lease();
+    if hold.deadline() < now + lease / 2 {
+        return now;
+    }
+    engine.tick(now + lease / 3, lease / 60).min(hold.deadline())
+}
+
+/// When to try again after `failures` renewals in a row have failed: quickly, then slower, always before the
+/// deadline.
+fn next_retry(hold: &Hold, now: Tick, failures: u64) -> Tick {
+    let longest = (hold.renewal_lease() / 15).min(Duration::from_secs(1));
+    let pause =
+        Duration::from_millis(20) * 2u32.saturating_pow(u32::try_from(failures.min(10)).unwrap_or(10));
+    (now + pause.min(longest)).min(hold.deadline())
+}
+
+impl Engine {
+    fn carry_out(self: &Arc<Self>, jobs: Vec<Job>) {
+        let now = self.clock.now();
+        let (mut renew, mut waiting) = (Vec::new(), Vec::new());
+        for job in jobs {
+            // A panic must not take the timekeeper with it, and so every lock.
+            shielded(|| self.carry_out_one(job, now, &mut renew, &mut waiting));
+        }
+        for batch in renew.chunks(BATCH) {
+            self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));
+        }
+        for batch in waiting.chunks(BATCH) {
+            self.spawn(keep_places(Arc::clone(self), batch.to_vec()));
+        }
+    }
+
+    fn carry_out_one(
+        self: &Arc<Self>,
+        job: Job,
+        now: Tick,
+        renew: &mut Vec<Arc<Hold>>,
+        waiting: &mut Vec<Arc<Key>>,
+    ) {
+        match job {
+            Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold, Loss::LeaseOver),
+            Job::Hold(hold) => {
+                // Until the answer comes, only the deadline matters.
+                self.watch_at(&hold, || hold.deadline());
+                if hold.is_renewing() {
+                    renew.push(hold);
+                }
+            }
+            Job::MaxHold(key) => {
+                if let Some(key) = key.upgrade() {
+                    self.act(&key, Machine::end_max_hold);
+                }
+            }
+            Job::Sweep(key) => {
+                if let Some(key) = key.upgrade() {
+                    self.act(&key, Machine::sweep);
+                }
+            }
+            Job::LetGo(key) => {
+                if let Some(key) = key.upgrade() {
+                    self.act(&key, Machine::let_go);
+                }
+            }
+            Job::Waiting(key) => waiting.extend(key.upgrade()),
+        }
+    }
+}
+
+/// One renewal call; what it says about one hold does not touch the others.
+async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
+    // Released meanwhile: nothing to renew.
+    holds.retain(|hold| hold.is_renewing() && !hold.is_marked_lost());
+    if holds.is_empty() {
+        return;
+    }
+    let leases: Vec<Duration> = holds.iter().map(|hold| hold.renewal_lease()).collect();
+    let items = holds.iter().zip(&leases).flat_map(|(hold, lease)| hold.keep_items(*lease)).collect();
+    let (sent, result) = engine.keep(items).await;
+    match result {
+        Ok(kept) => {
+            let mut kept = kept.into_iter();
+            for (hold, lease) in holds.iter().zip(leases) {
+                match all_kept(kept.by_ref().take(hold.width())) {
+                    // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
+                    Ok(kept) => drop(engine.kept(hold, kept, sent, lease)),
+                    Err(error) => renewal_failed(&engine, hold, &error),
+                }
+            }
+        }
+        Err(error) => holds.iter().for_each(|hold| renewal_failed(&engine, hold, &error)),
+    }
+}
+
+fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
+    let (now, failures) = (engine.clock.now(), hold.renewal_failed());
+    engine.watch_at(hold, || next_retry(hold, now, failures));
+    // Last, and shielded: the other holds of the call have to be tried again, too.
+    shielded(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
+}
+
+/// Sets the job that keeps the place of the key's request in the store's queues.
+pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>, standing: Standing) {
+    // A tick may be earlier by a quarter of that: half a life on average.
+    let often = if key.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };
+    let pause = match standing {
+        // A crowd that came together does not stay together: its calls would come all at once.
+        Standing::Far => (FAR_LIFE / 2).mul_f64(1.0 - jitter() / 2.0),
+        _ => often,
+    };
+    // All together, so that they share calls.
+    keep_place_at(engine, key, engine.tick(engine.clock.now() + pause, often / 4));
+}
+
+/// Keeps the places of these, and looks how they stand, soon.
+fn keep_places_soon(engine: &Arc<Engine>, keys: &[Arc<Key>]) {
+    // All together, so that they share calls.
+    let due = engine.tick(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
+    keys.iter().for_each(|key| keep_place_at(engine, key, due));
+}
+
+/// The key's request, which the store has taken note of, is one of a crowd if it waits for a fair
+/// lock alone.
+pub(super) fn join_crowd(engine: &Engine, key: &Arc<Key>, request: &AcquireRequest) {
+    // Any other may keep a free lock to itself for as long as it is thought to live.
+    let direct = request.items.len() == 1 && request.token_floor == 0;
+    if direct && key.has_a_queue() && engine.store.keeps_far_waiters() {
+        engine.crowds.join(&key.name, key.second_id, Arc::downgrade(key), engine.clock.now());
+    }
+}
+
+/// The key has no request any more that waits at the store.
+pub(super) fn leave_crowd(engine: &Arc<Engine>, key: &Key) {
+    let near = engine.crowds.leave(&key.name, key.second_id, engine.clock.now());
+    keep_places_soon(engine, &near);
+}
+
+fn standing(engine: &Engine, key: &Key) -> Standing {
+    match engine.crowds.is_far(&key.name, key.second_id) {
+        true => Standing::Far,
+        false => Standing::Waiter,
+    }
+}
+
+fn keep_place_at(engine: &Arc<Engine>, key: &Arc<Key>, due: Tick) {
+    // Under the mutex, so that it is not set again after the request has gone.
+    let queued = lock(&key.queued);
+    if queued.is_some() {
+        engine.timers.set(key.second_id, due, Job::Waiting(Arc::downgrade(key)));
+    }
+}
+
+/// One call that keeps the places of waiters, and tells those that have lost theirs, or were granted what they wait for.
+async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
+    let mut queued = Vec::with_capacity(keys.len());
+    keys.retain(|key| {
+        let waits = lock(&key.queued).clone();
+        queued.extend(waits.clone());
+        waits.is_some()
+    });
+    if keys.is_empty() {
+        return;
+    }
+    let standings: Vec<_> = keys.iter().map(|key| standing(&engine, key)).collect();
+    let wait = |request: &AcquireRequest, standing| {
+        let (items, lease) = (request.items.clone(), request.lease);
+        items.into_iter().map(move |item| KeepItem { standing, ..KeepItem::hold(item, lease) })
+    };
+    let items = queued.iter().zip(&standings).flat_map(|(queued, at)| wait(&queued.request, *at)).collect();
+    let (sent, result) = engine.keep_waiting(items).await;
+    let soon = result.is_err();
+    if let Err(error) = &result {
+        shielded(
+            || tracing::debug!(target: TARGET, %error, waiters = keys.len(), "places in queues not kept"),
+        );
+    }
+    let mut kept = result.unwrap_or_default().into_iter();
+    for ((key, queued), standing) in keys.iter().zip(queued).zip(standings) {
+        let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
+        // What is said of a request that has gone meanwhile, or is being sent again, is about the past.
+        let current = |waits: &Queued| Arc::ptr_eq(&waits.request, &queued.request) && !waits.asking;
+        if !lock(&key.queued).as_ref().is_some_and(current) {
+            keep_place(&engine, key, Standing::Waiter);
+            continue;
+        }
+        let known = !each.contains(&Kept::Unknown);
+        if let Some(look) = look_again(&each).filter(|_| known) {
+            if each.contains(&Kept::Gone) {
+                shielded(|| {
+                    metrics::requeued();
+                    tracing::debug!(target: TARGET, key = %key.name, "lost its place in the queue");
+                });
+            }
+            let far = standing == Standing::Far;
+            let seen =
+                engine.store.keeps_far_waiters() && key.has_a_queue() && each.len() == 1 && look > MARGIN;
+            let pause = match standing {
+                Standing::Far => FAR_LIFE,
+                // Nobody says so when a lease ends.
+                _ => engine.settings.fallback_poll.min(look + MARGIN),
+            };
+            engine.act(key, |machine, now, effects| {
+                if seen {
+                    machine.seen(now, now + pause, far, effects);
+                } else {
+                    machine.look_again(now + look + MARGIN, effects);
+                }
+            });
+            if !far {
+                let doubtful = engine.crowds.kept(&key.name, sent, each.contains(&Kept::Gone));
+                keep_places_soon(&engine, &doubtful);
+            }
+        }
+        if known
+            && !each.is_empty()
+            && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
+            && let Some(waits) = lock(&key.queued).as_mut()
+            && current(waits)
+        {
+            waits.since = waits.since.max(sent);
+        }
+        if soon || !known {
+            let pause = if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
+            keep_place_at(&engine, key, engine.clock.now() + pause);
+        } else {
+            // A far one may have come near meanwhile.
+            let standing = if standing == Standing::Far { self::standing(&engine, key) } else { standing };
+            keep_place(&engine, key, standing);
+        }
+    }
+}
+
+/// After which time the request of these items is to be sent again.
+fn look_again(each: &[Kept]) -> Option<Duration> {
+    let longest = |kept: &Kept| match kept {
+        Kept::Waiting(left) => *left,
+        Kept::Renewed | Kept::Gone | Kept::Unknown => Duration::ZERO,
+    };
+    // A request of several is granted when the last of them is free.
+    let all = each.iter().map(longest).max()?;
+    let lost = each.contains(&Kept::Gone) || each.len() == 1 && each.contains(&Kept::Renewed);
+    Some(if lost { Duration::ZERO } else { all })
+}

@@ -1,0 +1,657 @@
+//! The engine of `lock-runtime`: turns wishes into holds, on any
+//! [`LockStore`](lock_core::store::LockStore).
+//!
+//! Programs use `lock-runtime`. Everything in here may change with any version.
+//!
+//! - [`machine`]: what is known about one key, a state machine without I/O; [`pace`]: when its contender tries again.
+//! - [`driver`]: the task that carries out a machine's steps; at most one per key.
+//! - [`keeper`]: the timekeeper, which renews holds and finds those that are lost.
+//! - [`calls`]: store calls, bounded in time.
+//! - [`release`], [`reaper`]: the two kinds of calls that go on when their caller is gone; [`pending`] counts the first.
+//! - [`acquire`]: the future that a caller polls.
+//! - [`ending`]: how a manager ends.
+#![forbid(unsafe_code)]
+#![allow(missing_debug_implementations, reason = "the handles and guards of `lock-runtime` have it")]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+#[doc(hidden)]
+pub mod acquire;
+#[doc(hidden)]
+pub mod admission;
+mod caller;
+mod calls;
+mod crowds;
+mod driver;
+mod ending;
+#[doc(hidden)]
+pub mod failure;
+mod health;
+#[doc(hidden)]
+pub mod hold;
+mod keeper;
+#[doc(hidden)]
+pub mod line;
+#[doc(hidden)]
+pub mod machine;
+#[doc(hidden)]
+pub mod metrics;
+#[doc(hidden)]
+pub mod pace;
+mod pending;
+#[doc(hidden)]
+pub mod permits;
+#[doc(hidden)]
+pub mod places;
+mod reaper;
+#[doc(hidden)]
+pub mod registry;
+mod release;
+#[doc(hidden)]
+pub mod request;
+mod rtt;
+#[doc(hidden)]
+pub mod scope;
+#[doc(hidden)]
+pub mod settings;
+#[doc(hidden)]
+pub mod subscription;
+mod timers;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::internal::begun;
+use lock_core::internal::chance::jitter;
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use lock_core::internal::sync::{Apart, MutexGuard, lock, shielded};
+use lock_core::store::{Kind, LockStore, StoreError};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::crowds::Crowds;
+use self::health::Health;
+use self::hold::{Grant, Hold, Lease};
+use self::machine::{Effects, Ended, Entry, Leaving, LostGrants, Machine};
+use self::pending::PendingReleases;
+use self::registry::{Key, Lane, Registry, Spec};
+use self::rtt::RoundTrip;
+use self::timers::{Job, Timers};
+use crate::failure::{Failure, Loss};
+use crate::scope::Scope;
+use crate::trace::TARGET;
+use settings::EngineSettings;
+pub use settings::{LONGEST, SHORTEST_POLL, out_of_range};
+
+/// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
+pub const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+
+/// The least time by which a wait that is shorter than a round trip is stretched.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// The longest window of local hand-offs, whatever the settings say.
+const LONGEST_WINDOW: Duration = Duration::from_millis(250);
+
+/// Engines made so far.
+static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// Everything that belongs to one manager. Guards keep it alive. Aligned, so that their count is not beside what all
+/// threads read.
+#[derive(Debug)]
+#[repr(align(128))]
+#[doc(hidden)]
+pub struct Engine {
+    /// Among all engines of the process.
+    id: u64,
+    pub settings: EngineSettings,
+    pub clock: Clock,
+    pub store: Arc<dyn LockStore>,
+    pub runtime: Handle,
+    pub(crate) registry: Apart<Registry>,
+    pub(crate) rtt: RoundTrip,
+    health: Health,
+    pub(crate) crowds: Crowds,
+    timers: Arc<Timers>,
+    ids: Apart<AtomicU64>,
+    /// Callers that wait, of all keys.
+    pub(crate) waiting: Apart<AtomicUsize>,
+    pending_releases: PendingReleases,
+    pending_withdrawals: PendingReleases,
+    /// Of releases and withdrawals whose lease is over.
+    pending_repeats: PendingReleases,
+    release_warned: AtomicBool,
+    pub shut_down: AtomicBool,
+    /// Of its ticks, as a part of one: managers that were started together do not call together.
+    phase: f64,
+    /// Everything that runs in the background and ends by itself.
+    pub(crate) tasks: TaskTracker,
+    /// Ends the timekeeper when the engine goes.
+    ended: CancellationToken,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+impl Engine {
+    pub fn start(
+        settings: EngineSettings,
+        clock: Clock,
+        store: Arc<dyn LockStore>,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let timers = Arc::new(Timers::default());
+        let pending = || PendingReleases::new(settings.max_pending_releases);
+        let (pending_releases, pending_withdrawals, pending_repeats) = (pending(), pending(), pending());
+        let ended = CancellationToken::new();
+        let engine = Arc::new(Self {
+            id: ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+            settings,
+            clock,
+            store,
+            runtime,
+            registry: Apart::default(),
+            rtt: RoundTrip::default(),
+            health: Health::default(),
+            crowds: Crowds::default(),
+            timers: Arc::clone(&timers),
+            ids: Apart(AtomicU64::new(1)),
+            waiting: Apart::default(),
+            pending_releases,
+            pending_withdrawals,
+            pending_repeats,
+            release_warned: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
+            phase: jitter(),
+            tasks: TaskTracker::new(),
+            ended: ended.clone(),
+        });
+        let keeper = keeper::run(keeper::Alive::new(Arc::downgrade(&engine)), timers, clock, ended);
+        drop(engine.runtime.spawn(engine.part(keeper)));
+        engine
+    }
+
+    /// The last tick before `due`. Jobs of one tick share calls.
+    fn tick(&self, due: Tick, length: Duration) -> Tick {
+        let phase = length.mul_f64(self.phase);
+        (due.saturating_sub(phase).rounded_down(length) + phase).min(due)
+    }
+
+    pub(crate) fn new_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
+        drop(self.tasks.spawn_on(self.part(task), &self.runtime));
+    }
+
+    /// `task` as something that runs when this process does.
+    #[cfg(not(feature = "testing"))]
+    fn part<F: Future<Output = ()>>(&self, task: F) -> F {
+        task
+    }
+
+    /// The same, in simulations of several processes too.
+    #[cfg(feature = "testing")]
+    fn part<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
+        let process = self.settings.process.clone();
+        async move {
+            match process {
+                None => task.await,
+                Some(process) => process.run(task).await,
+            }
+        }
+    }
+
+    /// Runs `task` to its end, whoever awaits its outcome.
+    pub(crate) fn report<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (report, outcome) = oneshot::channel();
+        self.spawn(async move {
+            let _ = report.send(task.await);
+        });
+        outcome
+    }
+
+    // ---- keys --------------------------------------------------------------------------------------------------
+
+    /// Runs `f` on the machine of a lane, made if need be, and carries out what follows.
+    pub(crate) fn with_key<R>(
+        self: &Arc<Self>,
+        name: &LockKey,
+        lane: Lane,
+        spec: &Spec,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> (Arc<Key>, R) {
+        loop {
+            let key = self.registry.get(name, lane, || self.make_key(name, lane, spec));
+            let machine = lock(&key.machine);
+            if machine.removed {
+                continue;
+            }
+            let result = self.run(&key, machine, Start::Here, self.clock.now(), f);
+            return (key, result);
+        }
+    }
+
+    /// How many callers of this process have the mutex of `name`, or want it.
+    pub fn load_of(&self, name: &LockKey) -> usize {
+        let Some(key) = self.registry.find(name, Lane::Mutex) else { return 0 };
+        let machine = lock(&key.machine);
+        machine.waiting() + usize::from(machine.hold().is_some())
+    }
+
+    /// Whether a caller of this manager has the mutex of `name`: whoever tries it, and is not inside of that call, is refused.
+    pub fn is_claimed(&self, name: &LockKey) -> bool {
+        self.registry.find(name, Lane::Mutex).is_some_and(|key| lock(&key.machine).is_claimed())
+    }
+
+    /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
+    fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Arc<Key> {
+        let shut_down = self.shut_down.load(Ordering::Acquire);
+        let machine = Machine::new(name.clone(), lane, self.clock, shut_down);
+        let second_id = if lane == Lane::Mutex { 0 } else { self.new_id() };
+        Key::new(self.id, (self.new_id(), second_id), lane, spec.clone(), machine)
+    }
+
+    /// Where a call that wants `name` enters again, if it is inside a hold of it.
+    ///
+    /// # Errors
+    ///
+    /// When the enclosing call has the key in a kind that has no room for the one wanted.
+    fn host(&self, name: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
+        let find = |grant: &Arc<Grant>| {
+            let (held, at) = grant.hold.find(name)?;
+            let host = grant.hold.key().filter(|host| host.engine == self.id)?;
+            grant.is_live().then_some((held, (!grant.hold.is_single()).then_some(at), host))
+        };
+        let Some((held, part, key)) = scope.innermost(find) else { return Ok(None) };
+        if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
+            return Err(Failure::KindConflict { held, wanted: kind });
+        }
+        let guest = key.spec.kind != kind || part.is_some();
+        Ok(Some(Host { key, guest, part }))
+    }
+
+    /// Whether a call that wants `name` enters again, since it is inside a hold of it.
+    ///
+    /// # Errors
+    ///
+    /// When the enclosing call has the key in a kind that leaves no room for the one wanted.
+    pub fn is_hosted(&self, name: &LockKey, kind: Kind, scope: &Scope) -> Result<bool, Failure> {
+        Ok(self.host(name, kind, scope)?.is_some())
+    }
+
+    /// Returns the last error of a call, and when it came.
+    pub fn last_error(&self) -> Option<(Tick, StoreError)> {
+        self.health.last_error()
+    }
+
+    /// Runs `f` on the machine of a key that is in use, as the caller of a lock, unless it has been forgotten.
+    pub(crate) fn with_host<R>(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> Option<R> {
+        let machine = lock(&key.machine);
+        (!machine.removed).then(|| self.run(key, machine, Start::Here, self.clock.now(), f))
+    }
+
+    /// Runs `f` on the machine of a key that is in use, and carries out what follows.
+    pub(crate) fn act<R>(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> R {
+        let machine = lock(&key.machine);
+        self.run(key, machine, Start::InATask, self.clock.now(), f)
+    }
+
+    /// The same for who has just looked at the clock.
+    fn act_at<R>(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        now: Tick,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> R {
+        self.run(key, lock(&key.machine), Start::InATask, now, f)
+    }
+
+    fn run<R>(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        mut machine: MutexGuard<'_, Machine>,
+        start: Start,
+        now: Tick,
+        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+    ) -> R {
+        let mut effects = Effects::default();
+        let result = f(&mut machine, now, &mut effects);
+        let idle = machine.is_idle();
+        drop(machine);
+        self.apply(key, &mut effects, idle, start, now);
+        result
+    }
+
+    fn apply(
+        self: &Arc<Self>,
+        key: &Arc<Key>,
+        // By reference: it is large, and mostly empty.
+        effects: &mut Effects,
+        idle: bool,
+        start: Start,
+        now: Tick,
+    ) {
+        if let Some(hold) = effects.unwatch.take() {
+            self.timers.remove(hold.id);
+        }
+        if let Some(hold) = effects.rewatch.take() {
+            self.watch_again(&hold);
+        }
+        if let Some(hold) = effects.verify.take() {
+            self.spawn(Arc::clone(self).verify(hold));
+        }
+        if let Some((hold, lease)) = effects.lengthen.take() {
+            // Goes on by itself; the guard's deadline tells how it went.
+            drop(self.extend(&hold, lease, hold.deadline()));
+        }
+        if let Some((hold, report)) = effects.downgrade.take() {
+            self.spawn(Arc::clone(self).downgrade(hold, report));
+        }
+        if let Some(due) = effects.sweep {
+            self.timers.set(key.id, due, Job::Sweep(Arc::downgrade(key)));
+        }
+        if let Some(due) = effects.let_go {
+            self.timers.set(key.second_id, due, Job::LetGo(Arc::downgrade(key)));
+        }
+        if effects.detach {
+            self.registry.detach(key);
+        }
+        let mut left_to_lease = effects.left_to_lease;
+        if let Some((hold, rest)) = effects.abandon.take() {
+            let pending = if self.runtime_is_gone() { None } else { self.pending_releases.reserve() };
+            match pending {
+                Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
+                None => left_to_lease = true,
+            }
+        }
+        if effects.deserted {
+            let watch = lock(&key.watch).take();
+            // Unlocked by then: it is the store's, which may do anything in its drop.
+            shielded(|| drop(watch));
+        }
+        if let Some(waker) = effects.discarded.take() {
+            shielded(|| drop(waker));
+        }
+        if let Some(order) = effects.dropped.take() {
+            shielded(|| drop(order));
+        }
+        if effects.notify {
+            key.changed.notify_one();
+        }
+        if idle && self.registry.remove_idle(key) {
+            self.timers.remove(key.id);
+            if key.second_id > 0 {
+                self.timers.remove(key.second_id);
+            }
+        }
+        for waker in effects.wake.take().into_iter().chain(std::mem::take(&mut effects.wake_more)) {
+            shielded(|| waker.wake());
+        }
+        if let Some(job) = effects.max_hold_over {
+            self.timers.remove(job);
+        }
+        if let Some(LostGrants { grants, news }) = effects.lost.take() {
+            for grant in grants.iter() {
+                shielded(|| grant.signal_lost());
+            }
+            if let Some(grant) = grants.first().filter(|_| news) {
+                shielded(|| {
+                    metrics::lost();
+                    tracing::warn!(target: TARGET, key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
+                });
+            }
+        }
+        if left_to_lease {
+            self.left_to_lease(&key.name);
+        }
+        // Last: it may do all that it has to do at once.
+        if effects.spawn {
+            self.drive(key, start, now);
+        }
+    }
+
+    fn drive(self: &Arc<Self>, key: &Arc<Key>, start: Start, now: Tick) {
+        let inside = begun::is_inside(&self.runtime);
+        let mut rest = None;
+        if inside && self.answers_at_once() {
+            rest = driver::at_once(self, key, now);
+            if rest.is_none() {
+                return;
+            }
+        }
+        let driver = driver::run(Arc::clone(self), Arc::clone(key), rest);
+        match start {
+            Start::Here if inside => {
+                begun::begin(&self.runtime, self.tasks.track_future(self.part(driver)));
+            }
+            Start::Here | Start::InATask => self.spawn(driver),
+        }
+    }
+
+    /// Whether the store's answers need not be awaited. In a simulation of several processes, theirs are.
+    fn answers_at_once(&self) -> bool {
+        #[cfg(feature = "testing")]
+        if self.settings.process.is_some() {
+            return false;
+        }
+        self.store.at_once().is_some()
+    }
+
+    // ---- grants ------------------------------------------------------------------------------------------------
+
+    /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold. Only an
+    /// awaited release may exceed the cap of pending ones.
+    pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry, leaving: Leaving) -> Ended {
+        let reserve = || match leaving {
+            _ if self.runtime_is_gone() => None,
+            Leaving::Released => Some(self.pending_releases.count()),
+            Leaving::Dropped => self.pending_releases.reserve(),
+        };
+        // A drop may be anywhere, in a panic for example: a task that it starts is not polled there.
+        let start = match leaving {
+            Leaving::Released => Start::Here,
+            Leaving::Dropped => Start::InATask,
+        };
+        let machine = lock(&key.machine);
+        self.run(key, machine, start, self.clock.now(), |machine, now, effects| {
+            machine.release(entry, leaving, reserve, now, effects)
+        })
+    }
+
+    fn left_to_lease(&self, key: &LockKey) {
+        let gone = self.runtime_is_gone();
+        let why = if gone { "the runtime is gone" } else { "too many releases are pending" };
+        self.release_failed(key, &why);
+    }
+
+    /// A release is given up: the lease ends the hold.
+    pub(crate) fn release_failed(&self, key: &LockKey, why: &dyn std::fmt::Display) {
+        shielded(|| {
+            metrics::release_failed();
+            if self.release_warned.swap(true, Ordering::Relaxed) {
+                tracing::debug!(target: TARGET, %key, %why, "release not confirmed; the lease ends the hold");
+            } else {
+                tracing::warn!(target: TARGET, %key, %why, "release not confirmed; the lease ends the hold (said once, see the metric)");
+            }
+        });
+    }
+
+    /// The hold is not ours any more, or not certain.
+    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, why: Loss) {
+        match hold.key() {
+            Some(key) => self.act(&key, |machine, now, effects| machine.lose(hold, why, now, effects)),
+            None => {
+                hold.mark_lost(why);
+                self.timers.remove(hold.id);
+            }
+        }
+    }
+
+    /// Sets the job at the end of a grant's `max_hold`, unless the grant has ended.
+    pub(crate) fn watch_max_hold(&self, key: &Arc<Key>, grant: &Arc<Grant>) {
+        if grant.max_hold_end == Tick::MAX {
+            return;
+        }
+        // Under the machine's mutex, as in `watch_at`.
+        let machine = lock(&key.machine);
+        if let Some((job, due)) = machine.max_hold(grant) {
+            self.timers.set(job, due, Job::MaxHold(Arc::downgrade(key)));
+        }
+    }
+
+    /// The hold's deadline has moved, or its renewal has begun or ended: its job moves too.
+    fn watch_again(&self, hold: &Arc<Hold>) {
+        self.watch_at(hold, || keeper::next_renewal(self, hold, self.clock.now()));
+    }
+
+    /// Sets the hold's job, unless the hold has ended.
+    fn watch_at(&self, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
+        if let Some(key) = hold.key() {
+            self.watch_of(&key, hold, due);
+        }
+    }
+
+    /// The same for who has the hold's key at hand.
+    fn watch_of(&self, key: &Key, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
+        // Under the machine's mutex, so that a job is never set again after the hold has ended, and none that was due
+        // before something changed takes the place of a later one.
+        let machine = lock(&key.machine);
+        if machine.has(hold) {
+            self.timers.set(hold.id, due(), Job::Hold(Arc::clone(hold)));
+        }
+    }
+
+    /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than the
+    /// store allows.
+    pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
+        if let Some(reason) = out_of_range(lease) {
+            return Some(format!("lock {key}: {reason}"));
+        }
+        // Before anything is taken: a hold may be renewed to a longer lease later, in one call with others.
+        if let Some(longest) = self.store.longest_lease().filter(|&longest| lease > longest) {
+            return Some(format!(
+                "lock {key}: a lease of {lease:?} is longer than the longest of this store, {longest:?}. Use a shorter lease \
+                 or a shorter `min_hold`, or set a longer `max_lease` for all that use it; locks that are renewed may be held for \
+                 any time"
+            ));
+        }
+        // Longer ones are above four round trips anyway: an answer that takes longer is none.
+        let doubtful = lease < self.settings.call_timeout * 5;
+        let measured = doubtful.then(|| self.rtt.measured(self.clock.now())).flatten();
+        measured.filter(|&round_trip| lease < round_trip * 4).map(|round_trip| {
+            format!(
+                "lock {key}: a lease of {lease:?} is shorter than 4 round trips to the store ({round_trip:?} each); \
+                 use a longer one"
+            )
+        })
+    }
+
+    /// By how much a wait that is shorter than a round trip is stretched, so that its one attempt can be answered.
+    pub fn grace(&self) -> Duration {
+        GRACE.max(self.rtt.lowest() * 4).min(self.settings.call_timeout)
+    }
+
+    /// For how long a hold may be handed on inside the process.
+    fn window(&self, lease: Lease) -> Duration {
+        (self.rtt.lowest() * 8)
+            .max(Duration::from_millis(5))
+            .min(self.settings.cohort_window)
+            .min(LONGEST_WINDOW)
+            .min(lease.duration / 10)
+    }
+
+    /// Makes the engine believe that its holds of `key` are lost, as if the store had said so. Returns
+    /// whether it had any.
+    #[cfg(feature = "testing")]
+    pub fn lose_all(self: &Arc<Self>, key: &LockKey) -> bool {
+        let mut lost = false;
+        for key in self.registry.find_all(key) {
+            lost |= self.act(&key, |machine, now, effects| {
+                match (machine.is_claimed(), machine.hold().cloned()) {
+                    (true, Some(hold)) => {
+                        machine.lose(&hold, Loss::TakenAway, now, effects);
+                        true
+                    }
+                    _ => false,
+                }
+            });
+        }
+        lost
+    }
+
+    /// For tests that look for leaks.
+    #[cfg(feature = "testing")]
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers {
+            keys: self.registry.len(),
+            timers: self.timers.len(),
+            tasks: self.tasks.len(),
+            waiters: self.waiting.load(Ordering::Relaxed),
+            timekeepers: 1,
+        }
+    }
+}
+
+#[cfg(feature = "testing")]
+/// What a manager still has: zero but for `timekeepers` when nothing is held, wanted or under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leftovers {
+    /// Keys that are held, wanted, or being released.
+    pub keys: usize,
+    /// Timer jobs: renewals, deadlines, offers.
+    pub timers: usize,
+    /// Background tasks: contenders, releases, withdrawals.
+    pub tasks: usize,
+    /// Calls that wait, of all keys.
+    pub waiters: usize,
+    /// Tasks that last as long as the manager: one, and one more from its first semaphore on.
+    pub timekeepers: usize,
+}
+
+/// Where a call enters again.
+pub(crate) struct Host {
+    pub(crate) key: Arc<Key>,
+    /// Once the host's grant has ended, it has to ask elsewhere.
+    pub(crate) guest: bool,
+    /// Which of the host's keys it wants, if they are several.
+    pub(crate) part: Option<u16>,
+}
+
+/// Where a driver that has to be started is polled first.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    /// By whoever starts it, if that is in the manager's runtime: its request leaves at once.
+    Here,
+    InATask,
+}
+
+/// A weak engine, for tasks that must not keep it alive.
+pub(crate) type WeakEngine = Weak<Engine>;
+
+#[cfg(all(test, lock_loom))]
+mod loom_models;
+#[cfg(test)]
+mod tests;
+mod trace;

@@ -1,0 +1,369 @@
+//! What threads share without a mutex, or across two, in every interleaving and with every value that the memory
+//! orderings allow. Run by `cargo xtask test --only loom`.
+
+use std::task::{Context, Poll, Waker};
+
+use lock_core::internal::clock::model::advance;
+use lock_core::store::{AcquireRequest, Item, ServerTime};
+use lock_core::{FencingToken, OwnerId};
+use loom::thread;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::hold::drift_margin;
+use super::*;
+use crate::{Acquire, LockManager};
+
+const LEASE: Duration = Duration::from_secs(10);
+
+fn model(threads: impl Fn(Handle) + Send + Sync + 'static) {
+    // Its tasks are never run: what they would do is not what is looked at.
+    let runtime = runtime();
+    let handle = runtime.handle().clone();
+    loom::model(move || threads(handle.clone()));
+    drop(runtime);
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    // tokio's and tracing's frames are larger than loom's stacks.
+    thread::Builder::new().stack_size(0x10_000).spawn(f).unwrap()
+}
+
+fn hold(runtime: &Handle, lease: Lease) -> Arc<Hold> {
+    let item = Item { key: LockKey::new("k").unwrap(), kind: Kind::Mutex, owner: OwnerId::new("o:1") };
+    Arc::new(Hold::new(1, item, lease, Clock::Model.now(), runtime.clone()))
+}
+
+fn grant(hold: &Arc<Hold>) -> Arc<Grant> {
+    Arc::new(Grant::new(Arc::clone(hold), FencingToken::new(1), Clock::Model, Clock::Model.now(), Tick::MAX))
+}
+
+/// From here on the lease is over.
+fn let_it_end() {
+    advance(u64::try_from((LEASE - drift_margin(LEASE)).as_nanos()).unwrap());
+}
+
+/// Whoever looks twice does not see it lost and then not lost.
+fn look(grant: &Grant) {
+    let first = grant.is_lost();
+    assert!(!first || grant.is_lost(), "lost, and then not lost");
+    assert!(!first || grant.remaining().is_zero(), "lost, and still certain");
+}
+
+#[test]
+fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
+    model(|runtime| {
+        let grant = grant(&hold(&runtime, Lease::fixed(LEASE)));
+        let viewer = spawn({
+            let grant = Arc::clone(&grant);
+            move || look(&grant)
+        });
+        let clock = spawn(let_it_end);
+        let lost = grant.end(grant.now());
+        assert_eq!(grant.is_lost(), lost, "what it was at its end");
+        viewer.join().unwrap();
+        clock.join().unwrap();
+        assert_eq!(grant.is_lost(), lost, "what it was at its end");
+    });
+}
+
+#[test]
+fn a_grant_that_was_seen_lost_stays_lost_when_a_renewal_is_late() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let grant = grant(&hold);
+        let viewer = spawn({
+            let grant = Arc::clone(&grant);
+            move || look(&grant)
+        });
+        let clock = spawn(let_it_end);
+        let sent = Clock::Model.now();
+        hold.renewed(sent, Clock::Model.now(), LEASE * 2);
+        viewer.join().unwrap();
+        clock.join().unwrap();
+        look(&grant);
+    });
+}
+
+#[test]
+fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::fixed(LEASE));
+        hold.mark_lost(Loss::TakenAway);
+        let grant = grant(&hold);
+        let viewer = spawn({
+            let grant = Arc::clone(&grant);
+            move || !grant.has_ended() || grant.is_lost()
+        });
+        assert!(grant.end(grant.now()));
+        assert!(viewer.join().unwrap(), "a lost grant that ended in good order");
+    });
+}
+
+#[test]
+fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let grant = grant(&hold);
+        let listener = spawn({
+            let grant = Arc::clone(&grant);
+            move || {
+                let follower = CancellationToken::new();
+                grant.cancel_with_it(&follower);
+                (grant.cancellation_token(), follower)
+            }
+        });
+        hold.mark_lost(Loss::TakenAway);
+        grant.signal_lost();
+        let (signal, follower) = listener.join().unwrap();
+        assert!(signal.is_cancelled() && follower.is_cancelled(), "a loss that nobody told of");
+    });
+}
+
+#[test]
+fn a_hold_is_lost_once_and_for_one_reason() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let other = spawn({
+            let hold = Arc::clone(&hold);
+            move || hold.mark_lost(Loss::LeaseOver)
+        });
+        let first = hold.mark_lost(Loss::TakenAway);
+        assert!(!hold.is_valid(Clock::Model.now()));
+        assert!(!hold.renewed(Clock::Model.now(), Clock::Model.now(), LEASE), "revived");
+        assert_ne!(other.join().unwrap(), first);
+    });
+}
+
+#[test]
+fn two_renewals_never_shorten() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let now = Clock::Model.now();
+        let long = spawn({
+            let hold = Arc::clone(&hold);
+            move || {
+                assert!(hold.renewed(now, now, LEASE * 3));
+                hold.deadline()
+            }
+        });
+        assert!(hold.renewed(now, now, LEASE * 2));
+        let deadline = hold.deadline();
+        assert!(long.join().unwrap().max(deadline) == hold.deadline());
+        assert_eq!(hold.deadline(), (now + LEASE * 3).saturating_sub(drift_margin(LEASE * 3)));
+    });
+}
+
+#[test]
+fn failures_are_all_counted() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let other = spawn({
+            let hold = Arc::clone(&hold);
+            move || hold.renewal_failed()
+        });
+        let mut counts = [hold.renewal_failed(), other.join().unwrap()];
+        counts.sort_unstable();
+        assert_eq!(counts, [1, 2]);
+        assert!(hold.is_doubtful());
+    });
+}
+
+#[test]
+fn pending_releases_stay_below_their_cap() {
+    model(|_| {
+        let releases = Arc::new(PendingReleases::new(1));
+        let reserve = |releases: &Arc<PendingReleases>| {
+            let releases = Arc::clone(releases);
+            spawn(move || releases.reserve())
+        };
+        let (first, second) = (reserve(&releases), reserve(&releases));
+        let reserved = [first.join().unwrap(), second.join().unwrap()];
+        assert_eq!(reserved.iter().flatten().count(), 1, "one place for two, or for nobody");
+        drop(reserved);
+        assert!(releases.reserve().is_some(), "a place was lost");
+    });
+}
+
+#[test]
+fn the_latest_time_of_a_request_covers_every_copy() {
+    model(|_| {
+        let request = Arc::new(AcquireRequest::new(Vec::new(), LEASE, Duration::from_micros(100)));
+        let other = spawn({
+            let request = Arc::clone(&request);
+            move || request.stamp(ServerTime::from_micros(20))
+        });
+        let latest = request.stamp(ServerTime::from_micros(10));
+        assert!(latest.as_micros() >= 110 && request.latest() >= Some(latest));
+        assert_eq!(other.join().unwrap().as_micros(), 120);
+        assert_eq!(request.latest(), Some(ServerTime::from_micros(120)));
+    });
+}
+
+/// A store that is never asked.
+fn engine(settings: EngineSettings, runtime: &Handle) -> Arc<Engine> {
+    let store = lock_store_memory::MemoryStore::new("");
+    Engine::start(settings, Clock::Model, store, runtime.clone())
+}
+
+fn poll(acquire: &mut Acquire) -> Poll<Result<crate::LockGuard, crate::LockError>> {
+    std::pin::Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn the_waiters_of_all_keys_stay_below_their_cap() {
+    model(|callers| {
+        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        let _entered = callers.enter();
+        let runtime = runtime();
+        let engine = engine(EngineSettings { max_waiters: 1, ..EngineSettings::default() }, runtime.handle());
+        let waiter = |key: &'static str| {
+            let mut acquire = LockManager::on(Arc::clone(&engine)).mutex(key).wait_forever().acquire();
+            spawn(move || poll(&mut acquire).is_pending().then_some(acquire))
+        };
+        let (first, second) = (waiter("a"), waiter("b"));
+        let waiting = [first.join().unwrap(), second.join().unwrap()];
+        assert_eq!(waiting.iter().flatten().count(), 1, "one place for two, or for nobody");
+        drop(waiting);
+        assert_eq!(engine.waiting.load(Ordering::Relaxed), 0, "a place was lost");
+    });
+}
+
+#[test]
+fn a_key_that_is_wanted_is_in_the_registry() {
+    model(|callers| {
+        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        let _entered = callers.enter();
+        let runtime = runtime();
+        let engine = engine(EngineSettings::default(), runtime.handle());
+        let name = LockKey::new("k").unwrap();
+        let passer_by = spawn({
+            let (engine, name) = (Arc::clone(&engine), name.clone());
+            move || drop(engine.with_key(&name, Lane::Mutex, &Spec::one(Kind::Mutex), |_, _, _| ()))
+        });
+        let waiter = spawn({
+            let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
+            move || poll(&mut waiter).is_pending().then_some(waiter)
+        });
+        let waiter = waiter.join().unwrap().unwrap();
+        passer_by.join().unwrap();
+        let key = engine.registry.find(&name, Lane::Mutex).expect("somebody waits for it");
+        assert_eq!(lock(&key.machine).waiting(), 1);
+        spawn(move || drop(waiter)).join().unwrap();
+    });
+}
+
+#[test]
+fn a_shutdown_reaches_everybody_who_waits() {
+    model(|callers| {
+        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        let _entered = callers.enter();
+        let runtime = runtime();
+        let engine = engine(EngineSettings::default(), runtime.handle());
+        let ending = spawn({
+            let engine = Arc::clone(&engine);
+            move || {
+                let mut shutdown = std::pin::pin!(engine.shutdown(Duration::ZERO));
+                let _ = shutdown.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            }
+        });
+        let waiter = spawn({
+            let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
+            move || (poll(&mut waiter), waiter)
+        });
+        let (polled, mut waiter) = waiter.join().unwrap();
+        ending.join().unwrap();
+        let again = spawn(move || if polled.is_pending() { poll(&mut waiter) } else { polled });
+        let polled = again.join().unwrap();
+        let told = matches!(polled, Poll::Ready(Err(crate::LockError::ShutDown { .. })));
+        assert!(told, "waits for ever: {polled:?}");
+    });
+}
+
+#[test]
+fn a_renewal_is_for_the_lease_that_was_asked_for() {
+    model(|runtime| {
+        let hold = hold(&runtime, Lease::fixed(LEASE));
+        let keeper = spawn({
+            let hold = Arc::clone(&hold);
+            move || hold.is_renewing().then(|| hold.renewal_lease())
+        });
+        hold.renew_to(LEASE * 6);
+        let lease = keeper.join().unwrap();
+        assert!(lease.is_none_or(|lease| lease == LEASE * 6), "renewed to {lease:?}");
+    });
+}
+
+#[test]
+fn the_timekeeper_hears_of_a_job_that_is_due_earlier() {
+    model(|_| {
+        let timers = Arc::new(Timers::default());
+        let due = Tick::from_nanos(5);
+        let other = spawn({
+            let timers = Arc::clone(&timers);
+            move || timers.set(1, due, Job::Sweep(Weak::new()))
+        });
+        let until = timers.sleep_until();
+        other.join().unwrap();
+        let mut earlier = std::pin::pin!(timers.earlier());
+        let told = earlier.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(until <= due || told, "it sleeps until {until:?}");
+    });
+}
+
+#[test]
+fn a_failing_store_is_news_once() {
+    model(|_| {
+        let health = Arc::new(Health::default());
+        let other = spawn({
+            let health = Arc::clone(&health);
+            move || health.is_news(Tick::from_nanos(1))
+        });
+        let news = health.is_news(Tick::from_nanos(1));
+        assert_ne!(other.join().unwrap(), news);
+    });
+}
+
+#[test]
+fn a_task_that_is_woken_while_it_parks_goes_to_one_thread() {
+    loom::model(|| {
+        let slot = Arc::new(lock_core::internal::begun::Slot::default());
+        let wakers: Vec<_> = (0..2)
+            .map(|_| {
+                let slot = Arc::clone(&slot);
+                spawn(move || slot.wake(Some))
+            })
+            .collect();
+        let kept = slot.park(1);
+        let handed: Vec<u32> =
+            wakers.into_iter().filter_map(|waker| waker.join().unwrap()).chain(kept).collect();
+        assert_eq!(handed, [1], "woken twice, so it is polled, and by one");
+    });
+}
+
+#[test]
+fn a_wake_up_in_the_second_poll_is_not_lost() {
+    loom::model(|| {
+        let slot = Arc::new(lock_core::internal::begun::Slot::default());
+        assert_eq!(slot.park(1), None);
+        // As `wake_together` takes it: to be polled by the one who wakes it.
+        let mut taken = None;
+        assert_eq!(
+            slot.wake(|task| {
+                taken = Some(task);
+                None
+            }),
+            None
+        );
+        let waker = {
+            let slot = Arc::clone(&slot);
+            spawn(move || slot.wake(Some))
+        };
+        let kept = slot.park(taken.unwrap());
+        let handed: Vec<u32> = waker.join().unwrap().into_iter().chain(kept).collect();
+        assert_eq!(handed, [1]);
+    });
+}

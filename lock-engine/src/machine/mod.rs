@@ -1,0 +1,573 @@
+//! [`Machine`]: everything this process knows about one key. A state machine without I/O, tasks or a clock.
+//!
+//! Callers hold its mutex, pass the time in, and carry out the [`Effects`] after unlocking.
+
+mod callers;
+mod events;
+mod inside;
+mod shared;
+#[cfg(test)]
+mod tests;
+mod waiters;
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use lock_core::FencingToken;
+use lock_core::LockKey;
+use lock_core::Replication;
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::store::{Few, Kind, ListenerPolicy, TokenRange};
+use tokio::sync::oneshot;
+
+use self::waiters::Waiters;
+use super::caller::Caller;
+use super::hold::{Grant, Hold, Lease, MaxHold};
+use super::pace::Pace;
+use super::pending::Pending;
+use super::registry::Lane;
+use crate::failure::Failure;
+use crate::scope::Scope;
+
+/// An offer that is not claimed for so long goes to the next waiter.
+pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
+/// The same where nobody else waits, and the place in the store's queue is gone: a second, or a quarter of the lease.
+const OWN_OFFER_TIME: Duration = Duration::from_secs(1);
+/// Each offer that nobody claims doubles the number of waiters who get the next one, up to this power of two: so many
+/// waiters that are not polled cannot keep one waiting that is.
+const MOST_DOUBLINGS: u32 = 10;
+/// After so many windows without a real release, one is made for pollers whom nobody hears.
+const WINDOWS_WITHOUT_RELEASE: u32 = 16;
+/// A counter that is further ahead of the server's clock gets no ranges.
+const COUNTER_AHEAD: u64 = 1_000_000;
+
+/// What a caller wants of a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    /// Differs from the machine's for a reader inside an own write.
+    pub(crate) kind: Kind,
+    pub(crate) lease: Lease,
+    pub(crate) max_hold: Option<MaxHold>,
+    pub(crate) min_hold: Duration,
+    pub(crate) replication: Replication,
+    pub(crate) patience: Patience,
+    /// How long it waits, as far as a queue at the store has to know.
+    pub(crate) wait: Duration,
+    /// It may enter a grant of an enclosing call here, and is not to be granted anything else.
+    pub(crate) guest: bool,
+    /// Which of the keys of that grant it wants, if they are several.
+    pub(crate) part: Option<u16>,
+    /// The enclosing locked calls.
+    pub(crate) scope: Scope,
+    pub(crate) task: Option<Caller>,
+}
+
+impl Wish {
+    /// Whether the hold is of the lease that is wanted, and as well replicated.
+    fn fits(&self, hold: &Hold) -> bool {
+        self.lease == hold.lease && hold.replication.satisfies(self.replication)
+    }
+}
+
+/// Whether a caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// One attempt.
+    Try,
+    /// Until its own future gives up.
+    Wait,
+}
+
+/// A guard's part in a hold.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub grant: Arc<Grant>,
+    /// It was made inside another one: no store call was needed.
+    pub(crate) reentrant: bool,
+    /// The grant came from a local hand-off.
+    pub(crate) handed_off: bool,
+    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and so in every locked body.
+    pub(crate) part: Option<u16>,
+}
+
+impl Entry {
+    /// Its (first) key and token.
+    pub fn first(&self) -> (&LockKey, FencingToken) {
+        let hold = &self.grant.hold;
+        let part = self.part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
+        part.unwrap_or((&hold.item.key, self.grant.token))
+    }
+
+    /// All its keys and tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
+        let more = self.part.is_none().then(|| self.grant.hold.more());
+        std::iter::once(self.first()).chain(more.into_iter().flatten())
+    }
+}
+
+/// How many callers may wait for a key, and by what setting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cap {
+    pub(crate) most: usize,
+    pub(crate) name: &'static str,
+}
+
+impl Cap {
+    /// Makes the failure of a caller that exceeds the limit.
+    pub(crate) fn refuse(self, waiting: usize, remaining: Option<Duration>) -> Failure {
+        Failure::TooManyWaiters { waiting, cap: self.name, remaining }
+    }
+}
+
+/// The answer to a new wish.
+#[derive(Debug)]
+pub(crate) enum Enqueued {
+    /// Entered at once, inside a grant of an enclosing call.
+    Entered(Entry),
+    /// Waits under this number.
+    Waiting(u64),
+    /// Not here: the lane takes nobody any more, or was never for this caller.
+    Elsewhere,
+}
+
+/// The answer to a poll of a waiter.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    /// `woken_soon`: by the answer to a call that is under way, whatever it is.
+    Pending {
+        woken_soon: bool,
+    },
+    Granted(Entry),
+    Failed(Failure),
+    /// It has to ask again, in another lane.
+    Elsewhere,
+}
+
+/// What has to be done after unlocking.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Effects {
+    /// Woken first: the waiter that has an offer.
+    pub(crate) wake: Option<Waker>,
+    pub(crate) wake_more: Vec<Waker>,
+    /// Dropped after unlocking: a waker may own a task, and so a guard of this key.
+    pub(crate) discarded: Option<Waker>,
+    /// The same: its caller is told by that.
+    pub(crate) dropped: Option<Order>,
+    /// Nobody waits any more: a subscription that no driver uses is dropped.
+    pub(crate) deserted: bool,
+    /// Start the key's driver.
+    pub(crate) spawn: bool,
+    /// Wake the key's parked driver.
+    pub(crate) notify: bool,
+    /// Call [`Machine::sweep`] at this time.
+    pub(crate) sweep: Option<Tick>,
+    /// The hold is not to be watched any more.
+    pub(crate) unwatch: Option<Arc<Hold>>,
+    /// A hold was left to its lease; to be counted.
+    pub(crate) left_to_lease: bool,
+    /// Renewal of the hold has begun or ended.
+    pub(crate) rewatch: Option<Arc<Hold>>,
+    /// The watchdog stops, and an inner call has a fixed lease that lasts longer than what is left.
+    pub(crate) lengthen: Option<(Arc<Hold>, Duration)>,
+    /// The store is asked whether the hold is still there.
+    pub(crate) verify: Option<Arc<Hold>>,
+    /// The last writer has gone, and readers are left: the hold becomes one for reading.
+    pub(crate) downgrade: Option<(Arc<Hold>, Report)>,
+    /// Callers find a fresh lane from now on.
+    pub(crate) detach: bool,
+    /// Call [`Machine::let_go`] at this time.
+    pub(crate) let_go: Option<Tick>,
+    /// The lost signals fire.
+    pub(crate) lost: Option<LostGrants>,
+    /// This timer job is not needed any more: that of a `max_hold`.
+    pub(crate) max_hold_over: Option<u64>,
+    /// The hold is lost; its owner-checked release is still sent, if releases may be.
+    pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
+}
+
+/// All grants of a hold that is lost to them.
+#[derive(Debug)]
+pub(crate) struct LostGrants {
+    pub(crate) grants: Few<Arc<Grant>>,
+    /// Nobody has been told before.
+    pub(crate) news: bool,
+}
+
+/// How the owner of an entry gives it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// The outcome is awaited.
+    Released,
+    /// Nobody is there any more.
+    Dropped,
+}
+
+/// What became of a released entry.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Other entries of the hold are left.
+    Nested,
+    /// The next local waiter has it.
+    HandedOn,
+    /// The store will be told; the receiver hears the outcome.
+    Releasing(oneshot::Receiver<Result<(), Failure>>),
+    /// The same, and nobody is there to hear of it.
+    ReleasingUnheard,
+    /// `min_hold` is not over: the key stays taken, the store is told in the background.
+    Lingering,
+    /// No release can be sent, and nobody here may have it: the lease ends the hold.
+    LeftToLease,
+    /// The lock was lost before.
+    Lost,
+    /// The entry had ended before.
+    NotHeld,
+}
+
+/// What the driver does next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Nothing: the driver ends.
+    Exit,
+    /// Ask the store for the key.
+    Acquire(Ask),
+    /// Give the hold back, and take the key again in the same step if allowed.
+    Release { hold: Arc<Hold>, order: Order, then: Option<Again> },
+    /// Keep the key taken for this long, then let it expire.
+    Linger { hold: Arc<Hold>, rest: Duration, pending: Option<Pending> },
+    /// Wait for a message, a change, or this time.
+    Park { until: Tick },
+}
+
+/// What the driver asks the store for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) lease: Lease,
+    pub(crate) tokens: u32,
+    /// How long it waits, if at all.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) min_hold: Duration,
+    pub(crate) replication: Replication,
+}
+
+/// Where the outcome of a release is wanted.
+pub(crate) type Report = oneshot::Sender<Result<(), Failure>>;
+
+/// How a release was asked for; empty when no guard asked.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    pub(crate) report: Option<Report>,
+    /// Its place among the pending releases.
+    pub(crate) pending: Option<Pending>,
+}
+
+/// What to acquire together with a release.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Again {
+    pub(crate) lease: Lease,
+    pub(crate) tokens: u32,
+    pub(crate) listeners: ListenerPolicy,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing of ours at the store.
+    Free,
+    /// A call of the driver is under way.
+    Calling,
+    Held(Held),
+    /// The body is over, `min_hold` is not.
+    Lingering {
+        hold: Arc<Hold>,
+        until: Tick,
+        step: Lingering,
+    },
+    /// To be released by the driver.
+    Ending {
+        hold: Arc<Hold>,
+        order: Order,
+    },
+}
+
+/// Whether the store knows for how long the key stays taken.
+#[derive(Debug)]
+enum Lingering {
+    Untold(Option<Pending>),
+    Told,
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Arc<Hold>,
+    tokens: TokenRange,
+    used: u32,
+    window_end: Tick,
+    offer: Option<Offer>,
+    live: Option<Live>,
+}
+
+impl Held {
+    /// Whether one more caller may have it without the store: it is what was asked for, renewed and not in doubt, young,
+    /// and at least half of its lease is left.
+    fn is_good_for(&self, wish: &Wish, now: Tick) -> bool {
+        wish.lease.is_renewed
+            && wish.fits(&self.hold)
+            && self.hold.is_renewing()
+            && !self.hold.is_doubtful()
+            && now < self.window_end
+            && self.hold.deadline().since(now) >= wish.lease.duration / 2
+    }
+}
+
+/// The next grant is there for whoever of the offered waiters is polled first.
+#[derive(Debug)]
+struct Offer {
+    since: Tick,
+    /// How many are offered it.
+    open: usize,
+    /// The last of them in the queue.
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Live {
+    /// Innermost last.
+    entries: Few<LiveEntry>,
+    min_hold_end: Tick,
+    /// Number of the job at the end of its `max_hold`.
+    max_hold_job: Option<u64>,
+    /// All were told that it is lost.
+    all_told: bool,
+}
+
+impl Live {
+    fn position(&self, grant: &Arc<Grant>) -> Option<usize> {
+        self.entries.iter().rposition(|entry| Arc::ptr_eq(&entry.grant, grant))
+    }
+
+    /// Whether it is lost. Its entries have one hold and one `max_hold`, so the first speaks for
+    /// all. It may say so too soon: who asks it just before a renewal comes makes its loss final.
+    fn is_lost_at(&self, now: Tick) -> bool {
+        self.entries.first().is_some_and(|entry| entry.grant.is_lost_at(now))
+    }
+
+    fn tell_loss(&mut self) -> LostGrants {
+        let grants = self.entries.iter().map(|entry| Arc::clone(&entry.grant)).collect();
+        LostGrants { grants, news: !std::mem::replace(&mut self.all_told, true) }
+    }
+}
+
+/// One entry of a hold: re-entrant calls add one, and so do readers that share it.
+#[derive(Debug)]
+struct LiveEntry {
+    grant: Arc<Grant>,
+    kind: Kind,
+    renewed: bool,
+    /// The end of its fixed lease, if it asked for one.
+    until: Tick,
+    task: Option<Caller>,
+}
+
+impl LiveEntry {
+    fn new(grant: &Arc<Grant>, wish: &Wish, now: Tick) -> Self {
+        let until = if wish.lease.is_renewed { Tick::default() } else { now + wish.lease.duration };
+        let (grant, renewed) = (Arc::clone(grant), wish.lease.is_renewed);
+        Self { grant, kind: wish.kind, renewed, until, task: wish.task }
+    }
+}
+
+#[derive(Debug)]
+struct Waiter {
+    wish: Wish,
+    state: WaiterState,
+    waker: Option<Waker>,
+    /// [`Machine::calls`] and [`Machine::answers`] when it came.
+    calls: u64,
+    answers: u64,
+    /// The next answer wakes it, whatever it is: its wait is over, or it has no timer yet.
+    late: bool,
+}
+
+impl Waiter {
+    /// Waits for its turn, and would take it.
+    fn is_active(&self) -> bool {
+        matches!(self.state, WaiterState::Active) && !self.wish.guest
+    }
+}
+
+#[derive(Clone, Debug)]
+enum WaiterState {
+    Active,
+    Offered,
+    /// Let an offer pass; keeps its place, is not counted on until it is polled again.
+    Stale,
+    Failed(Failure),
+    /// Has to ask again, in another lane.
+    Moved,
+}
+
+/// All that is known about one key in this process.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    key: LockKey,
+    lane: Lane,
+    /// Takes nobody any more.
+    closed: bool,
+    letting_go: bool,
+    clock: Clock,
+    phase: Phase,
+    waiters: Waiters,
+    next_id: u64,
+    driver: bool,
+    parked: bool,
+    sweeping: bool,
+    /// Until when somebody else has the key, as the store last said.
+    busy_until: Option<Tick>,
+    /// Offers in a row that nobody claimed.
+    unclaimed: u32,
+    /// How many waiters make one attempt only, are guests, and are [`Waiter::late`].
+    tries: usize,
+    guests: usize,
+    late: usize,
+    /// Tokens used by the last hold.
+    used_tokens: u32,
+    counter_ahead: bool,
+    /// The key was freed by force while a call was under way.
+    freed_by_force: bool,
+    /// The last attempt was not confirmed by replicas; who waits without a policy has the next one.
+    unconfirmed: bool,
+    windows_without_release: u32,
+    /// Acquire calls begun so far, and those answered.
+    calls: u64,
+    answers: u64,
+    /// An acquire call is under way: it is answered, or overdue, within about one call time-out.
+    asking: bool,
+    pub(crate) pace: Pace,
+    shut_down: bool,
+    /// Taken out of the registry; whoever finds this looks the key up again.
+    pub(crate) removed: bool,
+}
+
+impl Machine {
+    pub(crate) fn new(key: LockKey, lane: Lane, clock: Clock, shut_down: bool) -> Self {
+        Self {
+            key,
+            lane,
+            closed: false,
+            letting_go: false,
+            clock,
+            phase: Phase::Free,
+            waiters: Waiters::default(),
+            next_id: 1,
+            driver: false,
+            parked: false,
+            sweeping: false,
+            busy_until: None,
+            unclaimed: 0,
+            tries: 0,
+            guests: 0,
+            late: 0,
+            used_tokens: 1,
+            counter_ahead: false,
+            freed_by_force: false,
+            unconfirmed: false,
+            windows_without_release: 0,
+            calls: 0,
+            answers: 0,
+            asking: false,
+            pace: Pace::default(),
+            shut_down,
+            removed: false,
+        }
+    }
+
+    pub(crate) fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    /// For how long the key is still taken, as far as is known here.
+    pub(crate) fn taken_for(&self, now: Tick) -> Option<Duration> {
+        let until = match &self.phase {
+            Phase::Held(held) => Some(held.hold.deadline()),
+            Phase::Lingering { until, .. } => Some(*until),
+            Phase::Free | Phase::Calling => self.busy_until,
+            Phase::Ending { .. } => None,
+        };
+        until.filter(|&until| now < until).map(|until| until.since(now))
+    }
+
+    /// Makes the failure of a caller that does not wait.
+    fn busy(&self, now: Tick) -> Failure {
+        Failure::Busy { remaining: self.taken_for(now) }
+    }
+
+    /// The same for a try behind waiters. If nobody is known to have the key, they wait for the
+    /// store.
+    fn refuse_a_try(&self, wish: &Wish, now: Tick) -> Failure {
+        let error = self.pace.last_error_for(wish.replication).filter(|_| self.taken_for(now).is_none());
+        error.map_or_else(|| self.busy(now), Failure::Store)
+    }
+
+    /// Nothing is held, wanted or under way: the key can be forgotten.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Free) && self.waiters.is_empty() && !self.driver
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// The hold that the store may know, unless a call about it is under way.
+    pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
+        match &self.phase {
+            Phase::Held(held) => Some(&held.hold),
+            Phase::Lingering { hold, .. } | Phase::Ending { hold, .. } => Some(hold),
+            Phase::Free | Phase::Calling => None,
+        }
+    }
+
+    /// The job at the end of the `max_hold`, and when that is, unless the grant has ended.
+    pub(crate) fn max_hold(&self, grant: &Arc<Grant>) -> Option<(u64, Tick)> {
+        let Phase::Held(Held { live: Some(live), .. }) = &self.phase else { return None };
+        live.position(grant)?;
+        Some((live.max_hold_job?, grant.max_hold_end))
+    }
+
+    /// Whether a guard of the hold may be in somebody's hands.
+    pub(crate) fn has(&self, hold: &Arc<Hold>) -> bool {
+        matches!(&self.phase, Phase::Held(held) if Arc::ptr_eq(&held.hold, hold))
+    }
+
+    pub(crate) fn has_driver(&self) -> bool {
+        self.driver
+    }
+
+    /// Whether the store still has to hear something from this key.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.driver || !matches!(self.phase, Phase::Free)
+    }
+
+    /// Whether a guard may be in somebody's hands or an offer out.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held(_))
+    }
+
+    /// Whether a guard of the hold is in somebody's hands; an offer alone is not enough.
+    pub(crate) fn is_claimed(&self) -> bool {
+        matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }))
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+/// What a release told about rivals.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rivals {
+    pub(crate) listeners: u64,
+    pub(crate) echo: bool,
+    pub(crate) round_trip: Duration,
+}

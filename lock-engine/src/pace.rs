@@ -1,0 +1,456 @@
+//! [`Pace`]: when a contender tries again. No I/O and no clock of its own.
+
+use std::time::Duration;
+
+use lock_core::Replication;
+use lock_core::internal::clock::Tick;
+use lock_core::store::StoreError;
+
+/// First poll interval when the store cannot deliver messages, and its cap.
+const POLL_FIRST: Duration = Duration::from_millis(20);
+pub(crate) const POLL_LONGEST: Duration = Duration::from_millis(250);
+/// First interval of the fallback that covers lost messages; it doubles up to the configured one.
+const FALLBACK_FIRST: Duration = Duration::from_millis(250);
+/// Back-off after a store error.
+const ERROR_FIRST: Duration = Duration::from_millis(10);
+const ERROR_LONGEST: Duration = Duration::from_secs(1);
+/// Bounds of a step-back.
+const STEP_BACK_SHORTEST: Duration = Duration::from_millis(2);
+const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
+/// So many step-backs without an answer make the listeners phantoms for so long.
+const UNANSWERED_STEP_BACKS: u32 = 3;
+const PHANTOM_TIME: Duration = Duration::from_secs(1);
+
+/// A driver that asked after a message and found that another was first has lost a race. It pauses
+/// after the next message, for a random time of up to 2 ms. Each race that is lost doubles that, up
+/// to this for each listener and to [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at
+/// once.
+const TURN: Duration = Duration::from_micros(100);
+const TURNS_LONGEST: Duration = Duration::from_millis(50);
+/// A driver that has lost so many races asks at once after the next message. Else two drivers that
+/// have just won, and so don't pause, could keep the key to themselves.
+const RACES: u32 = 8;
+
+/// What a contender knows about its rivals, and the earliest time of its next attempt.
+#[derive(Debug, Default)]
+pub struct Pace {
+    not_before: Tick,
+    interval: Duration,
+    errors: u32,
+    step_back: Option<StepBack>,
+    unanswered: u32,
+    phantoms_until: Tick,
+    last_error: Option<StoreError>,
+    setback: Setback,
+    listening: bool,
+    /// Whether the next attempt comes after a message.
+    races: bool,
+    /// How many such attempts in a row found that another was first.
+    lost_races: u32,
+    /// How long after a message the next one is.
+    turn: Duration,
+}
+
+/// What holds back those who want a grant that replicas confirm, and nobody else.
+#[derive(Debug, Default)]
+struct Setback {
+    until: Tick,
+    errors: u32,
+    error: Option<StoreError>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct StepBack {
+    /// Our own release is still to be heard by our own subscription.
+    echo: bool,
+    answered: bool,
+}
+
+impl Pace {
+    /// The earliest time of the next attempt.
+    pub fn not_before(&self) -> Tick {
+        self.not_before
+    }
+
+    /// The same for an attempt with this policy.
+    pub(crate) fn not_before_with(&self, wanted: Replication) -> Tick {
+        if wanted.is_none() { self.not_before } else { self.not_before.max(self.setback.until) }
+    }
+
+    /// Whether the next attempt with this policy is due, or will be after the longest step-back.
+    pub(crate) fn is_due_soon(&self, wanted: Replication, now: Tick) -> bool {
+        self.not_before_with(wanted) <= now + STEP_BACK_LONGEST
+    }
+
+    /// Whether those with a policy are held back.
+    pub(crate) fn is_set_back(&self, now: Tick) -> bool {
+        now < self.setback.until
+    }
+
+    /// Why there was no grant with this policy, if the store has failed.
+    pub fn last_error_for(&self, wanted: Replication) -> Option<StoreError> {
+        let of_policy = self.setback.error.as_ref().filter(|_| !wanted.is_none());
+        of_policy.or(self.last_error.as_ref()).cloned()
+    }
+
+    /// What an attempt would find was just seen in another way, so the next one is due at `until`.
+    /// Who can't hear of a change tries nevertheless, unless it is `far` from its turn. Whether it is
+    /// due earlier than before.
+    pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) -> bool {
+        let waits = self.errors == 0 && self.step_back.is_none() && now < self.not_before;
+        if !waits {
+            return false;
+        }
+        if !self.listening && !far {
+            return self.no_later(now + POLL_LONGEST);
+        }
+        let earlier = until < self.not_before;
+        self.not_before = until;
+        earlier
+    }
+
+    /// Try at once.
+    pub(crate) fn now(&mut self, now: Tick) {
+        self.not_before = now;
+        self.step_back = None;
+    }
+
+    /// Somebody new wants the key. What failed before is not their failure, so the back-off is not theirs either; it goes on
+    /// growing if this attempt fails, too. For who is `alone`, every pause is that of others, who have left a driver that has
+    /// not noticed yet.
+    pub(crate) fn asked(&mut self, wanted: Replication, alone: bool, now: Tick) {
+        if alone && !self.is_due_soon(wanted, now) {
+            self.now(now);
+        }
+        if self.errors > 0 && self.step_back.is_none() {
+            self.no_later(now);
+        }
+    }
+
+    /// Tries at `at`, unless an earlier attempt is due; whether that is a change.
+    pub(crate) fn no_later(&mut self, at: Tick) -> bool {
+        let earlier = at < self.not_before;
+        if earlier {
+            self.not_before = at;
+        }
+        earlier
+    }
+
+    /// Somebody else holds the key for `remaining` more, unless they renew it.
+    ///
+    /// `random` is uniform in 0..1 and spreads the polls of many processes.
+    pub fn busy(&mut self, now: Tick, remaining: Duration, listening: bool, longest: Duration, random: f64) {
+        self.errors = 0;
+        self.last_error = None;
+        self.listening = listening;
+        if self.step_back.take().is_some() {
+            self.unanswered = 0;
+        }
+        let (first, longest) = if listening {
+            (FALLBACK_FIRST.min(longest), longest)
+        } else {
+            (POLL_FIRST.min(longest), POLL_LONGEST.min(longest))
+        };
+        self.interval =
+            if self.interval.is_zero() { first } else { (self.interval * 2).clamp(first, longest) };
+        let jittered = self.interval.mul_f64(0.75 + random / 4.0);
+        // A millisecond more than the store said, since its reply is rounded down.
+        self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
+    }
+
+    /// So many listen for the same release, although some may only have listened a moment ago. Only
+    /// one of them gets the key, so those who have lost a race don't all ask at the same time.
+    pub(crate) fn rivals(&mut self, listeners: u32, random: f64) {
+        if std::mem::take(&mut self.races) {
+            self.lost_races = self.lost_races.saturating_add(1);
+        }
+        let longest = TURN.saturating_mul(listeners).min(TURNS_LONGEST);
+        let longest = match self.lost_races % RACES {
+            0 => Duration::ZERO,
+            lost => longest.min(Duration::from_millis(1 << lost)),
+        };
+        self.turn = Duration::from_millis(u64::try_from(longest.mul_f64(random).as_millis()).unwrap_or(0));
+    }
+
+    /// A message arrived: the key may be free. `true` when it is worth an attempt.
+    pub fn message(&mut self, now: Tick) -> bool {
+        if let Some(step_back) = &mut self.step_back {
+            if step_back.echo {
+                step_back.echo = false;
+                return false;
+            }
+            step_back.answered = true;
+        }
+        self.interval = Duration::ZERO;
+        self.races = true;
+        // A second message does not make it later.
+        self.no_later(now + self.turn);
+        true
+    }
+
+    /// Messages arrive from now on. One may have been missed before, so an attempt follows when it
+    /// is our turn. A step back stands.
+    pub fn listening(&mut self, now: Tick) {
+        self.listening = true;
+        self.interval = Duration::ZERO;
+        if self.step_back.is_none() {
+            self.no_later(now + self.turn);
+        }
+    }
+
+    /// Messages can't be counted on: polls, beginning with the shortest pause. A back-off or a step back stands.
+    pub fn deaf(&mut self, now: Tick) {
+        self.listening = false;
+        if self.errors == 0 && self.step_back.is_none() {
+            self.interval = Duration::ZERO;
+            self.no_later(now + POLL_FIRST);
+        }
+    }
+
+    /// The store failed; returns how long to hold back.
+    pub fn failed(&mut self, now: Tick, error: StoreError, random: f64) {
+        self.last_error = Some(error);
+        self.step_back = None;
+        self.not_before = now + back_off(&mut self.errors, random);
+    }
+
+    /// An attempt failed that replicas had to confirm. Whoever asks without them may try at once, and no message makes
+    /// the others try earlier: the undo of their own attempt is one.
+    pub(crate) fn set_back(&mut self, now: Tick, error: StoreError, random: f64) {
+        self.step_back = None;
+        self.setback.error = Some(error);
+        self.setback.until = now + back_off(&mut self.setback.errors, random);
+    }
+
+    /// The key was granted to us, and replicas have confirmed it if they had to.
+    pub(crate) fn confirmed(&mut self) {
+        self.setback = Setback::default();
+    }
+
+    /// The key was granted to us.
+    pub(crate) fn granted(&mut self, now: Tick) {
+        (self.races, self.lost_races, self.turn) = (false, 0, Duration::ZERO);
+        self.errors = 0;
+        self.last_error = None;
+        self.interval = Duration::ZERO;
+        if let Some(step_back) = self.step_back.take() {
+            if step_back.answered {
+                self.unanswered = 0;
+            } else {
+                self.unanswered += 1;
+                if self.unanswered >= UNANSWERED_STEP_BACKS {
+                    self.unanswered = 0;
+                    self.phantoms_until = now + PHANTOM_TIME;
+                }
+            }
+        }
+    }
+
+    /// The key was released for everybody and others listen: they go first, for a moment.
+    pub(crate) fn step_back(&mut self, now: Tick, round_trip: Duration, echo: bool) {
+        self.step_back = Some(StepBack { echo, answered: false });
+        self.not_before = now + (round_trip * 2).clamp(STEP_BACK_SHORTEST, STEP_BACK_LONGEST);
+    }
+
+    /// Whether listeners are to be ignored, because they let the last step-backs pass.
+    pub(crate) fn listeners_are_phantoms(&self, now: Tick) -> bool {
+        now < self.phantoms_until
+    }
+}
+
+/// How long to hold back after one more error.
+fn back_off(errors: &mut u32, random: f64) -> Duration {
+    let longest = (ERROR_FIRST * 2u32.saturating_pow((*errors).min(10))).min(ERROR_LONGEST);
+    *errors = errors.saturating_add(1);
+    longest.mul_f64(0.5 + random / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::SHORTEST_POLL;
+    use lock_core::store::StoreErrorKind;
+
+    const MS: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn at(ms: u64) -> Tick {
+        Tick::default() + MS * u32::try_from(ms).unwrap()
+    }
+
+    #[test]
+    fn a_busy_contender_waits_for_the_hold_to_end_at_most() {
+        let mut pace = Pace::default();
+        pace.busy(at(0), 40 * MS, true, Duration::from_secs(5), 1.0);
+        assert_eq!(pace.not_before(), at(41));
+    }
+
+    #[test]
+    fn the_fallback_grows_to_its_cap_and_starts_again_after_a_message() {
+        let mut pace = Pace::default();
+        let mut last = Duration::ZERO;
+        for _ in 0..12 {
+            pace.busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+            let wait = pace.not_before().since(at(0));
+            assert!(wait >= last && wait <= Duration::from_secs(5));
+            last = wait;
+        }
+        assert_eq!(last, Duration::from_secs(5));
+        assert!(pace.message(at(7)));
+        assert_eq!(pace.not_before(), at(7));
+        pace.busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+        assert_eq!(pace.not_before(), Tick::default() + FALLBACK_FIRST);
+    }
+
+    #[test]
+    fn without_messages_it_polls() {
+        let mut pace = Pace::default();
+        for _ in 0..20 {
+            pace.busy(at(0), LONG, false, Duration::from_secs(5), 1.0);
+            assert!(pace.not_before() <= Tick::default() + POLL_LONGEST);
+        }
+    }
+
+    #[test]
+    fn every_fallback_that_is_accepted_is_kept_to() {
+        for longest in (SHORTEST_POLL.as_millis()..60).map(|ms| MS * u32::try_from(ms).unwrap()) {
+            for listening in [true, false] {
+                let mut pace = Pace::default();
+                for _ in 0..5 {
+                    pace.busy(at(0), LONG, listening, longest, 1.0);
+                    let wait = pace.not_before().since(at(0));
+                    assert!(!wait.is_zero() && wait <= longest, "{wait:?} of {longest:?}, {listening}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_seen_in_another_way_takes_the_place_of_an_attempt() {
+        let mut pace = Pace::default();
+        pace.busy(at(0), LONG, true, LONG, 1.0);
+        assert!(!pace.seen(at(1), at(5000), false));
+        assert_eq!(pace.not_before(), at(5000));
+        assert!(pace.seen(at(1000), at(2000), false), "the lease ends sooner");
+        assert_eq!(pace.not_before(), at(2000));
+        assert!(!pace.seen(at(2000), at(9000), false), "it is due");
+        pace.message(at(2001));
+        assert!(!pace.seen(at(2001), at(9000), true));
+        assert_eq!(pace.not_before(), at(2000));
+    }
+
+    #[test]
+    fn who_hears_nothing_polls_unless_it_is_far() {
+        let mut pace = Pace::default();
+        pace.busy(at(0), LONG, false, LONG, 1.0);
+        assert!(!pace.seen(at(1), at(5000), false));
+        assert_eq!(pace.not_before(), Tick::default() + POLL_FIRST);
+        pace.seen(at(1), at(5000), true);
+        assert_eq!(pace.not_before(), at(5000));
+        assert!(pace.seen(at(2), at(5000), false), "it has come near");
+        assert_eq!(pace.not_before(), at(2) + POLL_LONGEST);
+    }
+
+    #[test]
+    fn many_who_listen_take_turns_after_a_message() {
+        let after = |races: u64, listeners, random| {
+            let mut pace = Pace::default();
+            for race in 0..=races {
+                pace.busy(at(100 * race), LONG, true, LONG, 1.0);
+                pace.rivals(listeners, random);
+                pace.message(at(100 * race + 50));
+            }
+            pace.not_before().since(at(100 * races + 50)).as_millis()
+        };
+        assert_eq!(after(0, 1000, 0.999), 0, "others listened, and need not want it");
+        assert_eq!([1, 2, 3, 4, 7].map(|races| after(races, 150, 0.999)), [1, 3, 7, 14, 14]);
+        assert_eq!([8, 9, 16].map(|races| after(races, 150, 0.999)), [0, 1, 0], "nobody loses for ever");
+        assert_eq!([0.0, 0.05, 0.1, 0.5].map(|random| after(7, 150, random)), [0, 0, 1, 7]);
+        assert_eq!([0.0, 0.5, 0.999].map(|random| after(7, 100_000, random)), [0, 25, 49]);
+        assert_eq!(after(7, 9, 0.999), 0, "few ask at once");
+
+        let mut pace = Pace { lost_races: 7, ..Pace::default() };
+        pace.busy(at(0), LONG, true, LONG, 1.0);
+        pace.rivals(150, 0.5);
+        pace.message(at(7));
+        pace.message(at(10));
+        assert_eq!(pace.not_before(), at(14), "no message makes it later");
+        pace.busy(at(14), LONG, true, LONG, 1.0);
+        pace.listening(at(20));
+        assert_eq!(pace.not_before(), at(27), "as after a connection that broke for all");
+        pace.granted(at(27));
+        pace.message(at(30));
+        assert_eq!(pace.not_before(), at(27), "who wins begins again");
+    }
+
+    #[test]
+    fn our_own_release_does_not_end_a_step_back() {
+        let mut pace = Pace::default();
+        pace.step_back(at(0), MS, true);
+        assert!(!pace.message(at(1)), "the echo");
+        assert_eq!(pace.not_before(), at(2));
+        assert!(pace.message(at(1)), "somebody else's release");
+        assert_eq!(pace.not_before(), at(1));
+    }
+
+    #[test]
+    fn a_step_back_is_short_whatever_the_round_trip() {
+        let mut pace = Pace::default();
+        pace.step_back(at(0), Duration::from_micros(50), false);
+        assert_eq!(pace.not_before(), at(2));
+        pace.step_back(at(0), Duration::from_secs(1), false);
+        assert_eq!(pace.not_before(), at(10));
+    }
+
+    #[test]
+    fn three_unanswered_step_backs_make_phantoms_for_a_second() {
+        let mut pace = Pace::default();
+        for _ in 0..3 {
+            assert!(!pace.listeners_are_phantoms(at(10)));
+            pace.step_back(at(0), MS, false);
+            pace.granted(at(10));
+        }
+        assert!(pace.listeners_are_phantoms(at(11)));
+        assert!(!pace.listeners_are_phantoms(at(1011)));
+    }
+
+    #[test]
+    fn a_rival_that_takes_the_key_is_no_phantom() {
+        let mut pace = Pace::default();
+        for _ in 0..6 {
+            pace.step_back(at(0), MS, false);
+            pace.busy(at(5), LONG, true, LONG, 0.0);
+            pace.message(at(6));
+            pace.granted(at(7));
+        }
+        assert!(!pace.listeners_are_phantoms(at(8)));
+    }
+
+    #[test]
+    fn who_is_new_does_not_wait_for_the_end_of_a_back_off() {
+        let mut pace = Pace::default();
+        let error = StoreError::new(StoreErrorKind::Unreachable, "down");
+        for _ in 0..20 {
+            pace.failed(at(0), error.clone(), 1.0);
+        }
+        pace.asked(Replication::NONE, false, at(7));
+        assert_eq!(pace.not_before(), at(7));
+        pace.failed(at(8), error, 1.0);
+        assert_eq!(pace.not_before(), at(1008), "it did not begin again");
+        pace.busy(at(9), LONG, true, LONG, 1.0);
+        pace.asked(Replication::NONE, false, at(10));
+        assert_eq!(pace.not_before(), at(9) + FALLBACK_FIRST, "who has the key still has it");
+    }
+
+    #[test]
+    fn errors_back_off_to_a_second() {
+        let mut pace = Pace::default();
+        let error = StoreError::new(StoreErrorKind::Unreachable, "down");
+        for _ in 0..20 {
+            pace.failed(at(0), error.clone(), 1.0);
+            assert!(pace.not_before() <= at(1000));
+        }
+        assert_eq!(pace.not_before(), at(1000));
+        assert_eq!(pace.last_error, Some(error));
+    }
+}

@@ -1,0 +1,144 @@
+//! [`PermitsAsLocks`]: permits as the engine holds them.
+//!
+//! A hold of the engine has one owner; its permits' ids follow from the owner's text, which also says how many they are.
+//! So whatever the engine sends again, renews, releases or withdraws is about the same permits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::internal::ids_of;
+use lock_core::store::{
+    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, KeepRequest, Kept, LockStatus, LockStore,
+    PermitsAcquired, PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, ReleaseRequest, Released,
+    ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
+};
+
+use crate::{Engine, LONGEST};
+
+/// When no held permit ends by itself: longer than any lease, so that nobody takes it for one. If they have heard nothing, the
+/// fallback lets waiters look again long before.
+const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
+
+/// The locks that an engine of permits sees.
+pub struct PermitsAsLocks {
+    store: Arc<dyn SemaphoreStore>,
+    _keeps: Arc<Engine>,
+}
+
+impl PermitsAsLocks {
+    pub fn new(store: Arc<dyn SemaphoreStore>, keeps: Arc<Engine>) -> Self {
+        Self { store, _keeps: keeps }
+    }
+}
+
+impl fmt::Debug for PermitsAsLocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.store.fmt(f)
+    }
+}
+
+type Answer<T> = BoxFuture<Result<T, StoreError>>;
+
+fn refused<T: Send + 'static>() -> Answer<T> {
+    Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, "semaphores can't do this")) })
+}
+
+/// The one item of a request.
+fn only(items: &[Item]) -> Option<&Item> {
+    match items {
+        [item] => Some(item),
+        _ => None,
+    }
+}
+
+fn wish(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {
+    let item = only(&request.items)?;
+    let ids = ids_of(&item.owner);
+    Some(Arc::new(PermitsRequest::of(Arc::clone(request), item.key.clone(), ids)))
+}
+
+impl LockStore for PermitsAsLocks {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
+        let Some(wish) = wish(&request) else { return refused() };
+        let answer = self.store.acquire(wish);
+        Box::pin(async move {
+            Ok(match answer.await? {
+                // Nobody asks for the token of a permit, but the engine wants one.
+                PermitsAcquired::Granted(server_time) => Acquired::Granted(Granted {
+                    tokens: Few::one(TokenRange::ending_at(server_time.as_micros(), request.tokens)),
+                    server_time,
+                }),
+                PermitsAcquired::Busy(busy) => Acquired::Busy(Busy {
+                    item: 0,
+                    remaining: busy.remaining.unwrap_or(LONG),
+                    server_time: busy.server_time,
+                    listeners: 0,
+                }),
+            })
+        })
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> Answer<Released> {
+        let Some(item) = only(&request.items) else { return refused() };
+        let (key, ids) = (item.key.clone(), ids_of(&item.owner));
+        let answer = self.store.release(PermitsRelease { key, ids, timeout: request.timeout });
+        Box::pin(async move {
+            let held = answer.await?.into_iter().all(|held| held);
+            Ok(Released { held: Few::one(held), other_listeners: 0, echo: false, then: None })
+        })
+    }
+
+    fn keep(&self, request: Arc<KeepRequest>) -> Answer<Vec<Kept>> {
+        let holds = request.items.iter().map(|keep| PermitsHold {
+            key: keep.item.key.clone(),
+            ids: ids_of(&keep.item.owner),
+            lease: keep.lease,
+        });
+        let answer = self.store.keep(PermitsKeep { holds: holds.collect(), timeout: request.timeout });
+        Box::pin(async move {
+            // With one permit of several gone, what was asked for is not held any more.
+            let kept = |permits: Option<Vec<bool>>| match permits {
+                Some(permits) if permits.contains(&false) => Kept::Gone,
+                Some(_) => Kept::Renewed,
+                None => Kept::Unknown,
+            };
+            Ok(answer.await?.into_iter().map(kept).collect())
+        })
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> Answer<Withdrawn> {
+        match wish(&request) {
+            Some(wish) => self.store.withdraw(wish),
+            None => refused(),
+        }
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> Answer<Watch> {
+        match only(&request.items) {
+            Some(item) => self.store.watch(item.key.clone(), request.timeout),
+            None => refused(),
+        }
+    }
+
+    fn downgrade(&self, _: Arc<KeepRequest>) -> Answer<Vec<Kept>> {
+        refused()
+    }
+
+    fn status(&self, _: LockKey) -> Answer<LockStatus> {
+        refused()
+    }
+
+    fn force_release(&self, _: LockKey) -> Answer<bool> {
+        refused()
+    }
+
+    fn scan(&self, _: ScanRequest) -> Answer<Scanned> {
+        refused()
+    }
+
+    fn check(&self) -> Answer<()> {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,51 @@
+//! [`Counted`] and [`OwnPlace`]: a caller's places among those that wait, given up when they are
+//! dropped.
+
+use std::sync::Arc;
+
+use lock_core::LockKey;
+use lock_core::internal::sync::atomic::Ordering;
+use lock_core::internal::sync::shielded;
+
+use super::Engine;
+use crate::metrics;
+
+/// A place among the callers that wait, of all keys.
+pub struct Counted(Arc<Engine>);
+
+impl Counted {
+    /// One more, and how many there were before.
+    pub fn new(engine: &Arc<Engine>) -> (Self, usize) {
+        let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
+        let counted = Self(Arc::clone(engine));
+        metrics::waiters(1.0);
+        (counted, waiting)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        shielded(|| metrics::waiters(-1.0));
+    }
+}
+
+/// A place among those who wait for a key in lanes of their own.
+pub struct OwnPlace {
+    engine: Arc<Engine>,
+    name: LockKey,
+}
+
+impl OwnPlace {
+    /// An error has the number of those who wait, if they are `most`.
+    pub fn new(engine: &Arc<Engine>, name: &LockKey, most: usize) -> Result<Self, usize> {
+        engine.registry.wait_in_own(name, most)?;
+        Ok(Self { engine: Arc::clone(engine), name: name.clone() })
+    }
+}
+
+impl Drop for OwnPlace {
+    fn drop(&mut self) {
+        self.engine.registry.stop_waiting_in_own(&self.name);
+    }
+}

@@ -1,0 +1,316 @@
+//! [`Registry`]: the keys that this process holds or wants.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::OwnerId;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::{Mutex, MutexGuard, lock};
+use lock_core::store::{AcquireRequest, Few, Item, Kind, ServerTime, Watch};
+use tokio::sync::Notify;
+
+use super::machine::Machine;
+
+/// Who shares one machine: its queue, its contender, its hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lane {
+    /// All callers of a key's mutex.
+    Mutex,
+    /// All writers of a key.
+    Write,
+    /// The readers of a key that share one hold.
+    Read,
+    /// One caller. The number is that of the [`Key`].
+    Own,
+}
+
+impl Lane {
+    /// Whether its hold goes from one caller to the next without the store.
+    pub(crate) fn hands_on(self) -> bool {
+        matches!(self, Self::Mutex | Self::Write)
+    }
+}
+
+/// What is locked in a lane, besides its name.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub kind: Kind,
+    /// The other keys of a lock of several.
+    pub more: Box<[(LockKey, Kind)]>,
+    /// So many permits of a semaphore, see [`owner_of`](lock_core::internal::owner_of); 0 for a lock. The owner's text tells the store.
+    pub permits: u32,
+}
+
+impl Spec {
+    pub fn one(kind: Kind) -> Self {
+        Self { kind, more: Box::default(), permits: 0 }
+    }
+
+    /// Permits of a semaphore. Each caller has a lane of its own.
+    pub(crate) fn permits(permits: u32) -> Self {
+        Self { permits, ..Self::one(Kind::Mutex) }
+    }
+
+    /// All keys and kinds, in their order.
+    pub fn keys<'a>(&'a self, first: &'a LockKey) -> impl Iterator<Item = (&'a LockKey, Kind)> {
+        std::iter::once((first, self.kind)).chain(self.more.iter().map(|(key, kind)| (key, *kind)))
+    }
+
+    /// Whether the store has a queue in which somebody who waits for it has a place.
+    pub(crate) fn is_fair(&self) -> bool {
+        self.any(|kind| kind == Kind::Fair)
+    }
+
+    fn any(&self, test: impl Fn(Kind) -> bool) -> bool {
+        test(self.kind) || self.more.iter().any(|(_, kind)| test(*kind))
+    }
+}
+
+/// One lane of one key: its state machine, and what its driver needs.
+pub(crate) struct Key {
+    pub(crate) name: LockKey,
+    pub(crate) lane: Lane,
+    pub(crate) spec: Spec,
+    /// Whose it is.
+    pub(crate) engine: u64,
+    /// Number of its sweep job, and of itself.
+    pub(crate) id: u64,
+    /// Number of the job that keeps its place in the store's queues, or lets readers go elsewhere.
+    pub(crate) second_id: u64,
+    pub(crate) machine: Mutex<Machine>,
+    /// Wakes the parked driver.
+    pub(crate) changed: Notify,
+    /// Kept between drivers while somebody waits.
+    pub(crate) watch: Mutex<Option<Watch>>,
+    /// What waits at the store, and has to be kept there.
+    pub(crate) queued: Mutex<Option<Queued>>,
+}
+
+/// A request that the store has taken note of as waiting.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    pub(crate) request: Arc<AcquireRequest>,
+    /// When the last answered call was sent that found it waiting.
+    pub(crate) since: Tick,
+    /// When the store last said so to an acquire. A grant from before that is over: it had no place any more, and joined
+    /// again.
+    pub(crate) found: ServerTime,
+    /// It is being sent again, or that was not answered: it may have a new place by now, so what `keep` says of that must
+    /// not make an older grant look newer.
+    pub(crate) asking: bool,
+}
+
+impl Key {
+    pub(crate) fn new(engine: u64, ids: (u64, u64), lane: Lane, spec: Spec, machine: Machine) -> Arc<Self> {
+        Arc::new(Self {
+            name: machine.key().clone(),
+            lane,
+            spec,
+            engine,
+            id: ids.0,
+            second_id: ids.1,
+            machine: Mutex::new(machine),
+            changed: Notify::new(),
+            watch: Mutex::new(None),
+            queued: Mutex::new(None),
+        })
+    }
+
+    /// What its driver asks the store for.
+    pub(crate) fn items(&self, owner: OwnerId) -> Few<Item> {
+        let owner = match self.spec.permits {
+            0 => owner,
+            permits => lock_core::internal::owner_of(&owner, permits),
+        };
+        let item = |(key, kind): (&LockKey, Kind)| Item { key: key.clone(), kind, owner: owner.clone() };
+        self.spec.keys(&self.name).map(item).collect()
+    }
+
+    /// Whether the store has a queue, or an intent, for somebody who waits here.
+    pub(crate) fn waits_at_the_store(&self) -> bool {
+        self.spec.any(|kind| matches!(kind, Kind::Fair | Kind::Write))
+    }
+
+    /// Whether the store has a queue in which somebody who waits here has a place, and grants it the key by a notice.
+    pub(crate) fn has_a_queue(&self) -> bool {
+        self.spec.is_fair()
+    }
+
+    /// Whether an intent has to be kept, which is short-lived.
+    pub(crate) fn has_an_intent(&self) -> bool {
+        self.spec.any(|kind| kind == Kind::Write)
+    }
+
+    fn is_of(&self, name: &LockKey) -> bool {
+        self.name == *name || self.spec.more.iter().any(|(key, _)| key == name)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").field("name", &self.name).field("lane", &self.lane).finish_non_exhaustive()
+    }
+}
+
+type Keys = Mutex<HashMap<LockKey, Arc<Key>>>;
+
+/// Keys by lane and name. Lock order: one of the maps, then a machine.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    mutexes: Keys,
+    writers: Keys,
+    readers: Keys,
+    /// By number.
+    own: Mutex<HashMap<u64, Arc<Key>>>,
+    /// Who waits in lanes of their own, by the (first) key's name.
+    waiting: Mutex<HashMap<LockKey, InOwn>>,
+}
+
+/// The callers that wait for a key in lanes of their own.
+#[derive(Debug, Default)]
+struct InOwn {
+    callers: usize,
+    /// Until when the key is taken, as the store last told one of them.
+    taken_until: Tick,
+}
+
+impl Registry {
+    fn keys(&self, lane: Lane) -> Option<&Keys> {
+        match lane {
+            Lane::Mutex => Some(&self.mutexes),
+            Lane::Write => Some(&self.writers),
+            Lane::Read => Some(&self.readers),
+            Lane::Own => None,
+        }
+    }
+
+    /// The lane's entry, made when it is not there. One of its own is always made.
+    pub(crate) fn get(&self, name: &LockKey, lane: Lane, make: impl FnOnce() -> Arc<Key>) -> Arc<Key> {
+        let Some(keys) = self.keys(lane) else {
+            let mut own = lock(&self.own);
+            let key = make();
+            own.insert(key.id, Arc::clone(&key));
+            return key;
+        };
+        Arc::clone(lock(keys).entry(name.clone()).or_insert_with(make))
+    }
+
+    /// The lane's entry, if it is one that callers share.
+    pub(crate) fn find(&self, name: &LockKey, lane: Lane) -> Option<Arc<Key>> {
+        lock(self.keys(lane)?).get(name).cloned()
+    }
+
+    /// Every lane that has to do with `name`. Looks at all lanes that callers have to themselves.
+    pub(crate) fn find_all(&self, name: &LockKey) -> Vec<Arc<Key>> {
+        let shared = [Lane::Mutex, Lane::Write, Lane::Read].into_iter();
+        let mut found: Vec<_> = shared.filter_map(|lane| self.find(name, lane)).collect();
+        found.extend(lock(&self.own).values().filter(|key| key.is_of(name)).cloned());
+        found
+    }
+
+    /// Whoever asks for the lane from now on gets a fresh one.
+    pub(crate) fn detach(&self, key: &Arc<Key>) {
+        let Some(keys) = self.keys(key.lane) else { return };
+        let mut keys = lock(keys);
+        if keys.get(&key.name).is_some_and(|current| Arc::ptr_eq(current, key)) {
+            keys.remove(&key.name);
+            // Never in neither: a shutdown looks at all keys.
+            lock(&self.own).insert(key.id, Arc::clone(key));
+        }
+    }
+
+    /// Forgets the key if nothing of it is left.
+    pub(crate) fn remove_idle(&self, key: &Arc<Key>) -> bool {
+        let mut gone = false;
+        if let Some(keys) = self.keys(key.lane) {
+            let mut keys = lock(keys);
+            if let Entry::Occupied(current) = keys.entry(key.name.clone())
+                && Arc::ptr_eq(current.get(), key)
+            {
+                gone = set_removed(key);
+                if gone {
+                    current.remove();
+                }
+                return gone;
+            }
+        }
+        let mut own = lock(&self.own);
+        if own.contains_key(&key.id) {
+            gone = set_removed(key);
+            if gone {
+                own.remove(&key.id);
+            }
+        }
+        gone
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Key>> {
+        let mut all = Vec::new();
+        for keys in [&self.mutexes, &self.writers, &self.readers] {
+            all.extend(lock(keys).values().cloned());
+        }
+        all.extend(lock(&self.own).values().cloned());
+        all
+    }
+
+    /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many keys.
+    pub(crate) fn any(&self, test: impl Fn(&Machine) -> bool) -> bool {
+        let test = |key: &Arc<Key>| test(&lock(&key.machine));
+        [&self.mutexes, &self.writers, &self.readers].iter().any(|keys| lock(keys).values().any(test))
+            || lock(&self.own).values().any(test)
+    }
+
+    /// One more caller waits for `name` in a lane of its own, unless `cap` do so already: how many then.
+    pub(crate) fn wait_in_own(&self, name: &LockKey, cap: usize) -> Result<(), usize> {
+        let mut waiting = lock(&self.waiting);
+        match waiting.get_mut(name) {
+            Some(in_own) if in_own.callers >= cap => return Err(in_own.callers),
+            Some(in_own) => in_own.callers += 1,
+            None if cap == 0 => return Err(0),
+            None => drop(waiting.insert(name.clone(), InOwn { callers: 1, taken_until: Tick::default() })),
+        }
+        Ok(())
+    }
+
+    /// One of them was told until when the key is taken.
+    pub(crate) fn is_taken_in_own(&self, name: &LockKey, until: Tick) {
+        if let Some(in_own) = lock(&self.waiting).get_mut(name) {
+            in_own.taken_until = until;
+        }
+    }
+
+    /// For how long the key is still taken, as the store last told one of them.
+    pub(crate) fn taken_in_own(&self, name: &LockKey, now: Tick) -> Option<Duration> {
+        let until = lock(&self.waiting).get(name)?.taken_until;
+        (now < until).then(|| until.since(now))
+    }
+
+    /// One caller less waits so.
+    pub(crate) fn stop_waiting_in_own(&self, name: &LockKey) {
+        let mut waiting = lock(&self.waiting);
+        if let Some(in_own) = waiting.get_mut(name) {
+            in_own.callers -= 1;
+            if in_own.callers == 0 {
+                waiting.remove(name);
+            }
+        }
+    }
+
+    /// Keys in use, for tests that look for leaks.
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> usize {
+        self.all().len() + lock(&self.waiting).len()
+    }
+}
+
+/// Under the mutex of its map.
+fn set_removed(key: &Key) -> bool {
+    let mut machine: MutexGuard<'_, Machine> = lock(&key.machine);
+    let gone = machine.is_idle() && !machine.removed;
+    machine.removed |= gone;
+    gone
+}

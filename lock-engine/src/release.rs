@@ -1,0 +1,206 @@
+//! Releases: sent by engine tasks only, re-sent until they are answered; after the lease by the
+//! reaper.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::clock::Tick;
+use lock_core::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
+
+use super::Engine;
+use super::hold::{Hold, drift_margin};
+use super::machine::Report;
+use super::pending::Pending;
+use crate::failure::{Failure, Loss};
+use crate::trace::TARGET;
+
+/// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in time.
+const LINGER_SLACK: Duration = Duration::from_millis(500);
+
+/// How a release ended.
+pub(crate) enum Sent {
+    /// The store answered the call that was sent at `sent`.
+    Answered { sent: Tick, released: Released },
+    /// No answer while the lease lasted.
+    GivenUp,
+}
+
+pub(super) fn request(
+    engine: &Engine,
+    hold: &Hold,
+    linger: Duration,
+    then: Option<Takeover>,
+    own_watches: u32,
+) -> ReleaseRequest {
+    let timeout = engine.settings.call_timeout;
+    ReleaseRequest { items: hold.items(), linger, then, own_watches, timeout }
+}
+
+/// The store has answered. `certain`: an earlier copy whose answer never came may have released the hold, while it was
+/// certainly ours.
+pub(super) fn answered(
+    engine: &Arc<Engine>,
+    hold: &Hold,
+    released: &Released,
+    certain: bool,
+    report: Option<Report>,
+) {
+    if let Some(report) = report {
+        let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
+        let lost = || Failure::Lost(Loss::TakenAway);
+        let _ = report.send(if held || certain { Ok(()) } else { Err(lost()) });
+    }
+    if let Some(request) = hold.unanswered() {
+        engine.reap(Arc::clone(request));
+    }
+}
+
+/// Releases `hold`, re-sending on failure until the store should have dropped it by itself. After
+/// that it is the reaper's.
+///
+/// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although
+/// the release goes on being re-sent. `first` is the outcome of a call that was answered in place.
+pub(crate) async fn send(
+    engine: &Arc<Engine>,
+    hold: &Arc<Hold>,
+    mut then: Option<Takeover>,
+    watches: u32,
+    mut report: Option<Report>,
+    mut first: Option<StoreError>,
+    on_error: impl Fn(&StoreError),
+) -> Sent {
+    let key = &hold.item.key;
+    let unconfirmed = Unconfirmed { engine: Arc::clone(engine), hold: Arc::clone(hold), over: false };
+    let mut backoff = Backoff::default();
+    let mut unanswered = false;
+    loop {
+        let sent = engine.clock.now();
+        let answer = match first.take() {
+            Some(error) => {
+                engine.answered_with(&error);
+                Err(error)
+            }
+            None => {
+                let request = Arc::new(request(engine, hold, Duration::ZERO, then.clone(), watches));
+                engine.bounded(|store| store.release(request)).await
+            }
+        };
+        let error = match answer {
+            Ok(released) => {
+                let now = engine.clock.now();
+                engine.rtt.record(sent, now);
+                unconfirmed.disarm();
+                answered(engine, hold, &released, unanswered && now < hold.deadline(), report.take());
+                return Sent::Answered { sent, released };
+            }
+            Err(error) => error,
+        };
+        unanswered |= error.outcome_unknown();
+        if let Some(takeover) = then.take()
+            && error.outcome_unknown()
+        {
+            engine.reap(takeover.request);
+        }
+        tracing::debug!(target: TARGET, %key, %error, "release failed");
+        on_error(&error);
+        if let Some(report) = report.take() {
+            let cause = error.clone();
+            let _ = report.send(Err(Failure::Unconfirmed(cause)));
+        }
+        // The margin was taken off the lease for us; the store's own clock ends the hold that much later.
+        let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;
+        let now = engine.clock.now();
+        if now >= over || is_final(&error) || engine.runtime_is_gone() {
+            unconfirmed.disarm();
+            engine.release_failed(key, &error);
+            if error.may_pass() && !engine.runtime_is_gone() {
+                engine.release_later(Arc::clone(hold), now + backoff.next_pause());
+            }
+            return Sent::GivenUp;
+        }
+        tokio::time::sleep(backoff.next_pause().min(over.since(now))).await;
+    }
+}
+
+/// Says so when the task of a release goes before the store has answered: with its runtime, or by a panic.
+struct Unconfirmed {
+    engine: Arc<Engine>,
+    hold: Arc<Hold>,
+    over: bool,
+}
+
+impl Unconfirmed {
+    fn disarm(mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for Unconfirmed {
+    fn drop(&mut self) {
+        if !self.over {
+            self.engine.release_failed(&self.hold.item.key, &"its task is gone");
+        }
+    }
+}
+
+/// Whether sending it again is pointless: what is there is not our hold.
+fn is_final(error: &StoreError) -> bool {
+    matches!(error.kind(), StoreErrorKind::ForeignData | StoreErrorKind::Unsupported)
+}
+
+/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others, at the end of
+/// its `min_hold`.
+pub(crate) fn abandon(
+    engine: Arc<Engine>,
+    hold: Arc<Hold>,
+    rest: Duration,
+    pending: Pending,
+) -> impl Future<Output = ()> {
+    // From now on, and not only from the first poll.
+    let unconfirmed = Unconfirmed { engine: Arc::clone(&engine), hold: Arc::clone(&hold), over: false };
+    async move {
+        unconfirmed.disarm();
+        if rest.is_zero() {
+            send(&engine, &hold, None, 0, None, None, |_| ()).await;
+        } else {
+            linger(&engine, &hold, rest).await;
+        }
+        drop(pending);
+    }
+}
+
+/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.
+pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) {
+    let end = engine.clock.now() + rest;
+    // An inner call may have asked for a longer `min_hold` than the hold's lease.
+    if hold.deadline() < engine.clock.now() + rest {
+        let lease = rest + LINGER_SLACK;
+        let _ = engine.keep(hold.keep_items(lease).collect()).await;
+    }
+    let request = Arc::new(request(engine, hold, rest + LINGER_SLACK, None, 0));
+    if let Err(error) = engine.bounded(|store| store.release(request)).await {
+        // The hold ends with its lease at the latest, which is at least `min_hold` long.
+        tracing::debug!(target: TARGET, key = %hold.item.key, %error, "min_hold not shortened");
+        engine.release_later(Arc::clone(hold), end);
+    }
+}
+
+/// One attempt to release `hold`, which nobody awaits.
+pub(super) async fn once(engine: &Arc<Engine>, hold: &Hold) -> Result<(), StoreError> {
+    let request = Arc::new(request(engine, hold, Duration::ZERO, None, 0));
+    let released = engine.bounded(|store| store.release(request)).await?;
+    answered(engine, hold, &released, false, None);
+    tracing::debug!(target: TARGET, key = %hold.item.key, "release confirmed after the lease");
+    Ok(())
+}
+
+impl Engine {
+    /// The release of `hold` has failed. It is sent again at `due`, see [`Engine::insist`].
+    fn release_later(self: &Arc<Self>, hold: Arc<Hold>, due: Tick) {
+        self.insist(due, move |engine| {
+            let hold = Arc::clone(&hold);
+            async move { once(&engine, &hold).await }
+        });
+    }
+}

@@ -1,0 +1,45 @@
+//! [`Request`]: what a caller wants of the engine, and [`Wait`], for how long it waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::Replication;
+use lock_core::internal::clock::Tick;
+
+use super::Engine;
+use super::hold::Lease;
+use super::registry::Spec;
+use crate::metrics::Label;
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    No,
+    For(Duration),
+    Forever,
+}
+
+impl Wait {
+    pub fn at_most(limit: Duration) -> Self {
+        if limit.is_zero() { Self::No } else { Self::For(limit) }
+    }
+}
+
+/// What a lock builder has collected.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub engine: Arc<Engine>,
+    pub key: LockKey,
+    pub spec: Spec,
+    pub wait: Wait,
+    pub lease: Lease,
+    pub max_hold: Option<Duration>,
+    pub min_hold: Duration,
+    pub replication: Replication,
+    pub label: Label,
+    /// Its own cap of those who wait.
+    pub max_waiters: usize,
+    /// Since when it waits; it may have to begin again.
+    pub asked: Option<Tick>,
+}

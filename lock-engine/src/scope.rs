@@ -1,0 +1,229 @@
+//! The task-local chain of grants: what makes re-entrancy lexical.
+//!
+//! A scope is the list of the grants of all enclosing locked calls. It is captured when an acquire
+//! future is first polled, and set around every poll of a locked body and around its drop. It
+//! belongs to the task that polls the body. Spawned tasks start without one, also those that a
+//! `LocalSet` or a runtime inside the body polls on the same thread. `in_current_scope` carries it
+//! over on purpose.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pin_project::{pin_project, pinned_drop};
+use tokio::task;
+
+use crate::hold::Grant;
+
+thread_local! {
+    static CURRENT: RefCell<Entered> =
+        const { RefCell::new(Entered { scope: Scope { innermost: None, outer: None }, task: None }) };
+}
+
+/// A scope, and the task that entered it. A future that `block_on` polls has no number, or that of
+/// the task around it.
+#[derive(Default)]
+struct Entered {
+    scope: Scope,
+    task: Option<task::Id>,
+}
+
+/// The chain of grants of the enclosing locked calls, innermost first. Most have one, which takes
+/// no further memory.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    innermost: Option<Arc<Grant>>,
+    outer: Option<Arc<Outer>>,
+}
+
+#[derive(Debug)]
+struct Outer {
+    scope: Scope,
+    /// Grants from here outwards.
+    depth: usize,
+}
+
+impl Drop for Outer {
+    /// One by one, not each inside the drop of the next: a chain may be longer than the stack is deep.
+    fn drop(&mut self) {
+        let mut outer = self.scope.outer.take();
+        while let Some(mut next) = outer.and_then(Arc::into_inner) {
+            outer = next.scope.outer.take();
+        }
+    }
+}
+
+impl Scope {
+    /// The scope in which this code runs.
+    pub fn current() -> Self {
+        let current = CURRENT.try_with(|current| {
+            let Entered { scope, task } = &*current.borrow();
+            // Another task is no part of the call, though it is polled inside.
+            if scope.is_empty() || *task != task::try_id() { Self::default() } else { scope.clone() }
+        });
+        current.unwrap_or_default()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.innermost.is_none()
+    }
+
+    /// This scope with one more grant inside. Leaves out those that have ended: nobody enters them
+    /// again, and a task that hands its scope on to its successor would collect them without end.
+    pub fn with(self, grant: Arc<Grant>) -> Self {
+        // Looked for whenever the chain has doubled, so that a long one costs no more than a short one.
+        let look = self.depth().is_power_of_two();
+        let ended = look && self.grants().any(|grant| grant.has_ended());
+        let outer = if ended { self.without_ended() } else { self };
+        outer.and(grant)
+    }
+
+    fn and(self, grant: Arc<Grant>) -> Self {
+        let depth = self.depth();
+        let outer = (depth > 0).then(|| Arc::new(Outer { scope: self, depth }));
+        Self { innermost: Some(grant), outer }
+    }
+
+    fn depth(&self) -> usize {
+        usize::from(!self.is_empty()) + self.outer.as_ref().map_or(0, |outer| outer.depth)
+    }
+
+    fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
+        let scopes =
+            std::iter::successors(Some(self), |scope| scope.outer.as_ref().map(|outer| &outer.scope));
+        scopes.filter_map(|scope| scope.innermost.as_ref())
+    }
+
+    fn without_ended(&self) -> Self {
+        let live: Vec<_> = self.grants().filter(|grant| !grant.has_ended()).collect();
+        live.into_iter().rev().fold(Self::default(), |outer, grant| outer.and(Arc::clone(grant)))
+    }
+
+    /// Whether the grant is that of an enclosing call.
+    pub(crate) fn contains(&self, grant: &Arc<Grant>) -> bool {
+        self.grants().any(|other| Arc::ptr_eq(other, grant))
+    }
+
+    /// The first result of `find`, which is asked about the grants from the innermost outwards.
+    pub(crate) fn innermost<T>(&self, find: impl Fn(&Arc<Grant>) -> Option<T>) -> Option<T> {
+        self.grants().find_map(find)
+    }
+
+    /// Runs `f` in this scope.
+    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        // While a thread ends its thread-locals are gone: what is dropped then is dropped without a scope.
+        let entered = Entered { scope: self.clone(), task: task::try_id() };
+        let _reset = CURRENT.try_with(|current| Reset(current.replace(entered)));
+        f()
+    }
+}
+
+/// Puts the outer scope back, also when the body panics.
+struct Reset(Entered);
+
+impl Drop for Reset {
+    fn drop(&mut self) {
+        let outer = std::mem::take(&mut self.0);
+        let _ = CURRENT.try_with(|current| drop(current.replace(outer)));
+    }
+}
+
+/// A future, or a body, that is polled, and dropped, in a scope.
+#[pin_project(PinnedDrop)]
+pub struct Scoped<F> {
+    scope: Scope,
+    #[pin]
+    future: Option<F>,
+}
+
+impl<F> Scoped<F> {
+    pub fn new(scope: Scope, future: F) -> Self {
+        Self { scope, future: Some(future) }
+    }
+
+    /// What is in it, unless it was cancelled.
+    pub fn get(&self) -> Option<&F> {
+        self.future.as_ref()
+    }
+
+    /// Runs `f` on what is in it, in the scope; `None` when it was cancelled.
+    pub fn with<R>(self: Pin<&mut Self>, f: impl FnOnce(Pin<&mut F>) -> R) -> Option<R> {
+        let mut this = self.project();
+        this.scope.enter(|| this.future.as_mut().as_pin_mut().map(f))
+    }
+
+    /// Drops the future where it is suspended, in its scope.
+    pub fn cancel(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        this.scope.enter(|| this.future.set(None));
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match self.as_mut().with(|future| future.poll(cx)) {
+            Some(Poll::Ready(output)) => {
+                // The body's locals are gone already; what is left of the future is dropped in the scope too.
+                self.cancel();
+                Poll::Ready(output)
+            }
+            Some(Poll::Pending) => Poll::Pending,
+            None => lock_core::internal::sync::polled_again(),
+        }
+    }
+}
+
+#[pinned_drop]
+impl<F> PinnedDrop for Scoped<F> {
+    fn drop(self: Pin<&mut Self>) {
+        self.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use crate::tests::{acquire, engine, inside, mutex};
+
+    fn depth() -> usize {
+        Scope::current().depth()
+    }
+
+    /// A task that hands its scope on to its successor.
+    fn generation(engine: Arc<Engine>, left: u32) -> Pin<Box<dyn Future<Output = usize> + Send>> {
+        Box::pin(async move {
+            let admission = acquire(mutex(&engine, &format!("k{}", left % 2))).await;
+            let successor = Scoped::new(inside(&admission), async {
+                let next = Arc::clone(&engine);
+                (left > 0).then(|| tokio::spawn(Scoped::new(Scope::current(), generation(next, left - 1))))
+            });
+            let successor = successor.await;
+            drop(admission);
+            match successor {
+                Some(successor) => successor.await.unwrap().max(depth()),
+                None => depth(),
+            }
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scopes_forget_grants_that_have_ended() {
+        assert!(generation(engine(), 200).await <= 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_chain_is_dropped_without_deep_recursion() {
+        let admission = acquire(mutex(&engine(), "k")).await;
+        let mut scope = inside(&admission);
+        for _ in 0..200_000 {
+            scope = scope.with(Arc::clone(admission.grant()));
+        }
+        assert_eq!(scope.depth(), 200_001);
+        drop(scope);
+    }
+}

@@ -1,0 +1,85 @@
+//! [`EngineSettings`]: the settings of a manager that its engine follows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::Replication;
+use lock_core::TokenRetention;
+use lock_core::internal::Owners;
+use lock_core::internal::sync::Apart;
+#[cfg(feature = "testing")]
+use lock_core::internal::tasks::Process;
+
+/// Minimum of [`fallback_poll`](EngineSettings::fallback_poll): a shorter one would ask without pause.
+pub const SHORTEST_POLL: Duration = Duration::from_millis(10);
+/// Leases shorter than this are refused.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+
+/// Longer leases are refused, longer settings are cut to this: a year is as good as for ever, and can be added to a
+/// point in time.
+pub const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// Settings of an engine; the defaults are the documented ones.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// Lease of watchdog holds, renewed every third of it.
+    pub lease: Duration,
+    /// Wait of a request that names none.
+    pub default_wait: Duration,
+    /// Time-out of one store call.
+    pub call_timeout: Duration,
+    /// Maximum number of callers that wait for one key in this process.
+    pub max_waiters_per_key: usize,
+    /// The same for fair locks, whose waiters have each a place at the store.
+    pub max_fair_waiters_per_key: usize,
+    /// Maximum number of callers that wait in this process.
+    pub max_waiters: usize,
+    /// Maximum number of releases of dropped guards that are under way at once.
+    pub max_pending_releases: usize,
+    /// Longest time for which a hold is handed on inside the process before it is released for
+    /// everybody.
+    pub cohort_window: Duration,
+    /// Longest time for which a waiter sleeps without asking the store, when no message comes.
+    pub fallback_poll: Duration,
+    /// Retention of requests that name none.
+    pub token_retention: TokenRetention,
+    /// Replicas that have to confirm a grant, for requests that name none.
+    pub replication: Replication,
+    /// Makes the owners of the manager.
+    pub owners: Arc<Apart<Owners>>,
+    /// The simulated process that the manager belongs to.
+    #[cfg(feature = "testing")]
+    pub process: Option<Process>,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            default_wait: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(2),
+            max_waiters_per_key: 10_000,
+            max_fair_waiters_per_key: 10_000,
+            max_waiters: 100_000,
+            max_pending_releases: 100_000,
+            cohort_window: Duration::from_millis(250),
+            fallback_poll: Duration::from_secs(5),
+            token_retention: TokenRetention::default(),
+            replication: Replication::NONE,
+            owners: Arc::new(Apart(Owners::default())),
+            #[cfg(feature = "testing")]
+            process: None,
+        }
+    }
+}
+
+/// Returns why no lock can have this lease, on whatever store.
+pub fn out_of_range(lease: Duration) -> Option<String> {
+    if lease < SHORTEST_LEASE {
+        Some(format!("a lease of {lease:?} is too short; use {SHORTEST_LEASE:?} or more"))
+    } else if lease > LONGEST {
+        Some(format!("a lease of {lease:?} is too long; use {LONGEST:?} or less"))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,113 @@
+//! Interleavings that cannot be made from outside.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::Replication;
+use tokio::runtime::Handle;
+
+use super::machine::Effects;
+use super::*;
+use crate::acquire::Acquire;
+use crate::admission::Admission;
+use crate::metrics::Label;
+use crate::request::{Request, Wait};
+use crate::scope::Scoped;
+
+/// Starts an engine on a memory store of its own.
+pub(crate) fn engine() -> Arc<Engine> {
+    let store = lock_store_memory::MemoryStore::new("");
+    Engine::start(EngineSettings::default(), Clock::tokio(), store, Handle::current())
+}
+
+/// Makes a request for the mutex of `key`, as a manager does.
+pub(crate) fn mutex(engine: &Arc<Engine>, key: &str) -> Request {
+    Request {
+        engine: Arc::clone(engine),
+        key: LockKey::new(key).unwrap(),
+        spec: Spec::one(Kind::Mutex),
+        wait: Wait::For(engine.settings.default_wait),
+        lease: Lease::renewed(engine.settings.lease),
+        max_hold: None,
+        min_hold: Duration::ZERO,
+        replication: Replication::NONE,
+        label: Label::Borrowed(""),
+        max_waiters: usize::MAX,
+        asked: None,
+    }
+}
+
+/// Acquires what is asked for.
+pub(crate) async fn acquire(request: Request) -> Admission {
+    match Acquire::new(Box::new(request)).await {
+        Ok(admission) => admission,
+        Err((key, failure)) => panic!("{key}: {failure:?}"),
+    }
+}
+
+/// Returns the scope of what runs inside of `admission`.
+pub(crate) fn inside(admission: &Admission) -> Scope {
+    Scope::current().with(Arc::clone(admission.grant()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_keeps_no_subscription_that_its_wait_needed() {
+    let clock = Clock::tokio();
+    let store = lock_store_memory::MemoryStore::new("");
+    let start = || {
+        Engine::start(
+            EngineSettings::default(),
+            clock,
+            Arc::clone(&store) as Arc<dyn LockStore>,
+            Handle::current(),
+        )
+    };
+    let (engine, rival) = (start(), start());
+    let held = acquire(mutex(&rival, "k")).await;
+    let waiter = tokio::spawn(acquire(mutex(&engine, "k")));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    held.release().await.unwrap();
+    let guard = waiter.await.unwrap();
+    let key = engine.registry.find(&LockKey::new("k").unwrap(), Lane::Mutex).unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(lock(&key.watch).is_none());
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
+    let engine = engine();
+    let name = LockKey::new("k").unwrap();
+    // Thread A: an act that leaves the machine idle, stopped between unlocking and what follows.
+    let make = || engine.make_key(&name, Lane::Mutex, &Spec::one(Kind::Mutex));
+    let key = engine.registry.get(&name, Lane::Mutex, make);
+    assert!(lock(&key.machine).is_idle());
+    // Thread B: a caller that is not polled again gets an offer, its sweep is set.
+    let held = acquire(mutex(&engine, "k")).await;
+    let forever = Request { wait: Wait::Forever, ..mutex(&engine, "k") };
+    let mut stuck = Box::pin(acquire(forever));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(stuck.as_mut().poll(&mut cx).is_pending());
+    drop(held);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // Thread A goes on.
+    engine.apply(&key, &mut Effects::default(), true, Start::InATask, engine.clock.now());
+    let soon = Request { wait: Wait::For(Duration::from_secs(1)), ..mutex(&engine, "k") };
+    drop(acquire(soon).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_deadline_does_not_take_the_place_of_a_renewal() {
+    let engine = engine();
+    let lease = Lease::fixed(Duration::from_secs(10));
+    let outer = acquire(Request { lease, ..mutex(&engine, "k") }).await;
+    let key = engine.registry.find(&LockKey::new("k").unwrap(), Lane::Mutex).unwrap();
+    let hold = lock(&key.machine).hold().cloned().unwrap();
+    // Thread A, `watch_again` of the driver: is stopped before the machine's mutex. Thread B: a renewed call inside.
+    let inner = Scoped::new(inside(&outer), acquire(mutex(&engine, "k"))).await;
+    assert!(hold.is_renewing());
+    // Thread A goes on.
+    engine.watch_again(&hold);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!inner.grant().is_lost(), "the watchdog did not renew");
+}

@@ -1,0 +1,206 @@
+//! The queue of a fair lock: who is in it, and for how long.
+
+use lock_core::store::{ListenerPolicy, StoreErrorKind, Takeover, WAITER_LIFE};
+
+use super::*;
+
+/// Longer than a waiter lives of which nothing is heard.
+const DEAD: Duration = WAITER_LIFE.saturating_add(Duration::from_millis(200));
+
+fn fair(name: &str, number: u32) -> Item {
+    item_of(Kind::Fair, name, number)
+}
+
+/// A key that is free, with one waiter that has not noticed.
+async fn free_with_a_waiter(store: &Arc<dyn LockStore>, name: &str, number: u32) -> Arc<AcquireRequest> {
+    let holder = AcquireRequest::new(vec![fair(name, 99)], SHORT, PATIENCE);
+    let waiter = Arc::new(waiting(Kind::Fair, name, number));
+    grant(store, holder).await;
+    busy(store, Arc::clone(&waiter)).await;
+    rest(SHORT_IS_OVER).await;
+    assert_free(store, name).await;
+    waiter
+}
+
+pub async fn a_free_key_is_granted_and_a_held_one_is_busy(Subject { store, other, .. }: Subject) {
+    grant(&store, waiting(Kind::Fair, "a", 1)).await;
+    assert_held_by(&other, "a", 1).await;
+    assert_remaining(&other, "a", LONG).await;
+    let answer = busy(&other, wish(Kind::Fair, "a", 2)).await;
+    assert!(answer.item == 0 && answer.remaining <= LONG && answer.remaining + PATIENCE > LONG, "{answer:?}");
+    assert_eq!(give_back(&store, &wish(Kind::Fair, "a", 1)).await.held, [true]);
+    assert_free(&store, "a").await;
+    grant(&other, waiting(Kind::Fair, "a", 2)).await;
+}
+
+pub async fn who_asks_without_waiting_leaves_no_trace(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 1)).await;
+    busy(&other, wish(Kind::Fair, "a", 2)).await;
+    assert_waiters(&store, "a", 0).await;
+    give_back(&store, &wish(Kind::Fair, "a", 1)).await;
+    assert_free(&store, "a").await;
+    grant(&store, wish(Kind::Fair, "a", 3)).await;
+}
+
+pub async fn who_asks_without_waiting_is_refused_while_others_wait(Subject { store, other, .. }: Subject) {
+    let waiter = free_with_a_waiter(&store, "a", 1).await;
+    let answer = busy(&other, wish(Kind::Fair, "a", 2)).await;
+    assert!(answer.remaining <= WAITER_LIFE && !answer.remaining.is_zero(), "{answer:?}");
+    assert_waiters(&store, "a", 1).await;
+    // The waiter itself may ask as it likes.
+    grant(&store, wish(Kind::Fair, "a", 1)).await;
+    assert_waiters(&store, "a", 0).await;
+    give_back(&store, &waiter).await;
+    grant(&other, wish(Kind::Fair, "a", 2)).await;
+}
+
+pub async fn who_asks_again_keeps_its_place(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let first = Arc::new(waiting(Kind::Fair, "a", 1));
+    let second = Arc::new(waiting(Kind::Fair, "a", 2));
+    let mut heard = wait_in_line(&store, &first).await;
+    wait_in_line(&other, &second).await;
+    busy(&store, Arc::clone(&first)).await;
+    busy(&store, wish(Kind::Fair, "a", 1)).await;
+    assert_waiters(&store, "a", 2).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    assert_gets_its_turn(&store, &mut heard, &first).await;
+    assert_waiters(&store, "a", 1).await;
+}
+
+pub async fn a_mutex_passes_the_queue(Subject { store, other, .. }: Subject) {
+    let waiter = free_with_a_waiter(&store, "a", 1).await;
+    grant(&other, wish(Kind::Mutex, "a", 2)).await;
+    busy(&store, Arc::clone(&waiter)).await;
+    assert_held_by(&store, "a", 2).await;
+    force_release(&other, "a").await;
+    grant(&store, waiter).await;
+}
+
+pub async fn status_counts_the_queue(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    assert_waiters(&other, "a", 0).await;
+    for waiter in 1..=3 {
+        busy(&store, waiting(Kind::Fair, "a", waiter)).await;
+        assert_waiters(&other, "a", u64::from(waiter)).await;
+    }
+    assert_kind(&other, "a", Kind::Fair, &[9]).await;
+}
+
+pub async fn keep_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Subject) {
+    let short = Duration::from_millis(100);
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    busy(&store, waiting(Kind::Fair, "a", 1)).await;
+    match keep_waiter(&store, fair("a", 1)).await {
+        Kept::Waiting(time) => assert!(time <= LONG && time + PATIENCE > LONG, "{time:?}"),
+        kept => panic!("{kept:?}"),
+    }
+
+    // The first waiter of a free key has it at once, the next when the first is dead.
+    free_with_a_waiter(&store, "b", 1).await;
+    busy(&store, waiting(Kind::Fair, "b", 2)).await;
+    match keep_waiter(&store, fair("b", 2)).await {
+        Kept::Waiting(time) => assert!(time <= WAITER_LIFE && !time.is_zero(), "{time:?}"),
+        kept => panic!("{kept:?}"),
+    }
+    match keep_waiter(&store, fair("b", 1)).await {
+        Kept::Waiting(time) => assert!(time <= short && !time.is_zero(), "{time:?}"),
+        kept => panic!("{kept:?}"),
+    }
+}
+
+pub async fn keep_of_who_is_not_queued_says_so(Subject { store, .. }: Subject) {
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+    grant(&store, wish(Kind::Fair, "a", 1)).await;
+    assert_eq!(keep_waiter(&store, fair("a", 2)).await, Kept::Gone);
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Renewed);
+    assert_waiters(&store, "a", 0).await;
+    busy(&store, waiting(Kind::Fair, "a", 2)).await;
+    assert_eq!(keep(&store, vec![fair("a", 2)], LONG).await, [Kept::Gone], "it waits, and holds nothing");
+}
+
+pub async fn withdraw_gives_up_the_place(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let first = Arc::new(waiting(Kind::Fair, "a", 1));
+    let second = Arc::new(waiting(Kind::Fair, "a", 2));
+    let mut left = wait_in_line(&store, &first).await;
+    let mut heard = wait_in_line(&other, &second).await;
+    withdraw(&store, &first).await;
+    assert_waiters(&store, "a", 1).await;
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+    assert_held_by(&store, "a", 9).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    assert_gets_its_turn(&other, &mut heard, &second).await;
+    assert_hears_nothing(&mut left).await;
+}
+
+pub async fn a_late_request_does_not_join(subject: Subject) {
+    let Some(send_late) = &subject.send_late else { return };
+    grant(&subject.store, wish(Kind::Fair, "a", 9)).await;
+    let late = AcquireRequest::new(vec![fair("a", 1)], LONG, SHORT).queued(LONG);
+    let error = send_late(Arc::new(late)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TooLate);
+    assert_waiters(&subject.store, "a", 0).await;
+}
+
+pub async fn a_place_that_is_not_kept_is_lost(Subject { store, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    busy(&store, waiting(Kind::Fair, "a", 1)).await;
+    rest(DEAD).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    // Neither is the key kept for it, nor is it in the way.
+    assert_free(&store, "a").await;
+    grant(&store, wish(Kind::Fair, "a", 2)).await;
+    assert_waiters(&store, "a", 0).await;
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+}
+
+pub async fn a_place_that_is_kept_lasts(Subject { store, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    busy(&store, waiting(Kind::Fair, "a", 1)).await;
+    busy(&store, waiting(Kind::Fair, "a", 2)).await;
+    for _ in 0..3 {
+        rest(WAITER_LIFE / 2).await;
+        assert!(matches!(keep_waiter(&store, fair("a", 1)).await, Kept::Waiting(_)));
+        // To ask again is a sign of life too.
+        busy(&store, waiting(Kind::Fair, "a", 2)).await;
+    }
+    assert_waiters(&store, "a", 2).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    busy(&store, waiting(Kind::Fair, "a", 2)).await;
+    grant(&store, waiting(Kind::Fair, "a", 1)).await;
+}
+
+pub async fn resent_acquire_of_the_holder_is_the_same_grant(Subject { store, .. }: Subject) {
+    let first = grant(&store, waiting(Kind::Fair, "a", 1)).await;
+    busy(&store, waiting(Kind::Fair, "a", 2)).await;
+    let again = AcquireRequest::new(vec![fair("a", 1)], SHORT, PATIENCE).queued(LONG);
+    let second = grant(&store, again).await;
+    assert!(second.tokens[0].first > first.tokens[0].last);
+    assert_held_by(&store, "a", 1).await;
+    assert_remaining(&store, "a", LONG).await;
+    assert_waiters(&store, "a", 1).await;
+    give_back(&store, &wish(Kind::Fair, "a", 1)).await;
+    grant(&store, waiting(Kind::Fair, "a", 2)).await;
+}
+
+pub async fn a_lingering_release_is_told_and_grants_nothing(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let waiter = Arc::new(waiting(Kind::Fair, "a", 1));
+    let mut heard = wait_in_line(&other, &waiter).await;
+    let linger = ReleaseRequest { linger: LONG / 2, ..giving_back(vec![fair("a", 9)]) };
+    assert_eq!(release(&store, linger).await.held, [true]);
+    assert_hears(&mut heard).await;
+    let answer = busy(&other, waiter).await;
+    assert!(answer.remaining <= LONG / 2, "{answer:?}");
+    assert_held_by(&store, "a", 9).await;
+}
+
+pub async fn takeover_is_declined(Subject { store, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 1)).await;
+    let next = Arc::new(waiting(Kind::Fair, "a", 2));
+    let then = Some(Takeover { request: next, listeners: ListenerPolicy::Ignore });
+    let released = release(&store, ReleaseRequest { then, ..giving_back(vec![fair("a", 1)]) }).await;
+    assert_eq!((released.held, released.then), (vec![true].into(), None));
+    assert_free(&store, "a").await;
+}

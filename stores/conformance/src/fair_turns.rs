@@ -1,0 +1,204 @@
+//! How a fair lock goes from its holder to the first of its queue.
+
+use lock_core::store::{DIRECT_LEASE, WAITER_LIFE};
+
+use super::*;
+
+fn fair(name: &str, number: u32) -> Item {
+    item_of(Kind::Fair, name, number)
+}
+
+fn waiter(name: &str, number: u32) -> Arc<AcquireRequest> {
+    Arc::new(waiting(Kind::Fair, name, number))
+}
+
+pub async fn waiters_are_served_in_the_order_they_came(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let mut line = Vec::new();
+    for number in [3, 1, 2] {
+        let store = Arc::clone(if number == 1 { &other } else { &store });
+        let request = waiter("a", number);
+        let watch = wait_in_line(&store, &request).await;
+        line.push((store, request, watch));
+    }
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    for turn in 0..line.len() {
+        let (store, request, watch) = &mut line[turn];
+        assert_hears_grant(watch).await;
+        assert_eq!(status(store, "a").await.holders, [(request.items[0].owner.clone(), 1)]);
+        let (store, request) = (Arc::clone(store), Arc::clone(request));
+        for (_, _, watch) in &mut line[turn + 1..] {
+            assert_eq!(watch.try_notice(), None);
+        }
+        give_back(&store, &request).await;
+    }
+    assert_free(&store, "a").await;
+    for (_, _, watch) in &mut line {
+        assert_hears_nothing(watch).await;
+    }
+}
+
+pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other, .. }: Subject) {
+    let before = grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let request = waiter("a", 1);
+    let mut watch = wait_in_line(&other, &request).await;
+    let released = give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    assert_eq!((released.held, released.echo), (vec![true].into(), false));
+
+    let notice = tokio::time::timeout(PATIENCE, watch.notice()).await.unwrap();
+    let Notice::Granted { token, server_time } = notice else { panic!("{notice:?}") };
+    assert!(token.get() > before.tokens[0].last && server_time >= before.server_time);
+    let status = status(&store, "a").await;
+    assert_eq!((status.holders, status.waiters), (vec![(owner(1), 1)], 0));
+    assert_eq!(status.last_token, Some(token));
+    assert!(status.remaining.is_some_and(|remaining| remaining <= DIRECT_LEASE), "{:?}", status.remaining);
+
+    // It renews, or asks once more, and has the lease of its request.
+    assert_eq!(keep(&other, vec![fair("a", 1)], LONG / 2).await, [Kept::Renewed]);
+    assert_remaining(&store, "a", LONG / 2).await;
+    let granted = grant(&other, request).await;
+    assert!(granted.tokens[0].first > token.get());
+    assert_remaining(&store, "a", LONG).await;
+}
+
+pub async fn a_direct_grant_is_no_longer_than_the_lease(Subject { store, other, .. }: Subject) {
+    let lease = DIRECT_LEASE / 2;
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let request = Arc::new(AcquireRequest::new(vec![fair("a", 1)], lease, PATIENCE).queued(LONG));
+    let mut watch = wait_in_line(&other, &request).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    assert_hears_grant(&mut watch).await;
+    assert!(remaining(&store, "a").await <= lease);
+}
+
+pub async fn a_withdrawal_of_the_holder_grants_the_key(Subject { store, other, .. }: Subject) {
+    let holder = waiter("a", 9);
+    grant(&store, Arc::clone(&holder)).await;
+    let mut watch = wait_in_line(&other, &waiter("a", 1)).await;
+    withdraw(&store, &holder).await;
+    assert_hears_grant(&mut watch).await;
+    assert_held_by(&store, "a", 1).await;
+}
+
+pub async fn a_forced_release_grants_the_key_and_keeps_the_queue(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let mut first = wait_in_line(&other, &waiter("a", 1)).await;
+    let mut second = wait_in_line(&other, &waiter("a", 2)).await;
+    assert!(force_release(&store, "a").await);
+    assert_hears_grant(&mut first).await;
+    assert_kind(&store, "a", Kind::Fair, &[1]).await;
+    assert_waiters(&store, "a", 1).await;
+    assert!(force_release(&store, "a").await);
+    assert_hears_grant(&mut second).await;
+    assert_held_by(&store, "a", 2).await;
+}
+
+pub async fn a_waiter_that_missed_its_grant_learns_of_it(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let request = waiter("a", 1);
+    let _unread = wait_in_line(&other, &request).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    assert_eq!(keep_waiter(&other, fair("a", 1)).await, Kept::Renewed);
+    grant(&other, request).await;
+    assert_held_by(&store, "a", 1).await;
+    assert_remaining(&store, "a", LONG).await;
+}
+
+pub async fn a_waiter_that_does_not_listen_gets_its_turn(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    busy(&other, waiter("a", 1)).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    busy(&store, wish(Kind::Fair, "a", 2)).await;
+    assert_ne!(keep_waiter(&other, fair("a", 1)).await, Kept::Gone);
+    grant(&other, waiter("a", 1)).await;
+}
+
+/// A key that is free, with waiters that listen and have heard nothing.
+async fn free_with_waiters(store: &Arc<dyn LockStore>, name: &str) -> [(Arc<AcquireRequest>, Watch); 2] {
+    grant(store, AcquireRequest::new(vec![fair(name, 9)], SHORT, PATIENCE)).await;
+    let mut line = Vec::new();
+    for number in [1, 2] {
+        let request = waiter(name, number);
+        busy(store, Arc::clone(&request)).await;
+        let watch = watch_for(store, &request).await;
+        line.push((request, watch));
+    }
+    rest(SHORT_IS_OVER).await;
+    assert_free(store, name).await;
+    line.try_into().unwrap()
+}
+
+pub async fn an_expired_hold_leaves_the_key_to_the_first_waiter(Subject { store, other, .. }: Subject) {
+    let [(first, mut watch), (second, _second)] = free_with_waiters(&other, "a").await;
+    assert_hears_nothing(&mut watch).await;
+    busy(&other, second).await;
+    assert!(matches!(keep_waiter(&other, fair("a", 1)).await, Kept::Waiting(_)));
+    grant(&store, first).await;
+    assert_held_by(&store, "a", 1).await;
+    assert_waiters(&store, "a", 1).await;
+}
+
+pub async fn the_next_hears_when_the_first_of_a_free_key_withdraws(Subject { store, other, .. }: Subject) {
+    let [(first, mut gone), (second, mut watch)] = free_with_waiters(&other, "a").await;
+    withdraw(&store, &first).await;
+    assert_gets_its_turn(&other, &mut watch, &second).await;
+    assert_hears_nothing(&mut gone).await;
+}
+
+pub async fn the_next_hears_when_the_first_of_a_free_key_is_found_dead(
+    Subject { store, other, .. }: Subject,
+) {
+    let [_, (second, mut watch)] = free_with_waiters(&other, "a").await;
+    // The second lives on from here, the first does not.
+    rest(WAITER_LIFE / 2).await;
+    busy(&other, Arc::clone(&second)).await;
+    rest(WAITER_LIFE * 2 / 3).await;
+    assert_eq!(watch.try_notice(), None);
+    // Somebody comes by.
+    busy(&store, wish(Kind::Fair, "a", 3)).await;
+    assert_gets_its_turn(&other, &mut watch, &second).await;
+}
+
+pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let mut dead = wait_in_line(&store, &waiter("a", 1)).await;
+    let mut dead_too = wait_in_line(&store, &waiter("a", 2)).await;
+    let request = waiter("a", 3);
+    let mut watch = wait_in_line(&other, &request).await;
+    rest(WAITER_LIFE / 2).await;
+    assert!(matches!(keep_waiter(&other, fair("a", 3)).await, Kept::Waiting(_)));
+    rest(WAITER_LIFE * 2 / 3).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    assert_hears_grant(&mut watch).await;
+    assert_held_by(&store, "a", 3).await;
+    assert_waiters(&store, "a", 0).await;
+    for watch in [&mut dead, &mut dead_too] {
+        assert_hears_nothing(watch).await;
+    }
+    // Who was taken for dead has to come again.
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+    busy(&store, waiter("a", 1)).await;
+    assert_waiters(&store, "a", 1).await;
+}
+
+pub async fn a_waiter_that_vanished_with_its_grant_loses_it(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let vanishing = AcquireRequest::new(vec![fair("a", 1)], SHORT, PATIENCE).queued(LONG);
+    let mut watch = wait_in_line(&store, &Arc::new(vanishing)).await;
+    busy(&other, waiter("a", 2)).await;
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    assert_hears_grant(&mut watch).await;
+    rest(SHORT_IS_OVER).await;
+    grant(&other, waiter("a", 2)).await;
+}
+
+pub async fn tokens_grow_across_direct_grants(Subject { store, other, .. }: Subject) {
+    let mut last = grant(&store, wish(Kind::Fair, "a", 1).tokens(1000)).await.tokens[0].last;
+    for number in 1..20 {
+        let mut watch = wait_in_line(&other, &waiter("a", number + 1)).await;
+        give_back(&store, &wish(Kind::Fair, "a", number)).await;
+        let token = assert_hears_grant(&mut watch).await.get();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+}

@@ -1,0 +1,96 @@
+//! What holds for every kind.
+
+use lock_core::store::StoreErrorKind;
+
+use super::*;
+
+const KINDS: [Kind; 4] = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
+
+pub async fn kinds_exclude_each_other(Subject { store, other, .. }: Subject) {
+    for held in KINDS {
+        grant(&store, wish(held, "a", 1)).await;
+        for asked in KINDS {
+            if (held, asked) != (Kind::Read, Kind::Read) {
+                let answer = busy(&other, wish(asked, "a", 2)).await;
+                assert!(answer.remaining <= LONG, "{answer:?}");
+                assert!(answer.remaining + PATIENCE > LONG, "{asked:?} while {held:?}: {answer:?}");
+            }
+        }
+        assert_held_by(&other, "a", 1).await;
+        give_back(&store, &wish(held, "a", 1)).await;
+        assert_free(&store, "a").await;
+    }
+}
+
+pub async fn tokens_grow_across_kinds(Subject { store, .. }: Subject) {
+    let mut last = 0;
+    for (number, kind) in (1..).zip(KINDS.into_iter().chain(KINDS)) {
+        let granted = grant(&store, wish(kind, "a", number).tokens(10)).await;
+        assert!(granted.tokens[0].first > last, "{kind:?}: {granted:?} after {last}");
+        assert_eq!(granted.tokens[0].last - granted.tokens[0].first, 9);
+        last = granted.tokens[0].last;
+        assert_eq!(status(&store, "a").await.last_token.unwrap().get(), last);
+        give_back(&store, &wish(kind, "a", number)).await;
+    }
+}
+
+pub async fn release_and_keep_by_a_stranger_touch_nothing(Subject { store, other, .. }: Subject) {
+    for held in KINDS {
+        grant(&store, wish(held, "a", 1)).await;
+        for asked in KINDS {
+            assert_eq!(give_back(&other, &wish(asked, "a", 2)).await.held, [false]);
+            assert_eq!(keep(&other, vec![item_of(asked, "a", 2)], 3 * LONG).await, [Kept::Gone]);
+            if (held, asked) != (Kind::Read, Kind::Read) {
+                let request = Arc::new(wish(asked, "a", 2));
+                busy(&other, Arc::clone(&request)).await;
+                withdraw(&other, &request).await;
+            }
+        }
+        assert_held_by(&store, "a", 1).await;
+        assert_remaining(&store, "a", LONG).await;
+        give_back(&store, &wish(held, "a", 1)).await;
+    }
+}
+
+pub async fn force_release_frees_every_kind_and_wakes_who_waits(Subject { store, other, .. }: Subject) {
+    for (number, kind) in (1..).zip(KINDS) {
+        let granted = grant(&store, wish(kind, "a", 90 + number)).await;
+        let request = Arc::new(waiting(kind, "a", number));
+        let mut watch = watch_for(&other, &request).await;
+        acquire(&other, Arc::clone(&request)).await;
+        assert!(force_release(&other, "a").await);
+        assert_gets_its_turn(&other, &mut watch, &request).await;
+        assert_held_by(&store, "a", number).await;
+        assert_eq!(keep(&store, vec![item_of(kind, "a", 90 + number)], LONG).await, [Kept::Gone]);
+        assert!(status(&store, "a").await.last_token.unwrap().get() > granted.tokens[0].last);
+        give_back(&other, &request).await;
+        assert!(!force_release(&other, "a").await);
+    }
+}
+
+pub async fn an_acquire_that_was_granted_can_be_withdrawn(Subject { store, other, .. }: Subject) {
+    for kind in KINDS {
+        let request = Arc::new(waiting(kind, "a", 1));
+        grant(&store, Arc::clone(&request)).await;
+        withdraw(&store, &request).await;
+        assert_free(&store, "a").await;
+        grant(&other, wish(kind, "a", 2)).await;
+        withdraw(&store, &request).await;
+        assert_held_by(&other, "a", 2).await;
+        give_back(&other, &wish(kind, "a", 2)).await;
+    }
+}
+
+pub async fn requests_of_every_kind_can_be_late(subject: Subject) {
+    let Some(send_late) = &subject.send_late else { return };
+    let items = (["a", "b", "c", "d"]).into_iter().zip(KINDS).map(|(name, kind)| item_of(kind, name, 1));
+    let items: Vec<_> = items.collect();
+    for items in items.iter().map(|item| vec![item.clone()]).chain([items.clone()]) {
+        let error = send_late(Arc::new(AcquireRequest::new(items, LONG, SHORT))).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::TooLate);
+    }
+    for item in items {
+        let status = status(&subject.store, item.key.as_str()).await;
+        assert_eq!(status, LockStatus::free());
+    }
+}

@@ -1,0 +1,97 @@
+//! Giving keys back.
+
+use super::*;
+
+fn lingering(items: Vec<Item>, linger: Duration) -> ReleaseRequest {
+    ReleaseRequest { linger, ..giving_back(items) }
+}
+
+pub async fn release_frees_the_key(Subject { store, other, .. }: Subject) {
+    grant(&store, request(&["a"], 1)).await;
+    let released = release(&store, giving_back(items(&["a"], 1))).await;
+    assert_eq!(released, Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None });
+    assert_free(&store, "a").await;
+    grant(&other, request(&["a"], 2)).await;
+}
+
+pub async fn release_said_twice_finds_nothing(Subject { store, .. }: Subject) {
+    grant(&store, request(&["a"], 1)).await;
+    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [true]);
+    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [false]);
+}
+
+pub async fn release_by_a_stranger_touches_nothing(Subject { store, other, .. }: Subject) {
+    grant(&store, request(&["a"], 1)).await;
+    assert_eq!(release(&other, giving_back(items(&["a", "b"], 2))).await.held, [false, false]);
+    assert_held_by(&store, "a", 1).await;
+    assert_remaining(&store, "a", LONG).await;
+    assert_free(&store, "b").await;
+}
+
+pub async fn release_after_the_lease_finds_nothing(Subject { store, .. }: Subject) {
+    grant(&store, leased(&["a"], 1, SHORT)).await;
+    rest(SHORT_IS_OVER).await;
+    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [false]);
+}
+
+pub async fn release_after_the_lease_touches_nothing_of_the_next_holder(Subject { store, .. }: Subject) {
+    grant(&store, leased(&["a"], 1, SHORT)).await;
+    rest(SHORT_IS_OVER).await;
+    grant(&store, request(&["a"], 2)).await;
+    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [false]);
+    assert_held_by(&store, "a", 2).await;
+}
+
+pub async fn release_of_two_items_answers_for_each(Subject { store, .. }: Subject) {
+    grant(&store, request(&["a", "b", "c"], 1)).await;
+    force_release(&store, "b").await;
+    grant(&store, request(&["b"], 2)).await;
+    let released = release(&store, giving_back(items(&["a", "b", "c"], 1))).await;
+    assert_eq!(released.held, [true, false, true]);
+    assert_free(&store, "a").await;
+    assert_held_by(&store, "b", 2).await;
+    assert_free(&store, "c").await;
+}
+
+pub async fn linger_keeps_the_key_taken_and_never_lengthens(Subject { store, .. }: Subject) {
+    grant(&store, leased(&["a"], 1, 3 * LONG)).await;
+    assert_eq!(release(&store, lingering(items(&["a"], 1), LONG)).await.held, [true]);
+    let answer = busy(&store, request(&["a"], 2)).await;
+    assert!(answer.remaining <= LONG, "{answer:?}");
+    assert_remaining(&store, "a", LONG).await;
+
+    // Longer than what is left: nothing changes.
+    assert_eq!(release(&store, lingering(items(&["a"], 1), 3 * LONG)).await.held, [true]);
+    assert_remaining(&store, "a", LONG).await;
+
+    release(&store, lingering(items(&["a"], 1), SHORT)).await;
+    assert!(remaining(&store, "a").await <= SHORT);
+    rest(SHORT_IS_OVER).await;
+    assert_free(&store, "a").await;
+    assert_eq!(release(&store, lingering(items(&["a"], 1), LONG)).await.held, [false]);
+    assert_free(&store, "a").await;
+}
+
+pub async fn linger_works_on_two_items(Subject { store, .. }: Subject) {
+    grant(&store, leased(&["a"], 1, 3 * LONG)).await;
+    grant(&store, leased(&["b"], 1, LONG / 2)).await;
+    let released = release(&store, lingering(items(&["a", "b", "c"], 1), LONG)).await;
+    assert_eq!(released.held, [true, true, false]);
+    assert_remaining(&store, "a", LONG).await;
+    assert_remaining(&store, "b", LONG / 2).await;
+    assert_free(&store, "c").await;
+}
+
+pub async fn linger_by_a_stranger_touches_nothing(Subject { store, .. }: Subject) {
+    grant(&store, request(&["a"], 1)).await;
+    assert_eq!(release(&store, lingering(items(&["a"], 2), SHORT)).await.held, [false]);
+    assert_held_by(&store, "a", 1).await;
+    assert_remaining(&store, "a", LONG).await;
+}
+
+pub async fn a_lingering_key_can_be_freed_at_once(Subject { store, .. }: Subject) {
+    grant(&store, request(&["a"], 1)).await;
+    release(&store, lingering(items(&["a"], 1), LONG / 2)).await;
+    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [true]);
+    assert_free(&store, "a").await;
+}

@@ -1,0 +1,112 @@
+//! Going through the locks, page by page.
+
+use std::collections::BTreeMap;
+
+use lock_core::store::ScanRequest;
+
+use super::*;
+
+/// More pages than any store needs for the keys of a test.
+const MANY_PAGES: usize = 10_000;
+
+type Found = BTreeMap<String, LockStatus>;
+
+/// Adds a page to what was found, and returns the cursor of the next.
+async fn next_page(store: &Arc<dyn LockStore>, prefix: &str, cursor: u64, found: &mut Found) -> Option<u64> {
+    let request = ScanRequest { prefix: prefix.to_owned(), cursor, timeout: PATIENCE };
+    let page = store.scan(request).await.unwrap();
+    // A lock may be found twice.
+    found.extend(page.locks.into_iter().map(|(key, status)| (key.as_str().to_owned(), status)));
+    page.next
+}
+
+async fn scan(store: &Arc<dyn LockStore>, prefix: &str) -> Found {
+    let (mut found, mut cursor) = (Found::new(), 0);
+    for _ in 0..MANY_PAGES {
+        match next_page(store, prefix, cursor, &mut found).await {
+            Some(next) => cursor = next,
+            None => return found,
+        }
+    }
+    panic!("no end after {MANY_PAGES} pages");
+}
+
+async fn found(store: &Arc<dyn LockStore>, prefix: &str) -> Vec<String> {
+    scan(store, prefix).await.into_keys().collect()
+}
+
+pub async fn scan_finds_locks_of_every_kind(Subject { store, other, .. }: Subject) {
+    assert!(found(&store, "").await.is_empty());
+    let kinds = [("m", Kind::Mutex), ("f", Kind::Fair), ("r", Kind::Read), ("w", Kind::Write)];
+    for (name, kind) in kinds {
+        grant(&store, wish(kind, name, 1).tokens(3)).await;
+    }
+    grant(&store, wish(Kind::Read, "r", 2)).await;
+    busy(&store, waiting(Kind::Fair, "f", 2)).await;
+    let found = scan(&other, "").await;
+    assert_eq!(found.len(), 4, "{found:?}");
+    for (name, kind) in kinds {
+        let seen = &found[name];
+        let status = status(&store, name).await;
+        assert_eq!((seen.kind, status.kind), (Some(kind), Some(kind)));
+        assert_eq!((&seen.holders, seen.last_token), (&status.holders, status.last_token));
+        assert!(seen.remaining.is_some_and(|left| left <= LONG && left + PATIENCE > LONG), "{seen:?}");
+    }
+    assert_eq!((found["r"].holders.len(), found["f"].waiters), (2, 1));
+}
+
+pub async fn scan_finds_nothing_that_is_free(Subject { store, other, .. }: Subject) {
+    grant(&store, request(&["released", "held"], 1)).await;
+    grant(&store, leased(&["expired"], 1, SHORT)).await;
+    release(&store, giving_back(items(&["released"], 1))).await;
+    // A key that is free, and for which somebody waits.
+    grant(&store, AcquireRequest::new(vec![item_of(Kind::Fair, "queued", 1)], SHORT, PATIENCE)).await;
+    busy(&store, waiting(Kind::Fair, "queued", 2)).await;
+    let _watch = watch(&store, &["watched"]).await;
+    rest(SHORT_IS_OVER).await;
+    assert_eq!(found(&other, "").await, ["held"]);
+}
+
+pub async fn scan_takes_its_prefix_literally(Subject { store, .. }: Subject) {
+    let names = ["a*c:1", "a*c:2", "abc:1", "a?c:1", "[ab]:1", "a:1", "b:1", r"a\b:1", "ab:1"];
+    grant(&store, request(&names, 1)).await;
+    assert_eq!(found(&store, "a*").await, ["a*c:1", "a*c:2"]);
+    assert_eq!(found(&store, "a?").await, ["a?c:1"]);
+    assert_eq!(found(&store, "[ab]").await, ["[ab]:1"]);
+    assert_eq!(found(&store, r"a\").await, [r"a\b:1"]);
+    assert_eq!(found(&store, "a*c:2").await, ["a*c:2"]);
+    assert_eq!(found(&store, "c").await, [""; 0]);
+    assert_eq!(found(&store, "").await.len(), names.len());
+}
+
+pub async fn scan_goes_through_many_locks(Subject { store, .. }: Subject) {
+    let names: Vec<_> = (0..1000).map(|number| format!("many:{number:04}")).collect();
+    for chunk in names.chunks(100) {
+        let names: Vec<_> = chunk.iter().map(String::as_str).collect();
+        grant(&store, request(&names, 1)).await;
+    }
+    grant(&store, request(&["few:1", "few:2"], 1)).await;
+    assert_eq!(found(&store, "many:").await, names);
+    assert_eq!(found(&store, "few:").await, ["few:1", "few:2"]);
+}
+
+pub async fn a_lock_that_stays_is_found_while_others_come_and_go(Subject { store, other, .. }: Subject) {
+    let stays: Vec<_> = (0..600).map(|number| format!("stays:{number:03}")).collect();
+    for chunk in stays.chunks(100) {
+        let names: Vec<_> = chunk.iter().map(String::as_str).collect();
+        grant(&store, request(&names, 1)).await;
+    }
+    let (mut found, mut cursor) = (Found::new(), Some(0));
+    for round in 0..MANY_PAGES {
+        let Some(next) = cursor else { break };
+        cursor = next_page(&other, "", next, &mut found).await;
+        if round < 20 {
+            let names: Vec<_> = (0..30).map(|number| format!("goes:{round}:{number}")).collect();
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
+            grant(&store, request(&names, 1)).await;
+            release(&store, giving_back(items(&names, 1))).await;
+        }
+    }
+    assert_eq!(cursor, None);
+    assert!(stays.iter().all(|name| found.contains_key(name)));
+}

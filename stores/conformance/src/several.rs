@@ -1,0 +1,195 @@
+//! Requests for several keys of several kinds.
+
+use lock_core::store::WAITER_LIFE;
+
+use super::stall::rest;
+use super::*;
+
+/// One item of each kind.
+fn one_of_each(number: u32) -> Vec<Item> {
+    vec![
+        item_of(Kind::Mutex, "m", number),
+        item_of(Kind::Fair, "f", number),
+        item_of(Kind::Read, "r", number),
+        item_of(Kind::Write, "w", number),
+    ]
+}
+
+fn fair_pair(number: u32) -> Arc<AcquireRequest> {
+    let items = vec![item_of(Kind::Fair, "a", number), item_of(Kind::Fair, "b", number)];
+    Arc::new(wish_of(items).queued(LONG))
+}
+
+pub async fn items_of_every_kind_are_granted_together(Subject { store, other, .. }: Subject) {
+    let granted = grant(&store, wish_of(one_of_each(1)).tokens(3)).await;
+    assert_eq!(granted.tokens.len(), 4);
+    for (item, range) in one_of_each(1).iter().zip(&granted.tokens) {
+        let status = status(&other, item.key.as_str()).await;
+        assert_eq!(status.holders, [(owner(1), 1)]);
+        assert_eq!(status.last_token.unwrap().get(), range.last);
+        assert_eq!(range.last - range.first, 2);
+        assert_remaining(&other, item.key.as_str(), LONG).await;
+    }
+    assert_eq!(keep(&store, one_of_each(1), 2 * LONG).await, [Kept::Renewed; 4]);
+    let released = release(&store, giving_back(one_of_each(1))).await;
+    assert_eq!(released.held, [true; 4]);
+    for item in one_of_each(1) {
+        assert_free(&other, item.key.as_str()).await;
+    }
+}
+
+pub async fn nothing_is_taken_when_one_item_is_busy(Subject { store, other, .. }: Subject) {
+    for (index, item) in one_of_each(2).into_iter().enumerate() {
+        let kind = if item.kind == Kind::Read { Kind::Write } else { item.kind };
+        grant(&other, wish_of(vec![Item { kind, ..item.clone() }])).await;
+        let answer = busy(&store, wish_of(one_of_each(1))).await;
+        assert_eq!(answer.item, index);
+        for (other_index, item) in one_of_each(1).iter().enumerate() {
+            let status = status(&store, item.key.as_str()).await;
+            assert_eq!(status.is_locked(), other_index == index, "{item:?} while {index} is held");
+            assert!(status.last_token.is_some() == (other_index <= index), "{item:?}: {status:?}");
+        }
+        force_release(&other, item.key.as_str()).await;
+    }
+    grant(&store, wish_of(one_of_each(1))).await;
+}
+
+pub async fn busy_names_the_first_busy_item_of_any_kind(Subject { store, .. }: Subject) {
+    grant(&store, wish(Kind::Write, "r", 2)).await;
+    grant(&store, wish(Kind::Mutex, "w", 2)).await;
+    for (order, first) in [([0, 1, 2, 3], 2), ([3, 2, 1, 0], 0), ([0, 3, 1, 2], 1)] {
+        let items = order.map(|index: usize| one_of_each(1)[index].clone());
+        assert_eq!(busy(&store, wish_of(items.to_vec())).await.item, first);
+    }
+}
+
+pub async fn a_refused_request_joins_every_queue(Subject { store, other, .. }: Subject) {
+    // Also that of a key which is free.
+    grant(&other, wish(Kind::Fair, "b", 9)).await;
+    assert_eq!(busy(&store, fair_pair(1)).await.item, 1);
+    assert_waiters(&other, "a", 1).await;
+    assert_waiters(&other, "b", 1).await;
+    assert_free(&other, "a").await;
+    busy(&other, wish(Kind::Fair, "a", 2)).await;
+
+    // Also when the item that is busy is of another kind.
+    grant(&other, wish(Kind::Mutex, "m", 9)).await;
+    let items = vec![item_of(Kind::Mutex, "m", 1), item_of(Kind::Fair, "c", 1)];
+    assert_eq!(busy(&store, wish_of(items).queued(LONG)).await.item, 0);
+    busy(&other, wish(Kind::Fair, "c", 2)).await;
+}
+
+/// Two requests would each be the first in one queue, and wait for each other.
+pub async fn a_request_that_lost_one_of_its_places_takes_all_anew(Subject { store, other, .. }: Subject) {
+    let held = vec![item_of(Kind::Fair, "a", 9), item_of(Kind::Fair, "b", 9)];
+    grant(&store, wish_of(held.clone())).await;
+    let (first, second) = (fair_pair(1), fair_pair(2));
+    busy(&store, Arc::clone(&first)).await;
+    busy(&other, Arc::clone(&second)).await;
+    // The first is silent for too long; one of its places is taken from it.
+    for _ in 0..2 {
+        rest(WAITER_LIFE * 11 / 20).await;
+        busy(&other, Arc::clone(&second)).await;
+    }
+    busy(&other, waiting(Kind::Fair, "b", 3)).await;
+    busy(&store, Arc::clone(&first)).await;
+    release(&store, giving_back(held)).await;
+    busy(&store, first).await;
+    grant(&other, second).await;
+}
+
+pub async fn a_refused_request_that_does_not_wait_leaves_no_trace(Subject { store, other, .. }: Subject) {
+    grant(&other, wish(Kind::Mutex, "m", 9)).await;
+    grant(&other, wish(Kind::Read, "w", 9)).await;
+    busy(&store, wish_of(one_of_each(1))).await;
+    grant(&other, wish(Kind::Fair, "f", 2)).await;
+    grant(&other, wish(Kind::Read, "w", 2)).await;
+}
+
+pub async fn a_refused_request_announces_its_writers(Subject { store, other, .. }: Subject) {
+    grant(&other, wish(Kind::Mutex, "m", 9)).await;
+    grant(&other, wish(Kind::Read, "w", 9)).await;
+    let request = Arc::new(wish_of(one_of_each(1)).queued(LONG));
+    assert_eq!(busy(&store, Arc::clone(&request)).await.item, 0);
+    // Readers are not all that is in its way.
+    grant(&other, wish(Kind::Read, "w", 3)).await;
+    give_back(&other, &wish(Kind::Mutex, "m", 9)).await;
+    assert_eq!(busy(&store, Arc::clone(&request)).await.item, 3);
+    busy(&other, wish(Kind::Read, "w", 2)).await;
+    // Now they are not again.
+    grant(&other, wish(Kind::Mutex, "m", 9)).await;
+    busy(&store, Arc::clone(&request)).await;
+    grant(&other, wish(Kind::Read, "w", 4)).await;
+    give_back(&other, &wish(Kind::Mutex, "m", 9)).await;
+    busy(&store, Arc::clone(&request)).await;
+    busy(&other, wish(Kind::Read, "w", 2)).await;
+    withdraw(&store, &request).await;
+    grant(&other, wish(Kind::Read, "w", 2)).await;
+}
+
+pub async fn a_request_of_several_is_told_and_not_granted(Subject { store, other, .. }: Subject) {
+    grant(&other, wish(Kind::Fair, "b", 9)).await;
+    let mut watch = wait_in_line(&store, &fair_pair(1)).await;
+    give_back(&other, &wish(Kind::Fair, "b", 9)).await;
+    assert_hears(&mut watch).await;
+    assert_free(&other, "b").await;
+    // It is first in both queues.
+    busy(&other, wish(Kind::Fair, "b", 2)).await;
+    grant(&store, fair_pair(1)).await;
+}
+
+pub async fn its_places_are_given_up_when_it_is_granted(Subject { store, other, .. }: Subject) {
+    grant(&other, wish(Kind::Fair, "b", 9)).await;
+    busy(&store, fair_pair(1)).await;
+    give_back(&other, &wish(Kind::Fair, "b", 9)).await;
+    grant(&store, fair_pair(1)).await;
+    for name in ["a", "b"] {
+        assert_held_by(&other, name, 1).await;
+        assert_waiters(&other, name, 0).await;
+    }
+    give_back(&store, &fair_pair(1)).await;
+    grant(&other, fair_pair(2)).await;
+}
+
+pub async fn its_places_are_given_up_when_it_is_withdrawn(Subject { store, other, .. }: Subject) {
+    grant(&other, wish(Kind::Fair, "b", 9)).await;
+    let request = fair_pair(1);
+    busy(&store, Arc::clone(&request)).await;
+    withdraw(&store, &request).await;
+    assert_waiters(&other, "a", 0).await;
+    assert_waiters(&other, "b", 0).await;
+    grant(&other, wish(Kind::Fair, "a", 2)).await;
+    assert_held_by(&other, "b", 9).await;
+}
+
+pub async fn a_request_behind_one_of_several_gets_its_turn(Subject { store, other, .. }: Subject) {
+    grant(&other, wish(Kind::Fair, "b", 9)).await;
+    let pair = fair_pair(1);
+    busy(&store, Arc::clone(&pair)).await;
+    // Behind it, for the key that is free.
+    let behind = Arc::new(waiting(Kind::Fair, "a", 2));
+    let mut watch = wait_in_line(&other, &behind).await;
+    withdraw(&store, &pair).await;
+    assert_gets_its_turn(&other, &mut watch, &behind).await;
+    assert_held_by(&store, "b", 9).await;
+}
+
+pub async fn keep_answers_for_each(Subject { store, .. }: Subject) {
+    grant(&store, wish_of(one_of_each(1))).await;
+    busy(&store, waiting(Kind::Fair, "f", 2)).await;
+    let waiter = |kind, name| KeepItem::waiter(item_of(kind, name, 2), LONG);
+    let items = vec![
+        KeepItem::hold(item_of(Kind::Mutex, "m", 1), 2 * LONG),
+        waiter(Kind::Fair, "f"),
+        waiter(Kind::Fair, "m"),
+        KeepItem::hold(item_of(Kind::Read, "r", 2), 2 * LONG),
+        waiter(Kind::Write, "w"),
+        KeepItem::hold(item_of(Kind::Write, "w", 1), 3 * LONG),
+    ];
+    let kept = store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap();
+    assert_eq!((kept[0], kept[2], kept[3], kept[5]), (Kept::Renewed, Kept::Gone, Kept::Gone, Kept::Renewed));
+    assert!(matches!((kept[1], kept[4]), (Kept::Waiting(_), Kept::Waiting(_))), "{kept:?}");
+    assert_remaining(&store, "m", 2 * LONG).await;
+    assert_remaining(&store, "w", 3 * LONG).await;
+    assert_remaining(&store, "f", LONG).await;
+}

@@ -1,0 +1,52 @@
+//! Undoing acquires of unknown outcome.
+
+use super::*;
+
+pub async fn withdraw_frees_what_was_taken_and_settles_after_latest(Subject { store, other, .. }: Subject) {
+    let timeout = Duration::from_secs(1);
+    let sent = Arc::new(AcquireRequest::new(items(&["a"], 1), LONG, timeout));
+    grant(&store, Arc::clone(&sent)).await;
+    let latest = sent.latest().unwrap();
+    let mut withdrawn = withdraw(&store, &sent).await;
+    // Free at once, though not settled: this acquire was answered, but the store can't know of every copy.
+    grant(&other, request(&["a"], 2)).await;
+    let mut waited = Duration::ZERO;
+    while let Withdrawn::Pending(time) = withdrawn {
+        assert!(!time.is_zero() && waited <= PATIENCE, "{time:?} after {waited:?}");
+        rest(time).await;
+        waited += time;
+        withdrawn = withdraw(&store, &sent).await;
+    }
+    // "Settled" means that the store's clock is past the time after which the request is refused.
+    let answer = busy(&store, request(&["a"], 3)).await;
+    assert!(answer.server_time > latest, "{:?} is not past {latest:?}", answer.server_time);
+    assert_held_by(&store, "a", 2).await;
+}
+
+pub async fn withdraw_of_what_was_never_sent_is_settled(Subject { store, .. }: Subject) {
+    let unsent = Arc::new(request(&["a", "b"], 1));
+    assert_eq!(withdraw(&store, &unsent).await, Withdrawn::Settled);
+    assert_free(&store, "a").await;
+}
+
+pub async fn withdraw_of_a_busy_acquire_touches_nothing_of_the_holder(Subject { store, other, .. }: Subject) {
+    grant(&other, request(&["a"], 2)).await;
+    let mut waiter = watch(&other, &["a"]).await;
+    let sent = Arc::new(request(&["a"], 1));
+    busy(&store, Arc::clone(&sent)).await;
+    withdraw(&store, &sent).await;
+    assert_held_by(&store, "a", 2).await;
+    assert_remaining(&store, "a", LONG).await;
+    assert_hears_nothing(&mut waiter).await;
+}
+
+pub async fn withdraw_frees_every_item_that_is_ours_and_no_other(Subject { store, .. }: Subject) {
+    let sent = Arc::new(request(&["a", "b", "c"], 1));
+    grant(&store, Arc::clone(&sent)).await;
+    force_release(&store, "b").await;
+    grant(&store, request(&["b"], 2)).await;
+    withdraw(&store, &sent).await;
+    assert_free(&store, "a").await;
+    assert_held_by(&store, "b", 2).await;
+    assert_free(&store, "c").await;
+}

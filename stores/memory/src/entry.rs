@@ -1,0 +1,249 @@
+//! [`Entry`]: what is kept for one key.
+//!
+//! What has expired is treated as absent when it is met.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::TokenRetention;
+use lock_core::internal::clock::Tick;
+use lock_core::store::{Item, Kind, Notice};
+use tokio::sync::mpsc;
+
+use super::queue::Queue;
+use super::read_write::ReadWrite;
+
+/// What is kept for one key.
+pub(super) struct Entry {
+    pub(super) name: Arc<str>,
+    /// Its place among all entries that were ever made.
+    pub(super) made: u64,
+    /// The holder of a mutex or a fair lock: the two differ in who is next, not in how they are held.
+    pub(super) sole: Option<Held>,
+    pub(super) queue: Queue,
+    pub(super) read_write: ReadWrite,
+    pub(super) counter: Option<Counter>,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) in_calendar: bool,
+}
+
+/// What one owner has. There is no hold count: the engine counts re-entries, the store sees one hold.
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) owner: OwnerId,
+    pub(super) expires: Tick,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Counter {
+    /// The highest token ever granted.
+    pub(super) top: u64,
+    /// `None`: kept for ever.
+    pub(super) expires: Option<Tick>,
+}
+
+/// One handle on the table: the releases of a manager are echoes to the watches of the same manager.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct HandleId(pub(super) u64);
+
+/// One watch, among all of a table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct WatchId(pub(super) u64);
+
+/// A watch, as those see it who have something to tell.
+pub(super) struct Watcher {
+    pub(super) id: WatchId,
+    pub(super) handle: HandleId,
+    pub(super) notices: mpsc::Sender<Notice>,
+}
+
+/// A watch of one key.
+pub(super) struct Listener {
+    pub(super) watcher: Arc<Watcher>,
+    pub(super) channel: Channel,
+}
+
+/// What a listener wants to hear.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Channel {
+    /// Releases, waiting for a mutex.
+    Mutex,
+    /// Releases, waiting to read or write.
+    ReadWrite,
+    /// What concerns this waiter in the queue.
+    Fair(OwnerId),
+}
+
+impl Channel {
+    pub(super) fn of(item: &Item) -> Self {
+        match item.kind {
+            Kind::Read | Kind::Write => Self::ReadWrite,
+            Kind::Fair => Self::Fair(item.owner.clone()),
+            _ => Self::Mutex,
+        }
+    }
+
+    /// Whether who waits here is told when holds of this kind end.
+    pub(super) fn is_of(&self, kind: Kind) -> bool {
+        match self {
+            Self::Mutex => kind == Kind::Mutex,
+            Self::ReadWrite => matches!(kind, Kind::Read | Kind::Write),
+            Self::Fair(_) => kind == Kind::Fair,
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn new(name: Arc<str>, made: u64) -> Self {
+        Self {
+            name,
+            made,
+            sole: None,
+            queue: Queue::default(),
+            read_write: ReadWrite::default(),
+            counter: None,
+            listeners: Vec::new(),
+            in_calendar: false,
+        }
+    }
+
+    /// The same, which nobody watches.
+    #[cfg(feature = "testing")]
+    pub(super) fn copy(&self) -> Self {
+        Self {
+            name: Arc::clone(&self.name),
+            made: self.made,
+            sole: self.sole.clone(),
+            queue: self.queue.clone(),
+            read_write: self.read_write.clone(),
+            counter: self.counter,
+            listeners: Vec::new(),
+            in_calendar: self.in_calendar,
+        }
+    }
+
+    pub(super) fn sole(&self, now: Tick) -> Option<&Held> {
+        self.sole.as_ref().filter(|hold| hold.expires > now)
+    }
+
+    fn sole_of(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Held> {
+        self.sole.as_mut().filter(|hold| hold.expires > now && hold.owner == *owner)
+    }
+
+    fn is_sole(&self, owner: &OwnerId, now: Tick) -> bool {
+        self.sole(now).is_some_and(|hold| hold.owner == *owner)
+    }
+
+    /// When nobody has the key any more, in whatever kind, if nobody renews; `None` when it is free.
+    pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
+        let sole = self.sole(now).map(|hold| hold.expires);
+        sole.or_else(|| self.read_write.ends(now))
+    }
+
+    pub(super) fn counter(&self, now: Tick) -> Option<Counter> {
+        self.counter.filter(|counter| counter.expires.is_none_or(|expires| expires > now))
+    }
+
+    /// Lets the counter outlive a hold that ends at `ends`. Never shortens.
+    pub(super) fn lengthen_counter(&mut self, ends: Tick, retention: TokenRetention) {
+        if let Some(counter) = &mut self.counter {
+            counter.expires = match retention {
+                TokenRetention::For(time) => counter.expires.map(|expires| expires.max(ends + time)),
+                TokenRetention::Keep => None,
+            };
+        }
+    }
+
+    /// Until when `item` can't be had; `None` when it can.
+    pub(super) fn refuses(&self, item: &Item, now: Tick) -> Option<Tick> {
+        let owner = &item.owner;
+        match item.kind {
+            Kind::Read | Kind::Write if self.sole(now).is_some() => self.ends(now),
+            Kind::Read => self.read_write.refuses_read(owner, now),
+            Kind::Write => self.read_write.refuses_write(owner, now),
+            _ if self.is_sole(owner, now) => None,
+            Kind::Fair => self.ends(now).or_else(|| {
+                let head = self.queue.head(now).filter(|head| head.owner != *owner);
+                head.map(|head| head.alive_until)
+            }),
+            _ => self.ends(now),
+        }
+    }
+
+    /// Takes an item that is not refused. A request that was sent again is this very grant, which is never shortened.
+    pub(super) fn take(&mut self, item: &Item, expires: Tick, now: Tick) {
+        let owner = &item.owner;
+        match item.kind {
+            Kind::Fair => {
+                self.queue.leave(owner);
+                self.take_sole(owner, expires, now);
+            }
+            Kind::Read => self.read_write.read(owner, expires, now),
+            Kind::Write => self.read_write.write(owner, expires, now),
+            _ => self.take_sole(owner, expires, now),
+        }
+    }
+
+    pub(super) fn take_sole(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
+        match self.sole_of(owner, now) {
+            Some(hold) => hold.expires = hold.expires.max(expires),
+            None => self.sole = Some(Held { owner: owner.clone(), expires }),
+        }
+    }
+
+    /// Whether the item's owner has the key.
+    pub(super) fn has(&self, item: &Item, now: Tick) -> bool {
+        match item.kind {
+            Kind::Read | Kind::Write => self.read_write.is_held_by(&item.owner, now),
+            _ => self.is_sole(&item.owner, now),
+        }
+    }
+
+    /// Lengthens what the item's owner has, and returns whether it has anything.
+    pub(super) fn renew(&mut self, item: &Item, expires: Tick, now: Tick) -> bool {
+        match item.kind {
+            Kind::Read | Kind::Write => self.read_write.renew(&item.owner, expires, now),
+            _ => {
+                let Some(hold) = self.sole_of(&item.owner, now) else { return false };
+                hold.expires = hold.expires.max(expires);
+                true
+            }
+        }
+    }
+
+    /// Ends what the item's owner has, now or after `linger`, and returns whether it had anything.
+    pub(super) fn end(&mut self, item: &Item, linger: Duration, now: Tick) -> bool {
+        match item.kind {
+            Kind::Read | Kind::Write => self.read_write.end(&item.owner, linger, now),
+            _ => {
+                let Some(hold) = self.sole_of(&item.owner, now) else { return false };
+                hold.expires = hold.expires.min(now + linger);
+                self.sole.take_if(|_| linger.is_zero());
+                true
+            }
+        }
+    }
+
+    /// The soonest time at which something of this entry can be thrown away.
+    pub(super) fn due(&self) -> Option<Tick> {
+        let sole = self.sole.as_ref().map(|hold| hold.expires);
+        let counter = self.counter.and_then(|counter| counter.expires);
+        let all = [sole, counter, self.read_write.over(), self.queue.over()];
+        all.into_iter().flatten().min()
+    }
+
+    pub(super) fn drop_expired(&mut self, now: Tick) {
+        if self.sole(now).is_none() {
+            self.sole = None;
+        }
+        self.counter = self.counter(now);
+        self.read_write.drop_expired(now);
+        self.queue.drop_expired(now);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let held = self.sole.is_some() || self.read_write.over().is_some() || self.queue.over().is_some();
+        !held && self.counter.is_none() && self.listeners.is_empty()
+    }
+}

@@ -1,0 +1,181 @@
+//! [`Handle`]: one manager's way to the data of a store in memory.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::{Mutex, MutexGuard, lock};
+use lock_core::store::{
+    AcquireRequest, Acquired, BoxFuture, Mark, Marked, ReleaseRequest, Released, ServerTime, StoreError,
+    Watch,
+};
+
+use super::bell::{Bell, Echo};
+use super::entry::HandleId;
+use super::latch::Latches;
+use super::semaphore::Semaphores;
+use super::step::{Moment, Step};
+use super::stock::Stocks;
+use super::table::{Table, Watched};
+
+/// What a handle is made of. Calls take a copy, since they may outlive whoever made them.
+#[derive(Clone)]
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: HandleId,
+    pub(super) prefix: Arc<str>,
+}
+
+/// What all handles on one store share.
+pub(super) struct Shared {
+    pub(super) clock: Clock,
+    /// The wall clock at the clock's origin, in microseconds since the Unix epoch.
+    pub(super) epoch: u64,
+    pub(super) handles: AtomicU64,
+    pub(super) table: Mutex<Table>,
+    pub(super) semaphores: Semaphores,
+    pub(super) latches: Latches,
+    pub(super) stocks: Stocks,
+    /// Since when the store remembers everything, if that was asked; by prefix, as the locks are.
+    pub(super) markers: Mutex<BTreeMap<Arc<str>, ServerTime>>,
+}
+
+impl Shared {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self::empty())
+    }
+
+    pub(super) fn empty() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::with(Clock::tokio(), u64::try_from(since_epoch.as_micros()).unwrap_or(0))
+    }
+
+    pub(super) fn with(clock: Clock, epoch: u64) -> Self {
+        Self {
+            clock,
+            epoch,
+            handles: AtomicU64::new(0),
+            table: Mutex::default(),
+            semaphores: Semaphores::default(),
+            latches: Latches::default(),
+            stocks: Stocks::default(),
+            markers: Mutex::default(),
+        }
+    }
+
+    pub(super) fn server_time(&self, tick: Tick) -> ServerTime {
+        ServerTime::from_micros(self.epoch.saturating_add(tick.as_nanos() / 1000))
+    }
+
+    /// No step runs foreign code while the table is locked, so a poisoned table is as good as any.
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+impl Handle {
+    /// A call that does `work` when it is first polled, and is done then.
+    pub(super) fn call<T, F>(&self, work: F) -> BoxFuture<Result<T, StoreError>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+    {
+        let handle = self.clone();
+        Box::pin(async move { work(&handle) })
+    }
+
+    /// One atomic step that deals with so many keys. The time is read under the mutex, so that of two steps the
+    /// later one also has the later time. Who is to be told is told when the mutex is free again.
+    pub(super) fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> (T, Echo) {
+        let mut table = self.shared.table();
+        let now = self.shared.clock.now();
+        table.purge(now, 2 * keys + 2);
+        let mut step_now = Step {
+            table: &mut table,
+            prefix: &self.prefix,
+            moment: Moment { now, server_time: self.shared.server_time(now), handle: self.id },
+            bell: Bell::default(),
+        };
+        let result = step(&mut step_now);
+        let bell = step_now.bell;
+        drop(table);
+        (result, bell.ring(self.id))
+    }
+
+    /// Notes on the request how long it may be executed. Nothing lies between sending and executing here; the rule
+    /// is kept all the same, so that an engine tested on this store meets it.
+    pub(super) fn stamp(&self, request: &AcquireRequest) -> ServerTime {
+        request.stamp(self.server_time())
+    }
+
+    pub(super) fn server_time(&self) -> ServerTime {
+        self.shared.server_time(self.shared.clock.now())
+    }
+
+    pub(super) fn acquire_in_time(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
+        request.refuse_replication()?;
+        self.step(request.items.len(), |step| step.acquire(request, request.stamp(step.moment.server_time))).0
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn acquire(
+        &self,
+        request: &AcquireRequest,
+        latest: ServerTime,
+    ) -> Result<Acquired, StoreError> {
+        self.step(request.items.len(), |step| step.acquire(request, latest)).0
+    }
+
+    pub(super) fn release(&self, request: &ReleaseRequest) -> Released {
+        self.release_by(request, request.then.as_ref().map(|takeover| self.stamp(&takeover.request)))
+    }
+
+    /// `latest` is that of the takeover, if there is one.
+    pub(super) fn release_by(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
+        let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
+        Released { echo, ..released }
+    }
+
+    /// As if the clock had been ahead by so much when the marker was made.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn mark_ahead(&self, ahead: std::time::Duration) {
+        let ahead = u64::try_from(ahead.as_micros()).unwrap_or(u64::MAX);
+        let since = ServerTime::from_micros(self.server_time().as_micros() + ahead);
+        lock(&self.shared.markers).insert(Arc::clone(&self.prefix), since);
+    }
+
+    pub(super) fn mark(&self, mark: Mark) -> Marked {
+        let server_time = self.server_time();
+        let mut markers = lock(&self.shared.markers);
+        match mark {
+            Mark::Look => {}
+            Mark::Make => {
+                let since = markers.entry(Arc::clone(&self.prefix)).or_insert(server_time);
+                *since = server_time.min(*since);
+            }
+            Mark::First { latest } if server_time > latest => {}
+            Mark::First { .. } => drop(markers.insert(Arc::clone(&self.prefix), ServerTime::from_micros(0))),
+        }
+        Marked { since: markers.get(&self.prefix).copied(), server_time }
+    }
+
+    pub(super) fn watch(&self, request: &AcquireRequest) -> Watch {
+        let ((notices, watched), _) = self.step(request.items.len(), |step| step.watch(request));
+        Watch::new(notices, true, Box::new(Registration { shared: Arc::downgrade(&self.shared), watched }))
+    }
+}
+
+/// Takes a watch out of the table when it is dropped. Weak: a forgotten watch does not keep a store alive.
+struct Registration {
+    shared: Weak<Shared>,
+    watched: Watched,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        shared.table().unwatch(&self.watched);
+    }
+}

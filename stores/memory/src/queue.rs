@@ -1,0 +1,105 @@
+//! [`Queue`]: who waits for a fair lock, first come first.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::TokenRetention;
+use lock_core::internal::clock::Tick;
+use lock_core::store::{AcquireRequest, WAITER_LIFE};
+
+/// The waiters of one key. Who is dead is treated as absent, and is thrown away by [`Queue::purge`].
+#[derive(Clone, Default)]
+pub(super) struct Queue {
+    waiters: VecDeque<Waiter>,
+    /// The first waiter has not been told yet that it may be its turn.
+    unheard: bool,
+}
+
+#[derive(Clone)]
+pub(super) struct Waiter {
+    pub(super) owner: OwnerId,
+    pub(super) lease: Duration,
+    pub(super) retention: TokenRetention,
+    /// Whether a release may grant it the key: its request is for this key alone, and any token will do.
+    pub(super) direct: bool,
+    /// It counts as dead from then on.
+    pub(super) alive_until: Tick,
+}
+
+impl Queue {
+    /// Takes the dead away, wherever they stand.
+    pub(super) fn purge(&mut self, now: Tick) {
+        self.unheard |= self.waiters.front().is_some_and(|head| head.alive_until <= now);
+        self.waiters.retain(|waiter| waiter.alive_until > now);
+    }
+
+    /// The first waiter that is alive.
+    pub(super) fn head(&self, now: Tick) -> Option<&Waiter> {
+        self.live(now).next()
+    }
+
+    pub(super) fn live(&self, now: Tick) -> impl Iterator<Item = &Waiter> {
+        self.waiters.iter().filter(move |waiter| waiter.alive_until > now)
+    }
+
+    /// A sign of life of `owner`, if it is queued.
+    pub(super) fn keep(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Waiter> {
+        let mut alive = self.waiters.iter_mut().filter(|waiter| waiter.alive_until > now);
+        let waiter = alive.find(|waiter| waiter.owner == *owner)?;
+        waiter.alive_until = now + WAITER_LIFE;
+        Some(waiter)
+    }
+
+    /// `owner` waits from now on, at the end unless it has a place already.
+    pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: Tick) {
+        let direct = request.items.len() == 1 && request.token_floor == 0;
+        if let Some(waiter) = self.keep(owner, now) {
+            (waiter.lease, waiter.retention) = (request.lease, request.retention);
+            waiter.direct = direct;
+            return;
+        }
+        self.purge(now);
+        self.waiters.push_back(Waiter {
+            owner: owner.clone(),
+            lease: request.lease,
+            retention: request.retention,
+            direct,
+            alive_until: now + WAITER_LIFE,
+        });
+    }
+
+    /// `owner` waits no more.
+    pub(super) fn leave(&mut self, owner: &OwnerId) {
+        self.unheard |= self.waiters.front().is_some_and(|head| head.owner == *owner);
+        self.waiters.retain(|waiter| waiter.owner != *owner);
+    }
+
+    /// The key may have become free: the first waiter has to hear of it.
+    pub(super) fn stir(&mut self) {
+        self.unheard = true;
+    }
+
+    /// Whether the first waiter has to be told; only once.
+    pub(super) fn take_unheard(&mut self) -> bool {
+        std::mem::take(&mut self.unheard)
+    }
+
+    /// When the last of them is dead if nothing is heard of them.
+    pub(super) fn over(&self) -> Option<Tick> {
+        self.waiters.iter().map(|waiter| waiter.alive_until).max()
+    }
+
+    /// Takes everything away once everybody is dead. Not before: who comes next has to be told, which the calendar
+    /// can't do.
+    pub(super) fn drop_expired(&mut self, now: Tick) {
+        if self.over().is_none_or(|over| over <= now) {
+            *self = Self::default();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+}

@@ -1,0 +1,185 @@
+//! [`ReadWrite`]: the readers of a key, its writer, and the writer that waits.
+
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::internal::clock::Tick;
+use lock_core::store::INTENT_LIFE;
+
+use super::entry::Held;
+
+/// A key that is read and written. What has expired is treated as absent.
+#[derive(Clone, Default)]
+pub(super) struct ReadWrite {
+    /// It may be among the readers as well.
+    writer: Option<Held>,
+    readers: Vec<Held>,
+    /// A writer that waits for readers to go, and keeps new ones out.
+    intent: Option<Held>,
+}
+
+impl ReadWrite {
+    fn live(&self, now: Tick) -> impl Iterator<Item = &Held> {
+        self.writer.iter().chain(&self.readers).filter(move |hold| hold.expires > now)
+    }
+
+    fn live_of<'a>(&'a mut self, owner: &'a OwnerId, now: Tick) -> impl Iterator<Item = &'a mut Held> {
+        let holds = self.writer.iter_mut().chain(&mut self.readers);
+        holds.filter(move |hold| hold.expires > now && hold.owner == *owner)
+    }
+
+    /// The writer first.
+    pub(super) fn owners(&self, now: Tick) -> impl Iterator<Item = &OwnerId> {
+        self.live(now).map(|hold| &hold.owner)
+    }
+
+    pub(super) fn writer(&self, now: Tick) -> Option<&Held> {
+        self.writer.as_ref().filter(|hold| hold.expires > now)
+    }
+
+    fn intent(&self, now: Tick) -> Option<&Held> {
+        self.intent.as_ref().filter(|intent| intent.expires > now)
+    }
+
+    /// When nobody has the key any more, if nobody renews.
+    pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
+        self.live(now).map(|hold| hold.expires).max()
+    }
+
+    pub(super) fn is_held_by(&self, owner: &OwnerId, now: Tick) -> bool {
+        self.live(now).any(|hold| hold.owner == *owner)
+    }
+
+    /// Until when `owner` may not read.
+    pub(super) fn refuses_read(&self, owner: &OwnerId, now: Tick) -> Option<Tick> {
+        if self.is_held_by(owner, now) {
+            return None;
+        }
+        match self.writer(now) {
+            Some(_) => self.ends(now),
+            None => self.intent(now).map(|intent| intent.expires),
+        }
+    }
+
+    /// Until when `owner` may not write.
+    pub(super) fn refuses_write(&self, owner: &OwnerId, now: Tick) -> Option<Tick> {
+        match self.writer(now) {
+            Some(writer) if writer.owner == *owner => None,
+            _ => self.ends(now),
+        }
+    }
+
+    pub(super) fn read(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
+        self.readers.retain(|reader| reader.expires > now);
+        match self.readers.iter_mut().find(|reader| reader.owner == *owner) {
+            Some(reader) => reader.expires = reader.expires.max(expires),
+            None => self.readers.push(Held { owner: owner.clone(), expires }),
+        }
+    }
+
+    pub(super) fn write(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
+        let before = self.writer(now).map_or(expires, |writer| writer.expires);
+        self.writer = Some(Held { owner: owner.clone(), expires: before.max(expires) });
+        self.end_intent(owner, now);
+    }
+
+    /// `owner` waits to write: when only readers are in its way, no more of them come. The intent of another writer
+    /// does the same, and stays.
+    pub(super) fn intend(&mut self, owner: &OwnerId, now: Tick) {
+        if self.is_read(now) && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
+            self.intent = Some(Held { owner: owner.clone(), expires: now + INTENT_LIFE });
+        }
+    }
+
+    /// Whether readers have the key, and nobody else.
+    pub(super) fn is_read(&self, now: Tick) -> bool {
+        self.writer(now).is_none() && self.ends(now).is_some()
+    }
+
+    /// Lengthens the intent of `owner`, while there are readers to keep out. Returns whether nobody
+    /// keeps them out.
+    pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
+        if !self.is_read(now) {
+            return false;
+        }
+        match self.intent.as_mut().filter(|intent| intent.expires > now) {
+            Some(intent) => {
+                if intent.owner == *owner {
+                    intent.expires = now + INTENT_LIFE;
+                }
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// Whether there was one.
+    pub(super) fn end_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
+        if self.intent.as_ref().is_none_or(|intent| intent.owner != *owner) {
+            return false;
+        }
+        self.intent.take().is_some_and(|intent| intent.expires > now)
+    }
+
+    /// Ends what `owner` has, now or after `linger`, and returns whether it had anything.
+    pub(super) fn end(&mut self, owner: &OwnerId, linger: Duration, now: Tick) -> bool {
+        let mut held = false;
+        for hold in self.live_of(owner, now) {
+            held = true;
+            hold.expires = hold.expires.min(now + linger);
+        }
+        self.drop_ended(now);
+        held
+    }
+
+    /// Lengthens what `owner` has, and returns whether it has anything.
+    pub(super) fn renew(&mut self, owner: &OwnerId, expires: Tick, now: Tick) -> bool {
+        let mut held = false;
+        for hold in self.live_of(owner, now) {
+            held = true;
+            hold.expires = hold.expires.max(expires);
+        }
+        held
+    }
+
+    /// Makes a reader of the writer, if `owner` is that, and returns whether it was.
+    pub(super) fn downgrade(&mut self, owner: &OwnerId, now: Tick) -> bool {
+        match self.writer.take_if(|writer| writer.expires > now && writer.owner == *owner) {
+            Some(writer) => {
+                self.read(owner, writer.expires, now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Nobody has the key any more; a writer that waits still does.
+    pub(super) fn clear(&mut self) {
+        self.writer = None;
+        self.readers = Vec::new();
+    }
+
+    /// When all of it has expired.
+    pub(super) fn over(&self) -> Option<Tick> {
+        let all = self.writer.iter().chain(&self.readers).chain(&self.intent);
+        all.map(|hold| hold.expires).max()
+    }
+
+    pub(super) fn drop_expired(&mut self, now: Tick) {
+        self.drop_ended(now);
+        self.intent.take_if(|intent| intent.expires <= now);
+    }
+
+    fn drop_ended(&mut self, now: Tick) {
+        self.writer.take_if(|writer| writer.expires <= now);
+        self.readers.retain(|reader| reader.expires > now);
+        if self.readers.is_empty() {
+            self.readers = Vec::new();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.readers.len()
+    }
+}

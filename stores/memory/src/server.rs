@@ -1,0 +1,161 @@
+//! [`MemoryServer`]: the memory store as a server that is a value, for simulations: what is between it and its clients is
+//! theirs to say.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::OwnerId;
+use lock_core::internal::clock::Clock;
+use lock_core::internal::clock::SimClock;
+use lock_core::internal::sync::lock;
+use lock_core::store::{
+    AcquireRequest, Acquired, KeepRequest, Kept, LockStatus, Mark, Marked, ReleaseRequest, Released,
+    ServerTime, StoreError, Watch, Withdrawn,
+};
+
+use super::MemoryStore;
+use super::handle::{Handle, Shared};
+use super::step::Look;
+
+/// The data of a server, and its clock.
+#[derive(Clone)]
+pub struct MemoryServer(Arc<Shared>);
+
+/// A client's connections to a server: the server knows which watches are its own. Each call is executed at once.
+#[derive(Clone)]
+pub struct ServerHandle(Handle);
+
+/// What a server has for one key, in one atomic look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Looked {
+    /// Who holds it.
+    pub holders: Vec<OwnerId>,
+    /// When the hold ends if nobody renews it.
+    pub remaining: Option<Duration>,
+    /// Who waits in turn, and for how long each counts as alive.
+    pub queue: Vec<(OwnerId, Duration)>,
+}
+
+impl MemoryServer {
+    /// An empty one. `epoch` is added to what its clock shows.
+    #[must_use]
+    pub fn new(clock: SimClock, epoch: ServerTime) -> Self {
+        let shared = Shared::with(Clock::Simulated(clock), epoch.as_micros());
+        Self(Arc::new(shared))
+    }
+
+    /// Another server with the same clock and data. Nobody watches it.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let shared = Shared::with(self.0.clock, self.0.epoch);
+        let copy = self.0.table().copy();
+        *lock(&shared.table) = copy;
+        lock(&shared.markers).clone_from(&lock(&self.0.markers));
+        Self(Arc::new(shared))
+    }
+
+    /// What its clock shows.
+    #[must_use]
+    pub fn time(&self) -> ServerTime {
+        self.0.server_time(self.0.clock.now())
+    }
+
+    /// Throws away what has expired. Before its clock is set back, a server of the real kind has done so with all that
+    /// was looked at.
+    pub fn purge(&self) {
+        self.0.table().drop_expired(self.0.clock.now());
+    }
+
+    /// A client.
+    #[must_use]
+    pub fn connect(&self) -> ServerHandle {
+        ServerHandle(MemoryStore::on(Arc::clone(&self.0), "").handle.clone())
+    }
+
+    /// A look at `key` from the side.
+    #[must_use]
+    pub fn look(&self, key: &LockKey) -> Looked {
+        let Look { holders, remaining, queue } = self.connect().0.step(1, |step| step.look(key)).0;
+        Looked { holders, remaining, queue }
+    }
+}
+
+impl ServerHandle {
+    /// As [`LockStore::acquire`](lock_core::store::LockStore::acquire), unless the server's time is past `latest`.
+    ///
+    /// # Errors
+    ///
+    /// As that.
+    pub fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
+        self.0.acquire(request, latest)
+    }
+
+    /// As [`LockStore::release`](lock_core::store::LockStore::release). `latest` is that of the takeover.
+    #[must_use]
+    pub fn release(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
+        self.0.release_by(request, latest)
+    }
+
+    /// As [`LockStore::keep`](lock_core::store::LockStore::keep).
+    #[must_use]
+    pub fn keep(&self, request: &KeepRequest) -> Vec<Kept> {
+        let items = &request.items;
+        self.0.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()).0
+    }
+
+    /// As [`LockStore::downgrade`](lock_core::store::LockStore::downgrade).
+    #[must_use]
+    pub fn downgrade(&self, request: &KeepRequest) -> Vec<Kept> {
+        let items = &request.items;
+        self.0.step(items.len(), |step| items.iter().map(|item| step.downgrade(item)).collect()).0
+    }
+
+    /// As [`LockStore::withdraw`](lock_core::store::LockStore::withdraw).
+    #[must_use]
+    pub fn withdraw(&self, request: &AcquireRequest) -> Withdrawn {
+        self.0.step(request.items.len(), |step| step.withdraw(request)).0
+    }
+
+    /// As [`LockStore::watch`](lock_core::store::LockStore::watch).
+    #[must_use]
+    pub fn watch(&self, request: &AcquireRequest) -> Watch {
+        self.0.watch(request)
+    }
+
+    /// As [`LockStore::status`](lock_core::store::LockStore::status).
+    #[must_use]
+    pub fn status(&self, key: &LockKey) -> LockStatus {
+        self.0.step(1, |step| step.status(key)).0
+    }
+
+    /// As [`LockStore::force_release`](lock_core::store::LockStore::force_release).
+    pub fn force_release(&self, key: &LockKey) -> bool {
+        self.0.step(1, |step| step.force_release(key)).0
+    }
+
+    /// As [`LockStore::mark`](lock_core::store::LockStore::mark).
+    pub fn mark(&self, mark: Mark) -> Marked {
+        self.0.mark(mark)
+    }
+
+    /// What the server's clock shows.
+    #[must_use]
+    pub fn time(&self) -> ServerTime {
+        self.0.server_time()
+    }
+}
+
+impl fmt::Debug for MemoryServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryServer").field("time", &self.time()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHandle").field("handle", &self.0.id.0).finish_non_exhaustive()
+    }
+}

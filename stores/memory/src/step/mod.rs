@@ -1,0 +1,313 @@
+//! [`Step`]: what the store can do, as atomic steps on its [`Table`], without clocks, mutexes or futures.
+
+mod look;
+mod wake;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::internal::clock::Tick;
+use lock_core::store::{
+    AcquireRequest, Acquired, Busy, Few, Granted, KeepItem, Kept, Kind, ListenerPolicy, MAX_TOKENS, Notice,
+    ReleaseRequest, Released, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
+    Withdrawn,
+};
+use tokio::sync::mpsc;
+
+use super::bell::Bell;
+use super::entry::{Counter, Entry, HandleId, WatchId};
+use super::table::{Table, Watched};
+
+#[cfg(feature = "testing")]
+pub(super) use self::look::Look;
+use self::wake::Turn;
+
+/// The largest token: what a Redis counter can hold, so that both stores give up at the same number.
+const LARGEST_TOKEN: u64 = i64::MAX as u64;
+
+/// When a waiter looks again that could have the key at once.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Refuses, at `now`, a request that may be executed until `latest`.
+pub(super) fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreError> {
+    if now <= latest {
+        return Ok(());
+    }
+    let what = format!("the memory store got a request at {now:?} that expired at {latest:?}");
+    Err(StoreError::new(StoreErrorKind::TooLate, what))
+}
+
+/// One atomic step on the table. It returns the answer and leaves in `bell` whom to tell.
+pub(super) struct Step<'a> {
+    pub(super) table: &'a mut Table,
+    pub(super) prefix: &'a str,
+    pub(super) moment: Moment,
+    pub(super) bell: Bell,
+}
+
+/// When a step is made, and by which handle.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) now: Tick,
+    pub(super) server_time: ServerTime,
+    pub(super) handle: HandleId,
+}
+
+impl Step<'_> {
+    /// Takes every item or none, unless the server time is past `latest`.
+    pub(super) fn acquire(
+        &mut self,
+        request: &AcquireRequest,
+        latest: ServerTime,
+    ) -> Result<Acquired, StoreError> {
+        let Moment { now, server_time, .. } = self.moment;
+        in_time(server_time, latest)?;
+        check_items(request)?;
+        // Whatever can fail comes before the first change.
+        let mut tokens = Few::new();
+        for (index, item) in request.items.iter().enumerate() {
+            let mut top = 0;
+            if let Some(entry) = self.table.get(self.prefix, &item.key) {
+                top = entry.counter(now).map_or(0, |counter| counter.top);
+                if let Some(until) = entry.refuses(item, now) {
+                    self.note(request);
+                    let remaining = until.since(now);
+                    return Ok(Acquired::Busy(Busy { item: index, remaining, server_time, listeners: 0 }));
+                }
+            }
+            tokens.push(self.moment.tokens(&item.key, top, request.tokens, request.token_floor)?);
+        }
+        let expires = now + request.lease;
+        for (item, range) in request.items.iter().zip(&tokens) {
+            self.table.change(self.prefix, &item.key, |entry| {
+                self.moment.count(entry, *range);
+                entry.lengthen_counter(expires, request.retention);
+                entry.take(item, expires, now);
+            });
+        }
+        Ok(Acquired::Granted(Granted { tokens, server_time }))
+    }
+
+    /// A request that was refused leaves word that it waits, if it does.
+    fn note(&mut self, request: &AcquireRequest) {
+        let now = self.moment.now;
+        let waits = request.wait.is_some();
+        // By something else than readers. Only who would keep them out wants to know.
+        let intends = waits && request.items.iter().any(|item| item.kind == Kind::Write);
+        let blocked = intends
+            && request.items.iter().any(|item| {
+                self.table.get(self.prefix, &item.key).is_some_and(|entry| {
+                    let by_readers = item.kind == Kind::Write && entry.read_write.is_read(now);
+                    entry.refuses(item, now).is_some() && !by_readers
+                })
+            });
+        for item in &request.items {
+            match item.kind {
+                Kind::Fair if waits => {
+                    self.table.change(self.prefix, &item.key, |entry| {
+                        entry.queue.join(&item.owner, request, now);
+                        wake::settle(entry, &item.key, Turn::Tell, self.moment, &mut self.bell);
+                    });
+                }
+                Kind::Fair => {
+                    if let Some(entry) = self.table.get(self.prefix, &item.key) {
+                        entry.queue.keep(&item.owner, now);
+                        wake::settle(entry, &item.key, Turn::Tell, self.moment, &mut self.bell);
+                    }
+                }
+                Kind::Write if waits => {
+                    if let Some(entry) = self.table.get(self.prefix, &item.key) {
+                        if blocked {
+                            entry.read_write.end_intent(&item.owner, now);
+                        } else {
+                            entry.read_write.intend(&item.owner, now);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives the items back. `latest` is that of the takeover, if there is one.
+    pub(super) fn release(&mut self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
+        let now = self.moment.now;
+        let mut held = Few::new();
+        let mut listeners = Vec::new();
+        for item in &request.items {
+            let Some(entry) = self.table.get(self.prefix, &item.key) else {
+                held.push(false);
+                continue;
+            };
+            let ended = entry.end(item, request.linger, now);
+            held.push(ended);
+            if ended && (!request.linger.is_zero() || entry.ends(now).is_none()) {
+                listeners.extend(listeners_of(entry, item.kind));
+            }
+        }
+        let other_listeners = count_others(listeners, self.moment.handle, request.own_watches);
+
+        let freed = request.linger.is_zero() && held.iter().all(|held| *held);
+        let then = match &request.then {
+            Some(takeover) if freed => self.take_over(request, takeover, latest, other_listeners),
+            _ => None,
+        };
+        // After a takeover the key is as taken as before: there is nothing to wake up for.
+        if then.is_none() {
+            for (item, _) in request.items.iter().zip(&held).filter(|(_, held)| **held) {
+                self.wake(&item.key, request.linger);
+            }
+        }
+        Released { held, other_listeners, echo: false, then }
+    }
+
+    /// A takeover that can't be carried out is not an error of the release, which has happened: the waiter for whom
+    /// it was meant is told to try, and finds out by itself.
+    fn take_over(
+        &mut self,
+        release: &ReleaseRequest,
+        takeover: &Takeover,
+        latest: Option<ServerTime>,
+        others: u64,
+    ) -> Option<Granted> {
+        let mut items = release.items.iter().chain(&takeover.request.items);
+        let allowed = match takeover.listeners {
+            ListenerPolicy::Respect => others == 0,
+            ListenerPolicy::Ignore => true,
+        };
+        // The other kinds have their own order of who is next.
+        if !allowed || items.any(|item| item.kind != Kind::Mutex) {
+            return None;
+        }
+        match self.acquire(&takeover.request, latest?) {
+            Ok(Acquired::Granted(granted)) => Some(granted),
+            Ok(Acquired::Busy(_)) | Err(_) => None,
+        }
+    }
+
+    /// Renews a hold or keeps a waiter.
+    pub(super) fn keep(&mut self, kept: &KeepItem) -> Kept {
+        let now = self.moment.now;
+        let item = &kept.item;
+        match kept.standing {
+            Standing::Holder => {
+                let expires = now + kept.lease;
+                let Some(entry) = self.table.get(self.prefix, &item.key) else { return Kept::Gone };
+                if !entry.renew(item, expires, now) {
+                    return Kept::Gone;
+                }
+                entry.lengthen_counter(expires, kept.retention);
+                Kept::Renewed
+            }
+            Standing::Waiter | Standing::Far => match self.table.get(self.prefix, &item.key) {
+                Some(entry) if entry.has(item, now) => Kept::Renewed,
+                Some(entry) => wake::keep_waiting(entry, item, self.moment, &mut self.bell),
+                None if item.kind == Kind::Fair => Kept::Gone,
+                None => Kept::Waiting(AT_ONCE),
+            },
+        }
+    }
+
+    /// Makes a reader of a writer.
+    pub(super) fn downgrade(&mut self, kept: &KeepItem) -> Kept {
+        let now = self.moment.now;
+        let owner = &kept.item.owner;
+        let Some(entry) = self.table.get(self.prefix, &kept.item.key) else { return Kept::Gone };
+        let downgraded = entry.read_write.downgrade(owner, now);
+        let expires = now + kept.lease;
+        if !entry.read_write.renew(owner, expires, now) {
+            return Kept::Gone;
+        }
+        entry.lengthen_counter(expires, kept.retention);
+        if downgraded {
+            wake::tell(entry, Kind::Read, &mut self.bell);
+        }
+        Kept::Renewed
+    }
+
+    /// Frees what the request has taken, and takes back its word that it waits.
+    pub(super) fn withdraw(&mut self, request: &AcquireRequest) -> Withdrawn {
+        let Moment { now, server_time, .. } = self.moment;
+        for item in &request.items {
+            let Some(entry) = self.table.get(self.prefix, &item.key) else { continue };
+            if item.kind == Kind::Fair {
+                entry.queue.leave(&item.owner);
+            }
+            if entry.end(item, Duration::ZERO, now) {
+                self.wake(&item.key, Duration::ZERO);
+            } else if item.kind == Kind::Fair {
+                wake::settle(entry, &item.key, Turn::Grant, self.moment, &mut self.bell);
+            } else if item.kind == Kind::Write && entry.read_write.end_intent(&item.owner, now) {
+                wake::tell(entry, Kind::Read, &mut self.bell);
+            }
+        }
+        request.seal().map_or(Withdrawn::Settled, |latest| Withdrawn::by(latest, server_time))
+    }
+
+    /// Frees `key` whoever holds it; `false` when nobody did.
+    pub(super) fn force_release(&mut self, key: &LockKey) -> bool {
+        let Some(entry) = self.table.get(self.prefix, key) else { return false };
+        if entry.ends(self.moment.now).is_none() {
+            return false;
+        }
+        entry.sole = None;
+        entry.read_write.clear();
+        self.wake(key, Duration::ZERO);
+        true
+    }
+
+    /// Registers a watch of the request's keys.
+    pub(super) fn watch(&mut self, request: &AcquireRequest) -> (mpsc::Receiver<Notice>, Watched) {
+        self.table.watch(self.moment.handle, self.prefix, &request.items)
+    }
+}
+
+impl Moment {
+    /// The next tokens of `key`, whose counter is at `top`.
+    fn tokens(self, key: &LockKey, top: u64, count: u32, floor: u64) -> Result<TokenRange, StoreError> {
+        let count = count.clamp(1, MAX_TOKENS);
+        let base = top.max(self.server_time.as_micros()).max(floor);
+        match base.checked_add(u64::from(count)).filter(|last| *last <= LARGEST_TOKEN) {
+            Some(last) => Ok(TokenRange::ending_at(last, count)),
+            None => Err(StoreError::new(
+                StoreErrorKind::Refused,
+                format!("the fencing counter of {key:?} is at {base} and can't grow by {count}"),
+            )),
+        }
+    }
+
+    /// Sets the counter to the last of these tokens.
+    fn count(self, entry: &mut Entry, range: TokenRange) {
+        let expires = entry.counter(self.now).map_or(Some(self.now), |counter| counter.expires);
+        entry.counter = Some(Counter { top: range.last, expires });
+    }
+}
+
+/// The watches that hear when holds of this kind end.
+fn listeners_of(entry: &Entry, kind: Kind) -> impl Iterator<Item = (WatchId, HandleId)> {
+    let listeners = entry.listeners.iter().filter(move |listener| listener.channel.is_of(kind));
+    listeners.map(|listener| (listener.watcher.id, listener.watcher.handle))
+}
+
+/// How many of these belong to others than whoever releases, who has so many watches on its own handle.
+fn count_others(mut listeners: Vec<(WatchId, HandleId)>, handle: HandleId, own_watches: u32) -> u64 {
+    // A watch of several keys is one listener.
+    listeners.sort_unstable();
+    listeners.dedup();
+    let here = listeners.iter().filter(|(_, of)| *of == handle).count();
+    let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+    count(listeners.len() - here) + count(here).saturating_sub(u64::from(own_watches))
+}
+
+fn check_items(request: &AcquireRequest) -> Result<(), StoreError> {
+    let items = &request.items;
+    let mut seen = HashSet::new();
+    let problem = match items.len() {
+        0 => "a request without keys",
+        1 => return Ok(()),
+        _ if items.iter().all(|item| seen.insert(&item.key)) => return Ok(()),
+        _ => "a request that names a key twice",
+    };
+    Err(StoreError::new(StoreErrorKind::Refused, format!("the memory store refuses {problem}")))
+}

@@ -1,0 +1,100 @@
+//! Who is next, and who has to hear of it.
+
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::store::{DIRECT_LEASE, Item, Kept, Kind, Notice};
+use lock_core::{FencingToken, OwnerId};
+
+use super::{AT_ONCE, Moment, Step};
+use crate::bell::Bell;
+use crate::entry::{Channel, Entry, Listener};
+
+/// What happens when the first of a fair queue could have the key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It gets the key in this step.
+    Grant,
+    /// It is told to try.
+    Tell,
+}
+
+impl Step<'_> {
+    /// A hold of `key` has ended, or will after `linger`. Who listens is told in both cases: a waiter that sleeps to the
+    /// end of the lease has to learn that the end has come nearer.
+    pub(super) fn wake(&mut self, key: &LockKey, linger: Duration) {
+        let now = self.moment.now;
+        let Some(entry) = self.table.get(self.prefix, key) else { return };
+        if linger.is_zero() {
+            entry.queue.stir();
+            settle(entry, key, Turn::Grant, self.moment, &mut self.bell);
+            // It was not the last hold, or somebody has it by now.
+            if entry.ends(now).is_some() {
+                return;
+            }
+        } else {
+            let head = entry.queue.head(now).map(|head| &head.owner);
+            if let Some(listener) = head.and_then(|head| listener_of(entry, head)) {
+                self.bell.retry(listener);
+            }
+        }
+        tell(entry, Kind::Mutex, &mut self.bell);
+        tell(entry, Kind::Read, &mut self.bell);
+    }
+}
+
+/// Sees to the first of the queue, if the key is free and it does not know yet.
+pub(super) fn settle(entry: &mut Entry, key: &LockKey, turn: Turn, moment: Moment, bell: &mut Bell) {
+    let now = moment.now;
+    entry.queue.purge(now);
+    if entry.ends(now).is_some() || !entry.queue.take_unheard() {
+        return;
+    }
+    let Some(head) = entry.queue.head(now) else { return };
+    // Without a watch it asks by itself, in its own time.
+    let Some(listener) = listener_of(entry, &head.owner) else { return };
+    let top = entry.counter(now).map_or(0, |counter| counter.top);
+    let range = (turn == Turn::Grant && head.direct).then(|| moment.tokens(key, top, 1, 0));
+    let Some(Ok(range)) = range else {
+        bell.retry(listener);
+        return;
+    };
+    let token = FencingToken::new(range.last);
+    bell.granted(listener, Notice::Granted { token, server_time: moment.server_time });
+    let owner = head.owner.clone();
+    let (expires, retention) = (now + head.lease.min(DIRECT_LEASE), head.retention);
+    entry.queue.leave(&owner);
+    entry.take_sole(&owner, expires, now);
+    moment.count(entry, range);
+    entry.lengthen_counter(expires, retention);
+}
+
+/// A sign of life of somebody who waits and has not got the key.
+pub(super) fn keep_waiting(entry: &mut Entry, item: &Item, moment: Moment, bell: &mut Bell) -> Kept {
+    let now = moment.now;
+    match item.kind {
+        Kind::Fair => {
+            let queued = entry.queue.keep(&item.owner, now).is_some();
+            settle(entry, &item.key, Turn::Tell, moment, bell);
+            if !queued {
+                return Kept::Gone;
+            }
+        }
+        // Whether it is to have one depends on the whole request, which has to be sent again.
+        Kind::Write if entry.read_write.keep_intent(&item.owner, now) => return Kept::Waiting(AT_ONCE),
+        _ => {}
+    }
+    Kept::Waiting(entry.refuses(item, now).map_or(AT_ONCE, |until| until.since(now)))
+}
+
+/// Tells everybody who waits for keys of this kind, not those in the queue.
+pub(super) fn tell(entry: &Entry, kind: Kind, bell: &mut Bell) {
+    for listener in entry.listeners.iter().filter(|listener| listener.channel.is_of(kind)) {
+        bell.retry(listener);
+    }
+}
+
+fn listener_of<'a>(entry: &'a Entry, owner: &OwnerId) -> Option<&'a Listener> {
+    let mine = |listener: &&Listener| matches!(&listener.channel, Channel::Fair(of) if of == owner);
+    entry.listeners.iter().filter(mine).find(|listener| !listener.watcher.notices.is_closed())
+}

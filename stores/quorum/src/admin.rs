@@ -1,0 +1,138 @@
+//! What operators ask: status, force release, the list of locks, and whether the stores can be used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::store::{LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+
+use super::calls::{Answers, Quorum};
+use super::release::too_few;
+use super::{first, merge};
+use crate::trace::TARGET;
+
+/// A cursor has the cursor of one store in its lower bits, then the number of the store, and how many have failed.
+const CURSOR_BITS: u32 = 56;
+const NUMBER_BITS: u32 = 4;
+
+pub(super) async fn status(quorum: Arc<Quorum>, key: LockKey) -> Result<LockStatus, StoreError> {
+    let limit = quorum.options.call_timeout * 7 / 8;
+    let answers = ask_status(&quorum, &key, limit);
+    merged_status(&quorum, answers).await
+}
+
+fn ask_status(quorum: &Arc<Quorum>, key: &LockKey, limit: Duration) -> Answers<LockStatus> {
+    quorum.ask(quorum.all(), limit, |_, store| store.status(key.clone()))
+}
+
+async fn merged_status(quorum: &Quorum, mut answers: Answers<LockStatus>) -> Result<LockStatus, StoreError> {
+    let (mut known, mut errors) = (vec![None; quorum.len()], Vec::new());
+    while let Some((node, answer)) = answers.next().await {
+        match (answer, known.get_mut(node)) {
+            (Ok(status), Some(place)) => *place = Some(status),
+            (Ok(_), None) => {}
+            (Err(error), _) => errors.push((node, error)),
+        }
+    }
+    if quorum.len() - errors.len() < quorum.majority() {
+        return Err(too_few(quorum, &errors));
+    }
+    Ok(merge::status(&known))
+}
+
+pub(super) async fn force_release(quorum: Arc<Quorum>, key: LockKey) -> Result<bool, StoreError> {
+    let limit = quorum.options.call_timeout * 7 / 8;
+    let mut answers = quorum.ask(quorum.all(), limit, |_, store| store.force_release(key.clone()));
+    let (mut freed, mut errors) = (false, Vec::new());
+    while let Some((node, answer)) = answers.next().await {
+        match answer {
+            Ok(held) => freed |= held,
+            Err(error) => errors.push((node, error)),
+        }
+    }
+    if quorum.len() - errors.len() < quorum.majority() {
+        return Err(too_few(&quorum, &errors));
+    }
+    Ok(freed)
+}
+
+/// Goes through the stores, one after the other: whatever a majority holds is found by so many that a majority is not left
+/// out. What is found at one is looked up at all.
+pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Scanned, StoreError> {
+    let cursor = request.cursor & ((1 << CURSOR_BITS) - 1);
+    let number =
+        |shift: u32| usize::try_from(request.cursor >> shift & ((1 << NUMBER_BITS) - 1)).unwrap_or(0);
+    let (node, failed) = (number(CURSOR_BITS), number(CURSOR_BITS + NUMBER_BITS));
+    let code = |number: usize, shift: u32| u64::try_from(number).unwrap_or(0) << shift;
+    // The next store, if there is one to be asked.
+    let after = |failed: usize| {
+        let gone_through = node + 1 - failed;
+        let enough = gone_through > quorum.len() - quorum.majority();
+        let next = code(node + 1, CURSOR_BITS) | code(failed, CURSOR_BITS + NUMBER_BITS);
+        (!enough && node + 1 < quorum.len()).then_some(next)
+    };
+
+    let limit = request.timeout * 7 / 8;
+    let part = ScanRequest { cursor, ..request.clone() };
+    let answer = quorum.ask([node], limit / 2, |_, store| store.scan(part.clone())).next().await;
+    let page = match answer.map(|(_, answer)| answer) {
+        Some(Ok(page)) => page,
+        Some(Err(error)) => {
+            let left = quorum.len() - failed - 1;
+            return match after(failed + 1) {
+                Some(next) if left >= quorum.majority() => {
+                    Ok(Scanned { locks: Vec::new(), next: Some(next) })
+                }
+                _ => Err(too_few(&quorum, &[(node, error)])),
+            };
+        }
+        None => return Err(StoreError::new(StoreErrorKind::Refused, "a cursor that no page has had")),
+    };
+    let mut locks = Vec::new();
+    // All at once: a store that hangs is waited for once.
+    let asked = page.locks.into_iter().map(|(key, _)| {
+        let answers = ask_status(&quorum, &key, limit / 2);
+        (key, answers)
+    });
+    for (key, answers) in asked.collect::<Vec<_>>() {
+        let status = merged_status(&quorum, answers).await?;
+        if status.is_locked() {
+            locks.push((key, status));
+        }
+    }
+    let next = match page.next {
+        Some(next) if next >> CURSOR_BITS == 0 => {
+            let place = code(node, CURSOR_BITS) | code(failed, CURSOR_BITS + NUMBER_BITS);
+            Some(next | place)
+        }
+        Some(_) => {
+            let message =
+                "a store has too many keys for its locks to be listed through a quorum; ask it directly";
+            return Err(StoreError::new(StoreErrorKind::Unsupported, message));
+        }
+        None => after(failed),
+    };
+    Ok(Scanned { locks, next })
+}
+
+/// A majority has to be usable; who is not is said in the log.
+pub(super) async fn check(quorum: Arc<Quorum>) -> Result<(), StoreError> {
+    // Whoever connects waits for so long in all.
+    let limit = quorum.options.connect_timeout * 5 / 8;
+    let mut answers = quorum.ask(quorum.all(), limit, |_, store| store.check());
+    let mut errors = Vec::new();
+    while let Some((node, answer)) = answers.next().await {
+        if let Err(error) = answer {
+            errors.push((node, error));
+        }
+    }
+    if quorum.len() - errors.len() < quorum.majority() {
+        return Err(too_few(&quorum, &errors));
+    }
+    for (node, error) in &errors {
+        let store = node + 1;
+        tracing::warn!(target: TARGET, store, %error, "a store of the quorum can't be used; the others are enough for now");
+    }
+    first::first_use(&quorum, quorum.options.connect_timeout / 8).await;
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! [`Quorum`]: the stores, and calls to several of them at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::chance::jitter;
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use lock_core::internal::tasks::Tasks;
+use lock_core::store::{BoxFuture, LockStore, StoreError, StoreErrorKind};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::strays::Strays;
+use super::votes::majority;
+
+/// For so long a store that failed is asked only if there are not enough others.
+const SHUNNED: Duration = Duration::from_secs(1);
+/// What counts as a round trip at least and at most.
+const ROUND_TRIP: std::ops::RangeInclusive<u64> = 200_000..=50_000_000;
+
+/// So many holds are given back to stores that are away for as long as these could have them; more are left to their leases.
+const MOST_LATE: usize = 4096;
+
+/// Settings of a [`QuorumStore`](super::QuorumStore).
+#[derive(Clone, Debug)]
+pub struct QuorumOptions {
+    /// Our time; the same as that of the engine.
+    pub clock: Clock,
+    /// Where calls live that go on when they are not needed any more.
+    pub tasks: Tasks,
+    /// Time-out of calls that carry none.
+    pub call_timeout: Duration,
+    /// Time-out of [`check`](LockStore::check).
+    pub connect_timeout: Duration,
+    /// The longest lease. A store that lost its data is not believed for so long. All managers that use the same stores
+    /// have to have the same.
+    pub max_lease: Duration,
+}
+
+/// The stores of a quorum.
+pub(super) struct Quorum {
+    pub(super) options: QuorumOptions,
+    nodes: Box<[Node]>,
+    pub(super) strays: Arc<Strays>,
+    /// What goes on in the background.
+    pub(super) late: Semaphore,
+    /// Nothing is to be done any more for a first use.
+    pub(super) in_use: AtomicBool,
+    /// What a call takes, in nanoseconds.
+    round_trip: AtomicU64,
+}
+
+struct Node {
+    store: Arc<dyn LockStore>,
+    /// Until then it is left out, if possible.
+    shunned_until: Arc<AtomicU64>,
+}
+
+impl Quorum {
+    pub(super) fn new(stores: Vec<Arc<dyn LockStore>>, options: QuorumOptions) -> Arc<Self> {
+        let nodes = stores.into_iter().map(|store| Node { store, shunned_until: Arc::default() });
+        Arc::new(Self {
+            options,
+            nodes: nodes.collect(),
+            strays: Arc::default(),
+            late: Semaphore::new(MOST_LATE),
+            in_use: AtomicBool::new(false),
+            round_trip: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn stores(&self) -> Vec<&Arc<dyn LockStore>> {
+        self.nodes.iter().map(|node| &node.store).collect()
+    }
+
+    pub(super) fn now(&self) -> Tick {
+        self.options.clock.now()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn majority(&self) -> usize {
+        majority(self.len())
+    }
+
+    /// All nodes, in order.
+    pub(super) fn all(&self) -> Vec<usize> {
+        (0..self.len()).collect()
+    }
+
+    /// The nodes that have not failed a moment ago, in order.
+    pub(super) fn up(&self) -> Vec<usize> {
+        let now = self.now().as_nanos();
+        let up = self.nodes.iter().enumerate();
+        up.filter(|(_, node)| node.shunned_until.load(Ordering::Relaxed) <= now)
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// Which may be the gate, in order: those that have failed a moment ago come last.
+    pub(super) fn gates(&self) -> Vec<usize> {
+        let mut gates = self.up();
+        let down = self.all().into_iter().filter(|node| !gates.contains(node)).collect::<Vec<_>>();
+        gates.extend(down);
+        gates
+    }
+
+    /// Calls several stores at once. Each answer, or that there is none after `limit`, comes from [`Answers::next`]. The
+    /// calls go on to their ends whatever becomes of the answers.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        nodes: impl IntoIterator<Item = usize>,
+        limit: Duration,
+        mut call: impl FnMut(usize, &Arc<dyn LockStore>) -> BoxFuture<Result<T, StoreError>>,
+    ) -> Answers<T> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut open = Vec::new();
+        for index in nodes {
+            let Some(node) = self.nodes.get(index) else { continue };
+            open.push(index);
+            let (mut call, sender) = (call(index, &node.store), sender.clone());
+            let (clock, shunned_until) = (self.options.clock, Arc::clone(&node.shunned_until));
+            self.options.tasks.spawn(async move {
+                let answer = tokio::time::timeout(limit, &mut call).await;
+                let overdue = answer.is_err();
+                let answer =
+                    answer.unwrap_or_else(|_| Err(unanswered(&format!("no answer within {limit:?}"))));
+                let down = answer.as_ref().is_err_and(is_down);
+                let until = if down { clock.now() + SHUNNED } else { Tick::default() };
+                shunned_until.store(until.as_nanos(), Ordering::Relaxed);
+                // Nobody may listen any more.
+                let _ = sender.send((index, answer));
+                if overdue {
+                    // Stores have time-outs; this is for one that has not.
+                    let _ = tokio::time::timeout(limit * 8, call).await;
+                }
+            });
+        }
+        Answers { receiver, open }
+    }
+
+    pub(super) fn round_trip_was(&self, time: Duration) {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let known = self.round_trip.load(Ordering::Relaxed);
+        let mean = if known == 0 { time } else { (known / 8 * 7).saturating_add(time / 8) };
+        self.round_trip.store(mean, Ordering::Relaxed);
+    }
+
+    /// Between `least` and `most` round trips, at random.
+    pub(super) fn pause(&self, least: f64, most: f64) -> Duration {
+        let round_trip =
+            self.round_trip.load(Ordering::Relaxed).clamp(*ROUND_TRIP.start(), *ROUND_TRIP.end());
+        Duration::from_nanos(round_trip).mul_f64(least + (most - least) * jitter())
+    }
+}
+
+/// Whether a store that answers so had better not be asked for a moment.
+fn is_down(error: &StoreError) -> bool {
+    matches!(
+        error.kind(),
+        StoreErrorKind::Unreachable | StoreErrorKind::Unanswered | StoreErrorKind::ReadOnly
+    )
+}
+
+pub(super) fn unanswered(message: &str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, message)
+}
+
+/// The answers of several stores.
+#[derive(Debug)]
+pub(super) struct Answers<T> {
+    receiver: mpsc::UnboundedReceiver<(usize, Result<T, StoreError>)>,
+    /// Who has not answered.
+    open: Vec<usize>,
+}
+
+impl<T> Answers<T> {
+    /// How many have not answered.
+    pub(super) fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Who has not answered.
+    pub(super) fn silent(&self) -> &[usize] {
+        &self.open
+    }
+
+    /// The next node and its answer; `None` after the last.
+    pub(super) async fn next(&mut self) -> Option<(usize, Result<T, StoreError>)> {
+        if self.open.is_empty() {
+            return None;
+        }
+        match self.receiver.recv().await {
+            Some((node, answer)) => {
+                self.open.retain(|open| *open != node);
+                Some((node, answer))
+            }
+            // Its task has panicked, or its runtime is gone.
+            None => Some((self.open.pop()?, Err(unanswered("the call did not end")))),
+        }
+    }
+}

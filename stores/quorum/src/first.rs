@@ -1,0 +1,94 @@
+//! The marker: whether a store remembers what it has granted, and the first use of new stores.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::sync::atomic::Ordering;
+use lock_core::store::{LockStore, Mark, MarkRequest, Marked, ServerTime, StoreError, StoreErrorKind};
+
+use super::calls::Quorum;
+
+/// For how much longer a store is not believed; `None` when it is.
+pub(super) fn quarantine(marked: Marked, max_lease: Duration) -> Option<Duration> {
+    let since = marked.since.unwrap_or(marked.server_time);
+    if since == ServerTime::from_micros(0) {
+        // It was marked when it was new.
+        return None;
+    }
+    // Clocks run at different rates.
+    let margin = max_lease / 100 + Duration::from_millis(2);
+    let over = Duration::from_micros(since.as_micros()) + max_lease + margin;
+    over.checked_sub(Duration::from_micros(marked.server_time.as_micros())).filter(|left| !left.is_zero())
+}
+
+/// Why its vote does not count.
+pub(super) fn distrust(left: Duration) -> StoreError {
+    let message = format!(
+        "this store was started a short time ago and may have forgotten locks; its vote counts in {left:?}, when they are over"
+    );
+    StoreError::new(StoreErrorKind::NotReady, message)
+}
+
+/// Whether the store is believed; marks it if it is not marked.
+pub(super) async fn is_believed(
+    store: &Arc<dyn LockStore>,
+    max_lease: Duration,
+    timeout: Duration,
+) -> Result<(), StoreError> {
+    let marked = store.mark(MarkRequest { mark: Mark::Make, timeout }).await?;
+    quarantine(marked, max_lease).map_or(Ok(()), |left| Err(distrust(left)))
+}
+
+/// Marks the stores as new if all of them are: when every one answers, and none has a marker. They are believed at once
+/// then. Stores that have all lost their data at the same moment look like that too; whoever starts the first program
+/// after that has to wait for the longest lease.
+pub(super) async fn first_use(quorum: &Arc<Quorum>, limit: Duration) {
+    if quorum.in_use.load(Ordering::Acquire) {
+        return;
+    }
+    let look = MarkRequest { mark: Mark::Look, timeout: limit };
+    let mut answers = quorum.ask(quorum.all(), limit, |_, store| store.mark(look));
+    let (mut new, mut marked) = (Vec::new(), 0);
+    while let Some((node, answer)) = answers.next().await {
+        match answer {
+            Ok(Marked { since: None, server_time }) => new.push((node, server_time)),
+            Ok(_) => marked += 1,
+            Err(_) => {}
+        }
+    }
+    if marked > 0 {
+        quorum.in_use.store(true, Ordering::Release);
+    } else if new.len() == quorum.len() {
+        let limit_micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        let mut answers = quorum.ask(quorum.all(), limit, |node, store| {
+            let looked = new.iter().find(|(of, _)| *of == node).map_or(0, |(_, time)| time.as_micros());
+            let latest = ServerTime::from_micros(looked.saturating_add(limit_micros));
+            store.mark(MarkRequest { mark: Mark::First { latest }, timeout: limit })
+        });
+        while answers.next().await.is_some() {}
+        quorum.in_use.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn marked(since: Option<u64>, now: u64) -> Marked {
+        let since = since.map(|seconds| ServerTime::from_micros(seconds * 1_000_000));
+        Marked { since, server_time: ServerTime::from_micros(now * 1_000_000) }
+    }
+
+    #[test]
+    fn a_store_is_believed_when_the_longest_lease_is_over() {
+        assert_eq!(quarantine(marked(Some(0), 1), MINUTE), None);
+        assert!(quarantine(marked(None, 1000), MINUTE).is_some_and(|left| left > MINUTE));
+        assert!(quarantine(marked(Some(1000), 1000), MINUTE).is_some_and(|left| left > MINUTE));
+        assert!(quarantine(marked(Some(1000), 1060), MINUTE).is_some(), "clocks differ a little");
+        assert_eq!(quarantine(marked(Some(1000), 1061), MINUTE), None);
+        // A clock that was set back; whoever makes markers mends that.
+        assert!(quarantine(marked(Some(1000), 10), MINUTE).is_some_and(|left| left > MINUTE));
+    }
+}

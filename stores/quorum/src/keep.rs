@@ -1,0 +1,230 @@
+//! Renewal: a hold is renewed when a majority has renewed it; stores that have lost it are taken again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::backoff::Backoff;
+use lock_core::store::{
+    AcquireRequest, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Standing, StoreError, StoreErrorKind,
+};
+
+use super::acquire::refuse_lease;
+use super::calls::{Answers, Quorum, unanswered};
+use super::merge;
+use super::strays::{Renewing, Stray};
+
+/// Which call it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewal {
+    Keep,
+    Downgrade,
+}
+
+pub(super) async fn keep(
+    quorum: Arc<Quorum>,
+    request: Arc<KeepRequest>,
+    renewal: Renewal,
+) -> Result<Vec<Kept>, StoreError> {
+    let waits = |keep: &&KeepItem| keep.standing != Standing::Holder;
+    let too_long = |keep: &&KeepItem| !waits(keep) && refuse_lease(&quorum, keep.lease).is_err();
+    let part = |items: Vec<KeepItem>| (!items.is_empty()).then_some(items);
+    let waiters = part(request.items.iter().filter(waits).cloned().collect());
+    let holders = request.items.iter().filter(|keep| !waits(keep) && !too_long(keep));
+    let holders = part(holders.cloned().collect());
+    if let (None, None, Some(keep)) = (&waiters, &holders, request.items.first()) {
+        refuse_lease(&quorum, keep.lease)?;
+    }
+    let timeout = request.timeout * 3 / 4;
+
+    // Places are kept where they are: at the gate.
+    let gate = quorum.gates().into_iter().take(1);
+    let waiting = waiters.map(|items| {
+        let request = Arc::new(KeepRequest { items, timeout });
+        quorum.ask(gate, timeout, |_, store| store.keep(Arc::clone(&request)))
+    });
+    let held = match holders {
+        Some(items) => Some(renew(&quorum, items, timeout, renewal).await),
+        None => None,
+    };
+    let waiting = match waiting {
+        Some(mut answer) => answer.next().await.map(|(_, answer)| answer),
+        None => None,
+    };
+    // Nothing is known only if all have failed.
+    match (&held, &waiting) {
+        (Some(Err(error)), None | Some(Err(_))) | (None, Some(Err(error))) => return Err(error.clone()),
+        _ => {}
+    }
+    let mut held = held.and_then(Result::ok).unwrap_or_default().into_iter();
+    let mut waiting = waiting.and_then(Result::ok).unwrap_or_default().into_iter();
+    let answer = |keep: &KeepItem| {
+        let next = match keep {
+            keep if waits(&keep) => waiting.next(),
+            // One that can't be renewed for so long harms no other.
+            keep if too_long(&keep) => None,
+            _ => held.next(),
+        };
+        next.unwrap_or(Kept::Unknown)
+    };
+    Ok(request.items.iter().map(answer).collect())
+}
+
+/// What the stores have said of some holds.
+struct Count {
+    items: Vec<KeepItem>,
+    /// By item, then by node.
+    answers: Vec<Vec<Option<Kept>>>,
+    error: Option<StoreError>,
+    answered: bool,
+}
+
+impl Count {
+    fn put(&mut self, node: usize, answer: Result<Vec<Kept>, StoreError>) {
+        match answer {
+            Ok(kept) => {
+                self.answered = true;
+                for (answers, kept) in self.answers.iter_mut().zip(kept) {
+                    if let Some(place) = answers.get_mut(node) {
+                        *place = Some(kept);
+                    }
+                }
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// `None` while it depends on `open` more.
+    fn outcome(&self, open: usize) -> Option<Vec<Kept>> {
+        self.answers.iter().map(|answers| merge::kept(answers, open)).collect()
+    }
+
+    /// The nodes that have said nothing.
+    fn silent(&self) -> Vec<usize> {
+        let nodes = self.answers.first().into_iter().flatten().enumerate();
+        nodes.filter(|(_, kept)| kept.is_none()).map(|(node, _)| node).collect()
+    }
+
+    /// The items that a majority holds, and the nodes that have lost them.
+    fn lost(&self) -> Vec<(KeepItem, Vec<usize>)> {
+        let mut lost = Vec::new();
+        for (item, answers) in self.items.iter().zip(&self.answers) {
+            let gone = answers.iter().enumerate().filter(|(_, kept)| **kept == Some(Kept::Gone));
+            let gone: Vec<usize> = gone.map(|(node, _)| node).collect();
+            if !gone.is_empty() && merge::kept(answers, 0) == Some(Kept::Renewed) {
+                lost.push((item.clone(), gone));
+            }
+        }
+        lost
+    }
+}
+
+async fn renew(
+    quorum: &Arc<Quorum>,
+    items: Vec<KeepItem>,
+    timeout: Duration,
+    renewal: Renewal,
+) -> Result<Vec<Kept>, StoreError> {
+    let renewing = quorum.strays.renewing(items.iter().map(|keep| keep.item.clone()).collect());
+    let request = Arc::new(KeepRequest { items: items.clone(), timeout });
+    let mut answers = quorum.ask(quorum.all(), timeout, |_, store| match renewal {
+        Renewal::Keep => store.keep(Arc::clone(&request)),
+        Renewal::Downgrade => store.downgrade(Arc::clone(&request)),
+    });
+    let unknown = vec![vec![None; quorum.len()]; items.len()];
+    let mut count = Count { items, answers: unknown, error: None, answered: false };
+    let outcome = loop {
+        if let Some(outcome) = count.outcome(answers.open()) {
+            break outcome;
+        }
+        match answers.next().await {
+            Some((node, answer)) => count.put(node, answer),
+            None => break count.outcome(0).unwrap_or_default(),
+        }
+    };
+    let failed = if count.answered { None } else { count.error.take() };
+    // A writer that has become a reader, perhaps, is taken again by the next renewal.
+    match renewal {
+        Renewal::Keep if answers.open() > 0 || !count.lost().is_empty() => {
+            quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
+        }
+        Renewal::Downgrade if outcome.contains(&Kept::Renewed) => {
+            quorum.options.tasks.spawn(downgrade_on(Arc::clone(quorum), count, answers, renewing, timeout));
+        }
+        _ => {}
+    }
+    match failed {
+        Some(error) => Err(StoreError::new(error.kind(), format!("no store has renewed: {error}"))),
+        None => Ok(outcome),
+    }
+}
+
+/// A store that has not heard that a writer reads now keeps readers out, and all of them if it is the gate: it is told
+/// again, while the hold lasts that was asked for.
+async fn downgrade_on(
+    quorum: Arc<Quorum>,
+    mut count: Count,
+    mut answers: Answers<Vec<Kept>>,
+    renewing: Renewing,
+    timeout: Duration,
+) {
+    let Ok(_late) = quorum.late.try_acquire() else { return };
+    let began = quorum.now();
+    let mut backoff = Backoff::default();
+    loop {
+        while let Some((node, answer)) = answers.next().await {
+            count.put(node, answer);
+        }
+        let nodes = count.silent();
+        if nodes.is_empty() {
+            return;
+        }
+        tokio::time::sleep(backoff.next_pause()).await;
+        let passed = quorum.now().since(began);
+        let left = |keep: &KeepItem| {
+            let lease = keep.lease.saturating_sub(passed).max(Duration::from_millis(1));
+            KeepItem { lease, ..keep.clone() }
+        };
+        if renewing.has_ended() || count.items.iter().all(|keep| keep.lease <= passed) {
+            return;
+        }
+        let request = Arc::new(KeepRequest { items: count.items.iter().map(left).collect(), timeout });
+        answers = quorum.ask(nodes, timeout, |_, store| store.downgrade(Arc::clone(&request)));
+    }
+}
+
+/// Takes again what stores have lost while a majority held it: nobody else can have got it since then.
+async fn retake(
+    quorum: Arc<Quorum>,
+    mut count: Count,
+    mut answers: Answers<Vec<Kept>>,
+    renewing: Renewing,
+    timeout: Duration,
+) {
+    while let Some((node, answer)) = answers.next().await {
+        count.put(node, answer);
+    }
+    let mut calls = Vec::new();
+    for (keep, nodes) in count.lost() {
+        for node in nodes {
+            // Who waits at this store comes later, whatever the queue says: the majority has spoken already.
+            let kind = if keep.item.kind == Kind::Fair { Kind::Mutex } else { keep.item.kind };
+            let item = Item { kind, ..keep.item.clone() };
+            let timeout = timeout.min(keep.lease / 4);
+            let request = AcquireRequest::new(vec![item.clone()], keep.lease, timeout);
+            let request = Arc::new(request.token_floor(1).retention(keep.retention));
+            if !renewing.retakes(&item.owner, Stray::new(node, Arc::clone(&request), quorum.now())) {
+                continue;
+            }
+            let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(&request));
+            let answer = quorum.ask([node], timeout, ask);
+            calls.push((item, request, answer));
+        }
+    }
+    for (item, request, mut answer) in calls {
+        let answer = answer.next().await.map_or_else(|| Err(unanswered("no answer")), |(_, answer)| answer);
+        match answer {
+            Err(error) if error.kind() == StoreErrorKind::Unanswered => {}
+            _ => renewing.answered(&item, &request),
+        }
+    }
+}

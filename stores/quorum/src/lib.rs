@@ -1,0 +1,178 @@
+//! [`QuorumStore`]: locks on several independent stores, held by whoever has more than half of them.
+//!
+//! The algorithm is Redlock (redis.io, *Distributed locks with Redis*), with what its critics found wrong put right:
+//!
+//! - Validity counts from before the first request was sent, and goes by the store that granted last; the engine does
+//!   that for every store, since all grants lie inside the call.
+//! - A store that was started again without its data has forgotten locks. It has no [marker](lock_core::store::Mark) then,
+//!   and its votes don't count until the longest lease is over since the marker was made anew. So leases have a
+//!   maximum, the same for all that use the stores. The marker is asked for after each grant, which may have come
+//!   from a store that has just lost its data.
+//! - Tokens: see [`tokens`].
+//! - All contenders ask the same store first, the gate. Whoever is refused there has nothing to undo and has disturbed
+//!   nobody, and the gate has the queue of fair locks and the intents of writers. When it fails, the next in order is the
+//!   gate; the fair order may be broken then, as it may by whoever still reaches the old one.
+//!
+//! A store that comes back with its marker and without its last writes (a snapshot, or an
+//! append-only file that is synced every second) is noticed if the marker says which run of the
+//! server made it, as that of Redis does.
+//!
+//! - [`votes`], [`tokens`], [`merge`], [`wake`]: decisions, without I/O.
+//! - [`calls`]: asks several stores at once. [`ballots`], [`strays`]: what was sent, so that it can be undone.
+//! - [`acquire`], [`raise`], [`undo`], [`keep`], [`release`], [`admin`], [`watch`], [`first`]: the methods.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+mod acquire;
+mod admin;
+mod ballots;
+mod calls;
+mod first;
+mod keep;
+mod merge;
+mod raise;
+mod release;
+mod strays;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod trace;
+mod undo;
+mod votes;
+mod wake;
+mod watch;
+
+use calls::Quorum;
+pub use calls::QuorumOptions;
+use keep::Renewal;
+use lock_core::LockKey;
+use lock_core::store::{
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
+    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+};
+
+/// Most stores of a quorum.
+const MOST: usize = 15;
+
+/// Locks on several independent stores.
+pub struct QuorumStore {
+    quorum: Arc<Quorum>,
+}
+
+impl QuorumStore {
+    /// A lock is whose that has it on more than half of these, which nothing but their order may connect: it is the same
+    /// for all that use them.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for another number of stores than 3, 5, … 15.
+    pub fn new(stores: Vec<Arc<dyn LockStore>>, options: QuorumOptions) -> Result<Self, StoreError> {
+        let refuse = |why: String| Err(StoreError::new(StoreErrorKind::Unsupported, why));
+        match stores.len() {
+            0 => return refuse("a quorum of no stores; give it three".to_owned()),
+            1 => {
+                return refuse(
+                    "a quorum of one store is no safer than that store; use its URL alone, or add two"
+                        .to_owned(),
+                );
+            }
+            2 => {
+                return refuse("a quorum of 2 stores stands no failure, as one store does; use 3".to_owned());
+            }
+            even if even % 2 == 0 => {
+                let (fewer, more) = (even - 1, even + 1);
+                return refuse(format!(
+                    "a quorum of {even} stores stands no more failures than one of {fewer}; use {more} or {fewer}"
+                ));
+            }
+            many if many > MOST => {
+                return refuse(format!("a quorum of {many} stores; use {MOST} at most, three or five do"));
+            }
+            _ => {}
+        }
+        for (index, store) in stores.iter().enumerate() {
+            if stores.iter().skip(index + 1).any(|other| Arc::ptr_eq(store, other)) {
+                return refuse(format!("the quorum has {store:?} twice; each of its stores has one vote"));
+            }
+        }
+        Ok(Self { quorum: Quorum::new(stores, options) })
+    }
+
+    /// A call that goes on to its end when whoever made it goes away.
+    fn call<T, F>(&self, call: impl FnOnce(Arc<Quorum>) -> F) -> BoxFuture<Result<T, StoreError>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let quorum = Arc::clone(&self.quorum);
+        let tasks = quorum.options.tasks.clone();
+        let call = call(quorum);
+        Box::pin(async move {
+            tasks.spawn(call).await.unwrap_or_else(|gone| {
+                let message = format!("the quorum's call did not end: {gone}");
+                Err(StoreError::new(StoreErrorKind::Unanswered, message))
+            })
+        })
+    }
+}
+
+impl fmt::Debug for QuorumStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumStore").field("stores", &self.quorum.stores()).finish_non_exhaustive()
+    }
+}
+
+impl LockStore for QuorumStore {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        self.call(|quorum| acquire::acquire(quorum, request))
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        self.call(|quorum| release::release(quorum, request))
+    }
+
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call(|quorum| keep::keep(quorum, request, Renewal::Keep))
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        self.call(|quorum| keep::keep(quorum, request, Renewal::Downgrade))
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        self.call(|quorum| undo::withdraw(quorum, request))
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        self.call(|quorum| watch::watch(quorum, request))
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        self.call(|quorum| admin::status(quorum, key))
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        self.call(|quorum| admin::force_release(quorum, key))
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        self.call(|quorum| admin::scan(quorum, request))
+    }
+
+    fn longest_lease(&self) -> Option<Duration> {
+        Some(self.quorum.options.max_lease)
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        self.call(admin::check)
+    }
+}

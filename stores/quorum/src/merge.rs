@@ -1,0 +1,137 @@
+//! What the answers of a quorum's stores amount to, for all calls but acquires. No I/O.
+
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::store::{Kept, LockStatus};
+
+use super::votes::majority;
+
+/// What became of a hold, from what the stores say of it; `None` for one that has not answered, `open` of which may
+/// still do so. `None` while it depends on those.
+pub(super) fn kept(answers: &[Option<Kept>], open: usize) -> Option<Kept> {
+    let majority = majority(answers.len());
+    let count = |of: Kept| answers.iter().filter(|kept| **kept == Some(of)).count();
+    let renewed = count(Kept::Renewed);
+    if renewed >= majority {
+        return Some(Kept::Renewed);
+    }
+    // Those that say something else don't hold it, and of those that failed nothing is known.
+    let silent = answers.iter().filter(|kept| kept.is_none_or(|kept| kept == Kept::Unknown)).count();
+    if renewed + silent < majority {
+        return Some(Kept::Gone);
+    }
+    (open == 0).then_some(Kept::Unknown)
+}
+
+/// Whether a hold that was given back was there, with the same arguments. Who does not answer is believed to have had it:
+/// that it was lost is said of a hold only if it is certain.
+pub(super) fn held(answers: &[Option<bool>], open: usize) -> Option<bool> {
+    let majority = majority(answers.len());
+    let count = |of: Option<bool>| answers.iter().filter(|held| **held == of).count();
+    let (held, silent) = (count(Some(true)), count(None));
+    if held >= majority {
+        Some(true)
+    } else if held + silent < majority {
+        Some(false)
+    } else {
+        (open == 0).then_some(true)
+    }
+}
+
+/// What most stores know of a key; `None` for those that have not answered, which may know of any hold.
+pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
+    let majority = majority(answers.len());
+    let silent = answers.iter().filter(|status| status.is_none()).count();
+    let known: Vec<&LockStatus> = answers.iter().flatten().collect();
+    let has =
+        |status: &&&LockStatus, owner: &OwnerId| status.holders.iter().any(|(holder, _)| holder == owner);
+
+    let mut merged = LockStatus::free();
+    for status in &known {
+        let unseen = |owner: &OwnerId| !merged.holders.iter().any(|(seen, _)| seen == owner);
+        let held =
+            |owner: &OwnerId| known.iter().filter(|status| has(status, owner)).count() + silent >= majority;
+        // A writer that reads too is there twice.
+        let more = status.holders.iter().filter(|(owner, _)| unseen(owner) && held(owner)).cloned();
+        let more: Vec<_> = more.collect();
+        merged.holders.extend(more);
+    }
+    merged.waiters = known.iter().map(|status| status.waiters).max().unwrap_or(0);
+    merged.last_token = known.iter().filter_map(|status| status.last_token).max();
+    let holding: Vec<&&LockStatus> =
+        known.iter().filter(|status| merged.holders.iter().any(|(owner, _)| has(status, owner))).collect();
+    merged.kind = holding.first().and_then(|status| status.kind);
+    // It ends when fewer than a majority are left.
+    let mut ends: Vec<Duration> = holding.iter().filter_map(|status| status.remaining).collect();
+    ends.sort_unstable_by(|a, b| b.cmp(a));
+    merged.remaining = ends.get(majority - 1).or(ends.last()).copied();
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::FencingToken;
+    use lock_core::store::Kind;
+
+    const R: Option<Kept> = Some(Kept::Renewed);
+    const G: Option<Kept> = Some(Kept::Gone);
+    const U: Option<Kept> = Some(Kept::Unknown);
+
+    #[test]
+    fn a_majority_renews() {
+        assert_eq!(kept(&[R, R, None], 1), Some(Kept::Renewed));
+        assert_eq!(kept(&[R, G, R], 0), Some(Kept::Renewed));
+        assert_eq!(kept(&[R, None, None], 2), None);
+        assert_eq!(kept(&[R, R, G, G, None], 1), None);
+    }
+
+    #[test]
+    fn it_is_gone_when_no_majority_can_be() {
+        assert_eq!(kept(&[R, G, G], 0), Some(Kept::Gone));
+        assert_eq!(kept(&[G, G, None], 1), Some(Kept::Gone));
+        assert_eq!(kept(&[R, Some(Kept::Waiting(Duration::ZERO)), G], 0), Some(Kept::Gone));
+    }
+
+    #[test]
+    fn it_is_unknown_when_those_that_failed_decide() {
+        assert_eq!(kept(&[R, G, None], 0), Some(Kept::Unknown));
+        assert_eq!(kept(&[R, G, U], 0), Some(Kept::Unknown));
+        assert_eq!(kept(&[None, None, R], 0), Some(Kept::Unknown));
+    }
+
+    #[test]
+    fn a_hold_was_there_unless_a_majority_has_not_had_it() {
+        assert_eq!(held(&[Some(true), Some(true), None], 1), Some(true));
+        assert_eq!(held(&[Some(true), Some(false), None], 1), None);
+        assert_eq!(held(&[Some(true), Some(false), None], 0), Some(true));
+        assert_eq!(held(&[Some(false), Some(false), None], 1), Some(false));
+        assert_eq!(held(&[Some(true), Some(false), Some(false)], 0), Some(false));
+    }
+
+    fn holding(owner: &str, seconds: u64, token: u64) -> Option<LockStatus> {
+        let mut status = LockStatus::free();
+        status.kind = Some(Kind::Mutex);
+        status.holders = vec![(OwnerId::new(owner), 1)];
+        status.remaining = Some(Duration::from_secs(seconds));
+        status.last_token = Some(FencingToken::new(token));
+        Some(status)
+    }
+
+    #[test]
+    fn who_holds_a_majority_is_the_holder() {
+        let merged = status(&[holding("a", 30, 7), holding("b", 50, 9), holding("a", 20, 8)]);
+        assert_eq!(merged.holders, [(OwnerId::new("a"), 1)]);
+        assert_eq!(merged.remaining, Some(Duration::from_secs(20)));
+        assert_eq!(merged.last_token, Some(FencingToken::new(9)));
+        assert_eq!(merged.kind, Some(Kind::Mutex));
+
+        let free = status(&[holding("a", 30, 7), Some(LockStatus::free()), Some(LockStatus::free())]);
+        assert!(!free.is_locked() && free.remaining.is_none() && free.kind.is_none());
+        assert_eq!(free.last_token, Some(FencingToken::new(7)));
+
+        // The third may have it too.
+        assert!(status(&[holding("a", 30, 7), Some(LockStatus::free()), None]).is_locked());
+    }
+}

@@ -1,0 +1,144 @@
+//! Raising the fencing counters of a ballot that was won, see [`tokens`](super::tokens): by acquiring once more, each key
+//! on its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore, ServerTime, StoreError, TokenRange};
+
+use super::acquire::{Ballot, withdrawn};
+use super::ballots::{Role, ballots_of};
+use super::calls::Answers;
+use super::strays::Stray;
+use super::tokens::{Behind, Claim, Counters};
+
+/// A range is claimed so often, each time so far above the highest counter known: who claims at the same time moves them.
+const LEAP: [u64; 3] = [100, 1_000, 10_000];
+/// Clocks move on by so much while a range is claimed, at least.
+const MARGIN: Duration = Duration::from_millis(20);
+
+/// A call that raises a counter.
+struct Raise {
+    behind: Behind,
+    ballot: Arc<AcquireRequest>,
+    answer: Answers<Acquired>,
+    stray: Stray,
+}
+
+impl Ballot {
+    /// Raises what is behind, and claims the ranges of keys that others may get at the same time. Returns what was not
+    /// answered.
+    pub(super) async fn raise(
+        &self,
+        counters: &mut Counters,
+        clock: ServerTime,
+    ) -> Result<Vec<Stray>, StoreError> {
+        let mut unanswered = Vec::new();
+        for (index, item) in self.request.items.iter().enumerate() {
+            if item.kind == Kind::Read {
+                self.claim(counters, index, clock, &mut unanswered).await?;
+            }
+        }
+        let mut calls = Vec::new();
+        for behind in counters.behind() {
+            if let Some(item) = self.request.items.get(behind.item) {
+                calls.push(self.ask_to_raise(behind, item, behind.to.saturating_sub(1), 1)?);
+            }
+        }
+        for call in calls {
+            let behind = call.behind;
+            if let Some(range) = self.raised(call, &mut unanswered).await {
+                counters.raised(behind.node, behind.item, range.last);
+            }
+        }
+        Ok(unanswered)
+    }
+
+    /// Claims a range for an item that may have several holders: a majority grants just this one.
+    async fn claim(
+        &self,
+        counters: &mut Counters,
+        index: usize,
+        clock: ServerTime,
+        unanswered: &mut Vec<Stray>,
+    ) -> Result<(), StoreError> {
+        let Some(item) = self.request.items.get(index) else { return Ok(()) };
+        let nodes = counters.nodes();
+        for attempt in 0..LEAP.len() {
+            // There has to be time left to undo it all.
+            if self.quorum.now().since(self.began) >= self.request.timeout * 5 / 8 {
+                break;
+            }
+            let margin = MARGIN.max(self.quorum.pause(4.0, 4.0) * 2);
+            let passed = self.quorum.now().since(self.began) + margin;
+            let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+            let above = clock.as_micros().saturating_add(passed);
+            let Some((&first, others)) = nodes.split_first() else { break };
+            // The first store puts those in a line that claim at the same time.
+            let leap = LEAP.get(attempt).copied().unwrap_or_default();
+            let floor = counters.top(index).max(above).saturating_add(leap);
+            let behind = Behind { node: first, item: index, to: floor };
+            let call = self.ask_to_raise(behind, item, floor, self.request.tokens)?;
+            let Some(range) = self.raised(call, unanswered).await else { break };
+            let mut claim = Claim::new(index, range);
+            claim.granted(first, range);
+            let mut calls = Vec::new();
+            for &node in others {
+                let behind = Behind { node, item: index, to: range.last };
+                calls.push(self.ask_to_raise(
+                    behind,
+                    item,
+                    range.first.saturating_sub(1),
+                    self.request.tokens,
+                )?);
+            }
+            for call in calls {
+                let node = call.behind.node;
+                if let Some(range) = self.raised(call, unanswered).await {
+                    claim.granted(node, range);
+                }
+            }
+            if counters.claim(&claim) {
+                return Ok(());
+            }
+            tokio::time::sleep(self.quorum.pause(0.0, 2.0)).await;
+        }
+        counters.give_up(index);
+        Ok(())
+    }
+
+    fn ask_to_raise(
+        &self,
+        behind: Behind,
+        item: &Item,
+        floor: u64,
+        tokens: u32,
+    ) -> Result<Raise, StoreError> {
+        let make = || {
+            let ballot = AcquireRequest::new(vec![item.clone()], self.request.lease, self.step);
+            ballot.tokens(tokens).token_floor(floor).retention(self.request.retention)
+        };
+        let now = self.quorum.now();
+        let ballot = ballots_of(&self.request).ballot(self.attempt, behind.node, Role::Raise, now, make);
+        let ballot = ballot.ok_or_else(withdrawn)?;
+        let ask = |_, store: &Arc<dyn LockStore>| store.acquire(Arc::clone(&ballot));
+        let answer = self.quorum.ask([behind.node], self.step, ask);
+        let stray = Stray::new(behind.node, Arc::clone(&ballot), now);
+        Ok(Raise { behind, ballot, answer, stray })
+    }
+
+    /// The tokens that a call was granted, if it was.
+    async fn raised(&self, mut call: Raise, unanswered: &mut Vec<Stray>) -> Option<TokenRange> {
+        let answer = call.answer.next().await;
+        self.note_latest(&call.ballot);
+        match answer {
+            Some((_, Ok(Acquired::Granted(granted)))) => granted.tokens.first().copied(),
+            Some((_, Ok(Acquired::Busy(_)))) => None,
+            Some((_, Err(error))) if !error.outcome_unknown() => None,
+            _ => {
+                unanswered.push(call.stray);
+                None
+            }
+        }
+    }
+}

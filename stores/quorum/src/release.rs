@@ -1,0 +1,144 @@
+//! Release: at all stores at once; answered when a majority has, and the gate if it is not late.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::clock::Tick;
+use lock_core::store::{Few, ReleaseRequest, Released, StoreError};
+
+use super::calls::{Answers, Quorum};
+use super::{merge, undo};
+
+/// Longest time that a release waits for the gate when a majority has answered. The gate refuses
+/// tries until it has heard of the release. One that is down costs each release this time until it
+/// is known to be down.
+const GATE_TIME: Duration = Duration::from_millis(50);
+
+/// What the stores have said.
+struct Count {
+    /// By item, then by node.
+    held: Vec<Vec<Option<bool>>>,
+    answered: usize,
+    released: Released,
+    errors: Vec<(usize, StoreError)>,
+}
+
+impl Count {
+    fn put(&mut self, node: usize, answer: Result<Released, StoreError>) {
+        match answer {
+            Ok(released) => {
+                self.answered += 1;
+                for (held, at_node) in self.held.iter_mut().zip(released.held) {
+                    if let Some(place) = held.get_mut(node) {
+                        *place = Some(at_node);
+                    }
+                }
+                let others = &mut self.released.other_listeners;
+                *others = released.other_listeners.max(*others);
+                self.released.echo |= released.echo;
+            }
+            Err(error) => self.errors.push((node, error)),
+        }
+    }
+}
+
+pub(super) async fn release(
+    quorum: Arc<Quorum>,
+    request: Arc<ReleaseRequest>,
+) -> Result<Released, StoreError> {
+    let strays = quorum.strays.end(&request.items, quorum.now(), request.timeout);
+    let began = quorum.now();
+    let timeout = request.timeout * 3 / 4;
+    // Nobody could take it on all stores in the same step.
+    let part = Arc::new(ReleaseRequest { then: None, timeout, ..(*request).clone() });
+    let mut answers = quorum.ask(quorum.all(), timeout, |_, store| store.release(Arc::clone(&part)));
+    let mut count = Count {
+        held: vec![vec![None; quorum.len()]; request.items.len()],
+        answered: 0,
+        released: Released { held: Few::new(), other_listeners: 0, echo: false, then: None },
+        errors: Vec::new(),
+    };
+    // A lingering release leaves the key taken there.
+    let gate = quorum.gates().first().copied().filter(|_| request.linger.is_zero());
+    let mut gate_until: Option<Tick> = None;
+    loop {
+        let open = answers.open();
+        let held: Option<Few<bool>> = count.held.iter().map(|held| merge::held(held, open)).collect();
+        let enough = count.answered >= quorum.majority();
+        if let Some(held) = held.filter(|_| enough || open == 0) {
+            count.released.held = held;
+            gate_until.get_or_insert(quorum.now() + GATE_TIME);
+            if !gate.is_some_and(|gate| answers.silent().contains(&gate)) {
+                break;
+            }
+        }
+        let answer = match gate_until {
+            None => answers.next().await,
+            Some(until) => {
+                let left = until.since(quorum.now());
+                tokio::time::timeout(left, answers.next()).await.unwrap_or_default()
+            }
+        };
+        match answer {
+            Some((node, answer)) => count.put(node, answer),
+            None => break,
+        }
+    }
+    undo::settle(&quorum, strays);
+    let Count { answered, released, errors, .. } = count;
+    let outcome = if answered >= quorum.majority() { Ok(released) } else { Err(too_few(&quorum, &errors)) };
+    // After an error the engine says it again.
+    let patience = if outcome.is_ok() { quorum.options.max_lease } else { request.timeout };
+    let failed: Vec<usize> =
+        errors.into_iter().filter(|(_, error)| error.is_transient()).map(|(node, _)| node).collect();
+    if answers.open() > 0 || !failed.is_empty() {
+        quorum.options.tasks.clone().spawn(go_on(quorum, part, answers, failed, began, patience));
+    }
+    outcome
+}
+
+/// Whoever waits is not held up by a store that could not be asked for a moment: it may be the gate, which all others ask
+/// first. Nothing that it holds outlasts the longest lease.
+async fn go_on(
+    quorum: Arc<Quorum>,
+    part: Arc<ReleaseRequest>,
+    mut answers: Answers<Released>,
+    mut failed: Vec<usize>,
+    began: Tick,
+    patience: Duration,
+) {
+    let late = quorum.late.try_acquire();
+    // When very many go on already they are left to their leases.
+    let patience = if late.is_ok() { patience } else { patience.min(part.timeout) };
+    let mut backoff = Backoff::default();
+    loop {
+        while let Some((node, answer)) = answers.next().await {
+            if answer.is_err_and(|error| error.is_transient()) {
+                failed.push(node);
+            }
+        }
+        let pause = backoff.next_pause();
+        if failed.is_empty() || quorum.now() + pause >= began + patience {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        // It lingers until the same moment as elsewhere.
+        let linger = part.linger.saturating_sub(quorum.now().since(began));
+        let again = Arc::new(ReleaseRequest { linger, ..(*part).clone() });
+        let nodes = std::mem::take(&mut failed);
+        answers = quorum.ask(nodes, part.timeout, |_, store| store.release(Arc::clone(&again)));
+    }
+}
+
+/// Fewer than a majority have answered: the engine says it again, for which it need not know what these have done.
+pub(super) fn too_few(quorum: &Quorum, errors: &[(usize, StoreError)]) -> StoreError {
+    let mut message = format!("fewer than a majority of {} stores have answered", quorum.len());
+    for (node, error) in errors {
+        message.push_str(&format!("; {}: {error}", node + 1));
+    }
+    // One of unknown outcome is worse than one that was not executed.
+    let error = errors.iter().find(|(_, error)| error.outcome_unknown()).or(errors.first());
+    let kind = error.map_or(lock_core::store::StoreErrorKind::Unanswered, |(_, error)| error.kind());
+    StoreError::new(kind, message)
+}

@@ -1,0 +1,15 @@
+//! The suite that every store has to pass, on three stores in memory. A key is never granted by a release, which is one
+//! store's.
+
+use lock_store_conformance::{Subject, conformance};
+
+use super::rig::{Rig, SECOND};
+
+async fn subject() -> Subject {
+    let rig = Rig::new(3);
+    // Tests renew for minutes.
+    let (store, other) = (rig.process_with(1200 * SECOND), rig.process_with(1200 * SECOND));
+    Subject::new(store, other).keeping(rig)
+}
+
+conformance!(required: subject, start_paused = true);

@@ -1,0 +1,332 @@
+//! From the client library's errors to [`StoreError`]s: what kind it is, where it happened, and no secrets.
+
+use lock_core::store::{StoreError, StoreErrorKind};
+use redis::{ConnectionInfo, ErrorKind, RedisError, ServerError};
+
+use super::url::Sentinels;
+
+/// Where the server is, for messages, and what must not be in them.
+#[derive(Clone)]
+pub(super) struct Address {
+    text: String,
+    secrets: Vec<String>,
+    /// Another server will have it, if this one is a replica now.
+    moves: bool,
+    /// The next connection has other credentials.
+    changes: bool,
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Address {
+    pub(super) fn new(info: &ConnectionInfo) -> Self {
+        Self {
+            text: info.addr().to_string(),
+            secrets: secret(info).into_iter().collect(),
+            moves: false,
+            changes: false,
+        }
+    }
+
+    /// `changes`: a login that is refused may succeed at the next connection.
+    pub(super) fn that_changes(self, changes: bool) -> Self {
+        Self { changes, ..self }
+    }
+
+    /// Whether the server refuses who we are on this connection, and the next one logs in anew.
+    pub(super) fn is_logged_out(&self, code: &str) -> bool {
+        self.changes && matches!(code, "NOAUTH" | "WRONGPASS")
+    }
+
+    /// Of whichever server is the primary.
+    pub(super) fn of_sentinels(sentinels: &Sentinels) -> Self {
+        let Sentinels { peers, master, template } = sentinels;
+        let places: Vec<String> = peers.iter().map(|peer| peer.addr().to_string()).collect();
+        let secrets = peers.iter().chain([template]).filter_map(secret).collect();
+        Self {
+            text: format!("{master} (sentinels {})", places.join(", ")),
+            secrets,
+            moves: true,
+            changes: false,
+        }
+    }
+
+    /// An error of this kind; `what` is cleaned of passwords.
+    pub(super) fn error(&self, kind: StoreErrorKind, what: impl AsRef<str>) -> StoreError {
+        let mut what = what.as_ref().to_owned();
+        for secret in &self.secrets {
+            if what.contains(secret.as_str()) {
+                what = what.replace(secret.as_str(), "***");
+            }
+        }
+        StoreError::new(kind, format!("Redis at {}: {what}", self.text))
+    }
+
+    /// A connection could not be made: nothing was executed.
+    pub(super) fn connect_error(&self, error: &RedisError) -> StoreError {
+        match error.kind() {
+            ErrorKind::RESP3NotSupported => self.error(
+                StoreErrorKind::Unsupported,
+                "the server, or a proxy in front of it, does not know HELLO 3, with which RESP3 begins; use Redis or Valkey, \
+                 6.2 or newer, without a proxy",
+            ),
+            ErrorKind::AuthenticationFailed => {
+                let kind = if self.changes { StoreErrorKind::NotReady } else { StoreErrorKind::Denied };
+                self.error(kind, error.to_string())
+            }
+            ErrorKind::InvalidClientConfig => self.error(StoreErrorKind::Unsupported, advised(error)),
+            ErrorKind::Server(_) | ErrorKind::Extension => self.answer(
+                error.code().unwrap_or("ERR"),
+                error.detail().map_or_else(|| error.to_string(), str::to_owned).as_str(),
+            ),
+            // A proxy may answer so for a moment, and an answer may be cut off.
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.error(
+                StoreErrorKind::Unreachable,
+                format!("what listens there does not answer like a Redis server: {}", in_one_line(error)),
+            ),
+            _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {}", advised(error))),
+        }
+    }
+
+    /// The connection broke while a call was under way: nobody knows whether it was executed.
+    pub(super) fn broken(&self, error: &RedisError) -> StoreError {
+        self.error(StoreErrorKind::Unanswered, format!("the connection broke before an answer came: {error}"))
+    }
+
+    /// The server answered with an error.
+    pub(super) fn refused(&self, error: &ServerError) -> StoreError {
+        self.answer(error.code(), error.details().unwrap_or_default())
+    }
+
+    /// An error answer that starts with `code`.
+    pub(super) fn answer(&self, code: &str, detail: &str) -> StoreError {
+        let (code, detail) = innermost(code, detail);
+        let kind = match kind_of(code, detail) {
+            StoreErrorKind::ReadOnly if self.moves => StoreErrorKind::NotReady,
+            StoreErrorKind::Denied if self.is_logged_out(code) => StoreErrorKind::NotReady,
+            kind => kind,
+        };
+        let hint = match (kind, code) {
+            (StoreErrorKind::NotReady, "NOAUTH" | "WRONGPASS") => {
+                "; the provider of credentials is asked again at the next connection"
+            }
+            (StoreErrorKind::NotReady, "READONLY") => {
+                "; this is a replica now, the sentinels are asked for the primary"
+            }
+            (StoreErrorKind::ReadOnly, _) => "; locks need the primary, this is a replica",
+            (StoreErrorKind::Full, "MISCONF") => {
+                "; its last save to disk failed, so it refuses writes: look at its log, and at the space on its disk"
+            }
+            (StoreErrorKind::Full, _) => "; it refuses writes until memory is free",
+            (StoreErrorKind::ForeignData, "WRONGTYPE") => {
+                "; the key of a lock, or of its counter, holds somebody's data that is no lock"
+            }
+            (StoreErrorKind::ForeignData, _) => "; the fencing counter can't be counted on",
+            (StoreErrorKind::Unsupported, "MOVED" | "ASK" | "CROSSSLOT") => {
+                "; this is a Redis Cluster: write redis+cluster://host:port, or rediss+cluster:// with TLS"
+            }
+            (StoreErrorKind::Denied, "NOAUTH") => {
+                "; the server wants a password, which goes into the URL: redis://:password@host, or with a user \
+                 redis://user:password@host"
+            }
+            (StoreErrorKind::Denied, "WRONGPASS") => "; look at user and password in the URL",
+            (StoreErrorKind::Unsupported, "ERR") if detail.contains("DB index") => {
+                "; the URL ends in the number of a database that the server does not have"
+            }
+            (StoreErrorKind::Unsupported, "ERR") if is_unknown_command(detail) => {
+                "; it is too old, or forbids this to all, or is a sentinel, whose address is \
+                 redis+sentinel://host:26379/master"
+            }
+            _ => "",
+        };
+        let detail = if hint.is_empty() { detail } else { detail.trim_end_matches('.') };
+        self.error(kind, format!("{code} {detail}{hint}"))
+    }
+}
+
+fn secret(info: &ConnectionInfo) -> Option<String> {
+    info.redis_settings().password().filter(|secret| !secret.is_empty()).map(str::to_owned)
+}
+
+/// Whether the server says that it is no primary.
+pub(super) fn is_replica(error: &ServerError) -> bool {
+    let (code, detail) = innermost(error.code(), error.details().unwrap_or_default());
+    kind_of(code, detail) == StoreErrorKind::ReadOnly
+}
+
+/// The parser's errors have several lines, and logs want one.
+fn in_one_line(error: &RedisError) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The error, and what to do when it is about a certificate.
+fn advised(error: &RedisError) -> String {
+    let text = error.to_string();
+    // rustls; OpenSSL, older and newer; macOS and Windows.
+    const UNTRUSTED: [&str; 5] = [
+        "UnknownIssuer",
+        "self signed certificate",
+        "self-signed certificate",
+        "issuer certificate",
+        "not trusted",
+    ];
+    // What the client says about `#insecure` when it can't do that.
+    const INSECURE: &str = "tls-rustls-insecure";
+    let start = if text.contains(INSECURE) {
+        "; `#insecure` with rustls takes the feature `tls-rustls-insecure` of the crate `redis`. Better:"
+    } else if UNTRUSTED.iter().any(|words| text.contains(words)) {
+        ";"
+    } else {
+        return text;
+    };
+    let advice = if cfg!(all(feature = "tls-rustls", feature = "tls-native")) {
+        "leave out one of the features `tls-rustls` and `tls-native`; with both the Redis client reads no certificate \
+         store. Or give `connect_client` a client from `redis::Client::build_with_tls`"
+    } else {
+        "trust the server's authority in the system's certificate store, in the file that SSL_CERT_FILE names, or in a \
+         client from `redis::Client::build_with_tls` for `connect_client`"
+    };
+    format!("{text}{start} {advice}")
+}
+
+/// The error of a command inside a script. Redis 7 keeps its code in front and appends ` script: sha, on
+/// @user_script:12.`; Redis 6.2 puts `@user_script: 12: -` in front of it, and more in front of that when the script
+/// did not catch it.
+fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
+    if let Some((detail, _)) = detail.split_once(" script: ") {
+        return (code, detail);
+    }
+    let inner = match detail.rsplit_once("@user_script") {
+        Some((_, inner)) => inner,
+        None if code.starts_with("@user_script") => detail,
+        None => return (code, detail),
+    };
+    let inner = inner.trim_start_matches(|c: char| matches!(c, ':' | ' ' | '-') || c.is_ascii_digit());
+    match inner.split_once(' ') {
+        Some((code, detail)) if code.bytes().all(|byte| byte.is_ascii_uppercase()) => (code, detail),
+        _ => ("ERR", inner),
+    }
+}
+
+/// As the server says it, and as it says it inside a script.
+fn is_unknown_command(detail: &str) -> bool {
+    detail.contains("unknown command") || detail.contains("Unknown Redis command")
+}
+
+fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
+    match code {
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" => {
+            StoreErrorKind::NotReady
+        }
+        "ERR" if detail.contains("max number of clients") => StoreErrorKind::NotReady,
+        "READONLY" => StoreErrorKind::ReadOnly,
+        "OOM" | "MISCONF" => StoreErrorKind::Full,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => StoreErrorKind::Denied,
+        // So it is worded inside a script.
+        "ERR" if detail.starts_with("The user executing the script can't") => StoreErrorKind::Denied,
+        "WRONGTYPE" | "LOCKTOKEN" => StoreErrorKind::ForeignData,
+        // Only counters, permits and latches are ever incremented.
+        "ERR" if detail.contains("would overflow") || detail.contains("not an integer") => {
+            StoreErrorKind::ForeignData
+        }
+        "MOVED" | "ASK" | "CROSSSLOT" | "NOPROTO" => StoreErrorKind::Unsupported,
+        // A slot is on its way to another server, or nobody has it: known only inside a script.
+        "ERR" if detail.contains("a non local key") || detail.contains("while the cluster is down") => {
+            StoreErrorKind::NotReady
+        }
+        "ERR" if is_unknown_command(detail) || detail.contains("DB index") => StoreErrorKind::Unsupported,
+        _ => StoreErrorKind::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> Address {
+        let client = redis::Client::open("redis://ann:hunter2@127.0.0.1:6399/3").unwrap();
+        Address::new(client.get_connection_info())
+    }
+
+    #[test]
+    fn every_answer_has_its_kind() {
+        use StoreErrorKind::*;
+        for (answer, kind) in [
+            ("LOADING Redis is loading the dataset in memory", NotReady),
+            ("BUSY Redis is busy running a script", NotReady),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", NotReady),
+            ("CLUSTERDOWN The cluster is down", NotReady),
+            ("MASTERDOWN Link with MASTER is down", NotReady),
+            ("ERR max number of clients reached", NotReady),
+            ("READONLY You can't write against a read only replica.", ReadOnly),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Full),
+            ("NOAUTH Authentication required.", Denied),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Denied),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", Denied),
+            ("ERR The user executing the script can't run this command or subcommand", Denied),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", ForeignData),
+            ("LOCKTOKEN not a counter", ForeignData),
+            ("ERR increment or decrement would overflow", ForeignData),
+            ("MISCONF Redis is configured to save RDB snapshots", Full),
+            ("MOVED 3999 127.0.0.1:6381", Unsupported),
+            ("ERR Script attempted to access a non local key in a cluster node", NotReady),
+            ("ERR Script attempted to execute a command while the cluster is down", NotReady),
+            ("ERR Unknown Redis command called from script", Unsupported),
+            ("ERR DB index is out of range", Unsupported),
+            ("ERR something else", Refused),
+        ] {
+            let (code, detail) = answer.split_once(' ').unwrap();
+            let error = address().answer(code, detail);
+            assert_eq!(error.kind(), kind, "{answer}");
+            assert!(error.to_string().contains("127.0.0.1:6399"), "{error}");
+            assert!(error.to_string().contains(answer.trim_end_matches('.')), "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_inside_scripts_are_unwrapped() {
+        let old = "Error running script (call to f_0af): @user_script:12: @user_script: 12: OOM command not allowed \
+                   when used memory > 'maxmemory'.";
+        let error = address().answer("ERR", old);
+        assert_eq!(error.kind(), StoreErrorKind::Full);
+        assert!(!error.to_string().contains("user_script"), "{error}");
+
+        let caught = "10: -READONLY You can't write against a read only replica.";
+        assert_eq!(address().answer("@user_script:", caught).kind(), StoreErrorKind::ReadOnly);
+        let denied = "104: The user executing the script can't run this command or subcommand";
+        assert_eq!(address().answer("@user_script:", denied).kind(), StoreErrorKind::Denied);
+
+        let new = "Operation against a key holding the wrong kind of value script: 0af, on @user_script:34.";
+        let error = address().answer("WRONGTYPE", new);
+        assert_eq!(error.kind(), StoreErrorKind::ForeignData);
+        assert!(!error.to_string().contains("user_script"), "{error}");
+    }
+
+    #[test]
+    fn errors_about_certificates_say_what_to_do() {
+        let refused = |what: &str| address().connect_error(&std::io::Error::other(what).into()).to_string();
+        for what in [
+            "invalid peer certificate: UnknownIssuer",
+            "certificate verify failed: (self signed certificate in certificate chain)",
+            "certificate verify failed: (self-signed certificate)",
+            "certificate verify failed: (unable to get local issuer certificate)",
+            "The certificate was not trusted.",
+        ] {
+            let error = refused(what);
+            assert!(error.contains(what) && error.contains("`connect_client`"), "{error}");
+        }
+        assert!(!refused("Connection refused").contains("`connect_client`"));
+    }
+
+    #[test]
+    fn the_password_is_never_in_an_error() {
+        let echo = "unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `ann`, `hunter2`";
+        let error = address().answer("ERR", echo);
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        assert!(!format!("{error:?} {:?}", address()).contains("hunter2"));
+    }
+}

@@ -1,0 +1,274 @@
+//! [`Cluster`]: locks on a Redis Cluster, each at the server that has its slot.
+//!
+//! All keys of one lock are in one slot, so each step on it is a script at one server, as with a single one. What is done
+//! here:
+//!
+//! - [`slots`]: which server has which slot. [`load`]: how that is found out, and again when a server is away or says
+//!   that a slot has moved.
+//! - [`route`]: redirects. MOVED and ASK mean that a step was not executed, so it is sent again as it is, but with a
+//!   `latest` for the clock of the next server. [`moving`]: locks whose keys are at two servers.
+//! - [`several`]: requests for keys in several slots: a step for each slot. [`steps`]: all others.
+//! - [`counting`]: semaphores and latches. [`watch`]: subscriptions, which follow their slots. [`admin`]: what operators ask.
+//!
+//! Scripts are never loaded at all servers: each gets the text when it does not know the name.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::lock;
+use lock_core::store::{StoreError, StoreErrorKind};
+use redis::{ConnectionAddr, ConnectionInfo};
+use tokio::sync::watch as cell;
+
+use super::classify::Address;
+use super::connection::At;
+use super::dialer::{Dialer, elsewhere};
+use super::fault::Fault;
+use super::names::Names;
+use super::node::Node;
+use super::options::RedisOptions;
+use super::script::Dialect;
+use super::subscriber::Channels;
+use super::url::Seeds;
+use crate::trace::TARGET;
+
+mod admin;
+mod counting;
+mod load;
+mod moving;
+mod refusals;
+mod route;
+mod several;
+pub(super) mod slots;
+mod steps;
+mod watch;
+
+use load::Loading;
+use refusals::Refusals;
+use route::{Moving, Route, Turn};
+
+use slots::{Place, SlotMap};
+use watch::Watches;
+
+/// The servers of a cluster.
+pub(super) struct Cluster {
+    pub(super) options: RedisOptions,
+    /// For errors that are of no server.
+    pub(super) address: Address,
+    seeds: Vec<(Place, ConnectionInfo)>,
+    /// How waiters are told, found out once.
+    dialect: OnceLock<Dialect>,
+    nodes: Mutex<HashMap<Place, Arc<Node>>>,
+    loading: Mutex<Loading>,
+    /// The servers serve, as far as they said when the map was loaded.
+    healthy: AtomicBool,
+    map: cell::Sender<Option<Arc<SlotMap>>>,
+    moving: Mutex<Moving>,
+    watches: Mutex<Watches>,
+    refusals: Refusals,
+    weak: Weak<Self>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: &Seeds, options: RedisOptions) -> Result<Arc<Self>, StoreError> {
+        let places: Option<Vec<_>> =
+            seeds.seeds.iter().map(|info| Some((place_of(info.addr())?, info.clone()))).collect();
+        let refuse = |what| StoreError::new(StoreErrorKind::Unsupported, what);
+        let seeds = places.ok_or_else(|| refuse("a cluster is spoken to over TCP"))?;
+        let (_, first) = seeds.first().ok_or_else(|| refuse("the address of a cluster names no server"))?;
+        let address = options.login.address(first);
+        Ok(Arc::new_cyclic(|weak| Self {
+            options,
+            address,
+            seeds,
+            dialect: OnceLock::new(),
+            nodes: Mutex::default(),
+            loading: Mutex::default(),
+            healthy: AtomicBool::new(true),
+            map: cell::Sender::new(None),
+            moving: Mutex::default(),
+            watches: Mutex::default(),
+            refusals: Refusals::default(),
+            weak: weak.clone(),
+        }))
+    }
+
+    pub(super) fn now(&self) -> Tick {
+        self.options.clock.now()
+    }
+
+    fn error(&self, kind: StoreErrorKind, what: &str) -> StoreError {
+        self.address.error(kind, what)
+    }
+
+    /// The server at `place`, with the credentials and the TLS settings of the seeds.
+    fn node(&self, place: &Place) -> Result<Arc<Node>, StoreError> {
+        if let Some(node) = lock(&self.nodes).get(place) {
+            return Ok(Arc::clone(node));
+        }
+        let seed = self.seeds.iter().find(|(seed, _)| seed.host == place.host).or_else(|| self.seeds.first());
+        let info = seed.map(|(_, info)| elsewhere(info, &place.host, place.port));
+        let info = info.ok_or_else(|| self.error(StoreErrorKind::Unsupported, "no seed"))?;
+        let dialect = self.dialect.get().copied().unwrap_or_default();
+        let told = Told { cluster: self.weak.clone(), place: place.clone() };
+        let node =
+            Node::of(Dialer::new(&info, &self.options)?, self.options.clone(), dialect, Arc::new(told));
+        Ok(Arc::clone(lock(&self.nodes).entry(place.clone()).or_insert(node)))
+    }
+
+    /// The server that has `slot`, as far as is known.
+    async fn owner(&self, slot: u16, deadline: Tick) -> Result<Place, StoreError> {
+        let map = self.map(deadline).await?;
+        if let Some(place) = map.owner(slot) {
+            return Ok(place.clone());
+        }
+        self.refresh();
+        let what = format!("CLUSTERDOWN no server of the cluster has the slot {slot}");
+        Err(self.error(StoreErrorKind::NotReady, &what))
+    }
+
+    /// The server that has a lock, as a number; 0 when it is not known.
+    pub(super) fn place_of_key(&self, key: &LockKey) -> u64 {
+        let (Ok(names), Some(map)) = (Names::new(&self.options.prefix, key), &*self.map.borrow()) else {
+            return 0;
+        };
+        let mut hasher = DefaultHasher::new();
+        map.owner(slots::slot(&names.lock().to_string())).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Runs a step at the server that has `slot`, and follows redirects: they mean that nothing was executed.
+    async fn at_slot<T, F>(
+        &self,
+        slot: u16,
+        deadline: Tick,
+        step: impl Fn(Arc<Node>, At) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let mut route = Route::default();
+        loop {
+            let place = match route.to.take() {
+                Some(place) => place,
+                None => self.owner(slot, deadline).await?,
+            };
+            let node = self.node(&place)?;
+            let at = At { timeout: deadline.since(self.now()), asking: route.asking };
+            let fault = match step(node, at).await {
+                Ok(done) => return Ok(done),
+                Err(fault) => fault,
+            };
+            match route.turn(fault.redirect.as_deref(), &place) {
+                Turn::Again(Some((slot, to))) => self.moved(slot, &to),
+                Turn::Again(None) => self.in_between(slot),
+                Turn::Split => return Err(fault),
+                Turn::Fail => {
+                    self.doubt(&fault.error);
+                    return Err(fault);
+                }
+                Turn::Lost => {
+                    self.refresh();
+                    let what = format!("the servers do not agree who has the slot {slot}");
+                    return Err(self.error(StoreErrorKind::NotReady, &what).into());
+                }
+            }
+        }
+    }
+
+    /// A server says that the slot is at `to`.
+    fn moved(&self, slot: u16, to: &Place) {
+        lock(&self.moving).settled(slot);
+        let patched = self.map.send_if_modified(|map| {
+            let patched = map.as_ref().and_then(|map| map.moved(slot, to));
+            let Some(patched) = patched else { return false };
+            *map = Some(Arc::new(patched));
+            true
+        });
+        if patched {
+            tracing::debug!(target: TARGET, store = ?self.address, slot, %to, "a slot has moved");
+            // It is seldom the only one.
+            self.refresh();
+        }
+    }
+
+    /// Keys of the slot are, or will be, at another server than the one that has it.
+    fn in_between(&self, slot: u16) {
+        if lock(&self.moving).seen(slot, self.now()) {
+            // Whoever watches begins to look by itself.
+            self.map.send_modify(|_| {});
+        }
+    }
+
+    /// Whether a step for each of its keys may succeed. They are at two servers, or the user has no
+    /// right to one of them, which a server may say before it says that they are elsewhere.
+    fn goes_apart(&self, slot: u16, fault: &Fault) -> bool {
+        if fault.is_split() {
+            self.in_between(slot);
+        }
+        fault.is_split() || fault.several.is_some()
+    }
+
+    /// A step has failed: whether the servers are still who they were is to be found out.
+    fn doubt(&self, error: &StoreError) {
+        let away = [
+            StoreErrorKind::Unreachable,
+            StoreErrorKind::Unanswered,
+            StoreErrorKind::NotReady,
+            StoreErrorKind::ReadOnly,
+        ];
+        if away.contains(&error.kind()) {
+            self.refresh();
+        }
+    }
+
+    /// The servers speak this dialect, whatever they say.
+    #[cfg(test)]
+    pub(super) fn pretend(&self, dialect: Dialect) {
+        self.dialect.set(dialect).unwrap();
+    }
+
+    #[cfg(test)]
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        lock(&self.nodes).values().cloned().collect()
+    }
+
+    fn deadline(&self, timeout: Duration) -> Tick {
+        self.now() + timeout
+    }
+}
+
+/// What subscribers hear of slots.
+struct Told {
+    cluster: Weak<Cluster>,
+    place: Place,
+}
+
+impl Channels for Told {
+    fn moved(&self, slot: u16, to: &str) {
+        if let (Some(cluster), Some(to)) = (self.cluster.upgrade(), Place::named(to, &self.place)) {
+            cluster.moved(slot, &to);
+        }
+    }
+}
+
+fn place_of(address: &ConnectionAddr) -> Option<Place> {
+    match address {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some(Place::new(host, *port))
+        }
+        _ => None,
+    }
+}

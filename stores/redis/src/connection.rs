@@ -1,0 +1,422 @@
+//! [`Connector`]: the one connection for commands, made when it is needed and replaced when it is doubtful.
+//!
+//! The client library never reconnects a multiplexed connection and keeps using a socket that
+//! swallows everything, so both are done here. A connection is given up when it breaks, when a call
+//! on it times out and nothing at all was heard on it since that call was sent, and when the server
+//! says that it is a replica (its address may lead to the new primary by now), or that it does not
+//! know who we are any more and the next login may be another. Calls under way on a connection that
+//! was given up still get their answers if these come.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use lock_core::internal::ServerClock;
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::clock::rounded;
+use lock_core::internal::sync::{Apart, lock};
+use lock_core::store::{StoreError, StoreErrorKind};
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{Cmd, PushInfo, PushKind, ServerError, Value};
+use tokio::runtime::Handle;
+use tokio::sync::{OnceCell, watch};
+use tokio::task::AbortHandle;
+
+use super::classify::is_replica;
+use super::dialer::Dialer;
+use super::fault::{Fault, Redirect, Several};
+use super::reply;
+use super::script::Invocation;
+use crate::trace::TARGET;
+
+/// A connection in use.
+pub(super) struct Link {
+    connection: MultiplexedConnection,
+    dead: Arc<AtomicBool>,
+    /// How many answers were heard on it.
+    heard: AtomicU64,
+    /// Which run of the server it leads to, once that was asked.
+    run_id: OnceCell<Option<String>>,
+}
+
+/// How a step is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    /// The step resolves within about this time.
+    pub(super) timeout: Duration,
+    /// The server is only about to get the keys: it serves them to those who say that they know.
+    pub(super) asking: bool,
+}
+
+impl At {
+    /// As usual.
+    pub(super) fn once(timeout: Duration) -> Self {
+        Self { timeout, asking: false }
+    }
+}
+
+/// A connection to send something on now. The time is read once for all that a call needs it for.
+#[derive(Clone)]
+pub(super) struct Ready {
+    link: Arc<Link>,
+    pub(super) now: Tick,
+    /// When the call has to be over.
+    deadline: Tick,
+    /// See [`At::asking`].
+    asking: bool,
+}
+
+impl Ready {
+    /// How much time the call has.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.since(self.now)
+    }
+
+    /// Whether the connection is not to be used any more: it broke, or another server took over.
+    pub(super) fn is_over(&self) -> bool {
+        self.link.dead.load(Ordering::Acquire)
+    }
+}
+
+type Outcome = Result<Arc<Link>, StoreError>;
+
+enum Phase {
+    Idle,
+    Connecting { outcome: watch::Receiver<Option<Outcome>>, task: AbortHandle },
+    Ready(Arc<Link>),
+}
+
+struct State {
+    phase: Phase,
+    /// Since the last connection, how the attempts failed.
+    failed: Option<Failed>,
+}
+
+struct Failed {
+    error: StoreError,
+    backoff: Backoff,
+    /// Not before this is there another attempt.
+    again: Tick,
+}
+
+pub(super) struct Connector {
+    dialer: Dialer,
+    runtime: Handle,
+    server_clock: Arc<ServerClock>,
+    state: Apart<Mutex<State>>,
+    weak: Weak<Self>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("address", &self.dialer.address).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Connector {
+    fn drop(&mut self) {
+        let state = self.state.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Phase::Connecting { task, .. } = &state.phase {
+            task.abort();
+        }
+    }
+}
+
+impl Connector {
+    pub(super) fn new(dialer: Dialer, runtime: Handle, server_clock: Arc<ServerClock>) -> Arc<Self> {
+        let state = State { phase: Phase::Idle, failed: None };
+        Arc::new_cyclic(|weak| Self {
+            dialer,
+            runtime,
+            server_clock,
+            state: Apart(Mutex::new(state)),
+            weak: weak.clone(),
+        })
+    }
+
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn error(&self, kind: StoreErrorKind, what: &str) -> StoreError {
+        self.dialer.address.error(kind, what)
+    }
+
+    /// The connection, made now if there is none, and the time. All callers share one attempt. Fails with what
+    /// hindered it; nothing was executed then.
+    pub(super) async fn ready(&self, at: At) -> Result<Ready, StoreError> {
+        self.ready_by(|now| now + at.timeout, at.asking).await
+    }
+
+    /// The same for a call with this deadline.
+    pub(super) async fn ready_by(
+        &self,
+        deadline: impl FnOnce(Tick) -> Tick,
+        asking: bool,
+    ) -> Result<Ready, StoreError> {
+        let now = self.dialer.clock.now();
+        let deadline = deadline(now);
+        let outcome = {
+            let mut state = self.state();
+            match &state.phase {
+                Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => {
+                    return Ok(Ready { link: Arc::clone(link), now, deadline, asking });
+                }
+                Phase::Connecting { outcome, .. } => outcome.clone(),
+                Phase::Ready(_) | Phase::Idle => self.start(&mut state),
+            }
+        };
+        // Boxed, so that calls are small: nearly all of them find a connection.
+        let link = Box::pin(self.connected(outcome, deadline)).await?;
+        Ok(Ready { link, now: self.dialer.clock.now(), deadline, asking })
+    }
+
+    async fn connected(
+        &self,
+        mut outcome: watch::Receiver<Option<Outcome>>,
+        deadline: Tick,
+    ) -> Result<Arc<Link>, StoreError> {
+        let left = deadline.since(self.dialer.clock.now());
+        match tokio::time::timeout(left, outcome.wait_for(Option::is_some)).await {
+            Ok(Ok(outcome)) => match &*outcome {
+                Some(outcome) => outcome.clone(),
+                None => Err(self.error(StoreErrorKind::Unreachable, "no connection")),
+            },
+            Ok(Err(_)) => {
+                // The next call starts anew: it may have been a panic, in a TLS library for example.
+                let mut state = self.state();
+                if matches!(&state.phase, Phase::Connecting { task, .. } if task.is_finished()) {
+                    state.phase = Phase::Idle;
+                }
+                let what =
+                    "no connection: the connecting task ended early, its runtime has gone or it panicked";
+                Err(self.error(StoreErrorKind::Unreachable, what))
+            }
+            // The last attempt tells more than that there was no time for another.
+            Err(_) => {
+                let failed = self.state().failed.as_ref().map(|failed| failed.error.to_string());
+                Err(match failed {
+                    Some(why) => StoreError::new(StoreErrorKind::Unreachable, why),
+                    None => self.error(
+                        StoreErrorKind::Unreachable,
+                        &format!("no connection within {:?}", rounded(left)),
+                    ),
+                })
+            }
+        }
+    }
+
+    fn start(&self, state: &mut State) -> watch::Receiver<Option<Outcome>> {
+        let (sender, outcome) = watch::channel(None);
+        let (dialer, server_clock) = (self.dialer.clone(), Arc::clone(&self.server_clock));
+        let connector = self.weak.clone();
+        let again = state.failed.as_ref().map(|failed| failed.again);
+        let pause = again.map_or(Duration::ZERO, |again| again.since(dialer.clock.now()));
+        let task = self.runtime.spawn(async move {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            let result = connect(&dialer, &server_clock).await;
+            if let Some(connector) = connector.upgrade() {
+                connector.settle(&result);
+            }
+            let _ = sender.send(Some(result));
+        });
+        state.phase = Phase::Connecting { outcome: outcome.clone(), task: task.abort_handle() };
+        outcome
+    }
+
+    fn settle(&self, result: &Outcome) {
+        let mut state = self.state();
+        match result {
+            Ok(link) => {
+                state.failed = None;
+                state.phase = Phase::Ready(Arc::clone(link));
+            }
+            Err(error) => {
+                let failed = state.failed.take();
+                let mut backoff = failed.map_or_else(Backoff::default, |failed| failed.backoff);
+                let again = self.dialer.clock.now() + backoff.next_pause();
+                state.failed = Some(Failed { error: error.clone(), backoff, again });
+                state.phase = Phase::Idle;
+            }
+        }
+    }
+
+    /// Does not hand out `link` any more.
+    fn give_up(&self, link: &Arc<Link>) {
+        link.dead.store(true, Ordering::Release);
+        let mut state = self.state();
+        if matches!(&state.phase, Phase::Ready(current) if Arc::ptr_eq(current, link)) {
+            state.phase = Phase::Idle;
+        }
+    }
+
+    /// What the server refused, as the whole answer or as a part of it.
+    pub(super) fn refused(&self, ready: &Ready, error: &ServerError) -> StoreError {
+        if is_replica(error) || self.dialer.address.is_logged_out(error.code()) {
+            self.give_up(&ready.link);
+        }
+        self.dialer.address.refused(error)
+    }
+
+    /// Sends one command and waits for its answer, which is never an error answer.
+    pub(super) async fn call(&self, ready: &Ready, command: &Cmd) -> Result<Value, CallError> {
+        let link = &ready.link;
+        let left = ready.left();
+        if left.is_zero() {
+            return Err(CallError::Other(
+                self.error(StoreErrorKind::Unreachable, "no time was left to send the request").into(),
+            ));
+        }
+        let heard_before = link.heard.load(Ordering::Acquire);
+        let mut connection = link.connection.clone();
+        let answer = async {
+            if ready.asking {
+                return Box::pin(ask(&mut connection, command)).await;
+            }
+            connection.send_packed_command(command).await
+        };
+        match tokio::time::timeout(left, answer).await {
+            Ok(Ok(value)) => {
+                link.heard.fetch_add(1, Ordering::AcqRel);
+                match value {
+                    Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
+                    Value::ServerError(error) => {
+                        let (redirect, several) = (Redirect::read(&error), Several::read(&error));
+                        let error = self.refused(ready, &error);
+                        Err(CallError::Other(Fault { error, redirect, several }))
+                    }
+                    value => Ok(value),
+                }
+            }
+            Ok(Err(error)) => {
+                self.give_up(link);
+                Err(CallError::Other(self.dialer.address.broken(&error).into()))
+            }
+            Err(_) => {
+                if link.heard.load(Ordering::Acquire) == heard_before {
+                    self.give_up(link);
+                }
+                let error = self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}"));
+                Err(CallError::Other(error.into()))
+            }
+        }
+    }
+
+    /// Another one each time that the server is started; a restart ends all connections. `None`
+    /// when the user may not know it.
+    pub(super) async fn run_id<'a>(&self, ready: &'a Ready) -> Result<Option<&'a str>, Fault> {
+        let ask = async || {
+            let said = match self.call(ready, redis::cmd("INFO").arg("server")).await.map_err(Fault::from) {
+                Ok(info) => {
+                    reply::info(&info).and_then(|info| reply::field(info, "run_id")).map(str::to_owned)
+                }
+                Err(fault) if fault.error.is_transient() => return Err(fault),
+                Err(_) => None,
+            };
+            if said.is_none() {
+                let what =
+                    "INFO does not say the run_id: a restart of the server with old data will not be noticed";
+                tracing::warn!(target: TARGET, store = ?self.dialer.address, "{what}");
+            }
+            Ok(said)
+        };
+        Ok(ready.link.run_id.get_or_try_init(ask).await?.as_deref())
+    }
+
+    /// Where its tasks run.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// The same connection, later.
+    pub(super) fn later(&self, ready: &Ready) -> Ready {
+        Ready { now: self.dialer.clock.now(), ..ready.clone() }
+    }
+
+    /// Runs a script.
+    pub(super) async fn run(&self, ready: &Ready, invocation: &Invocation) -> Result<Value, Fault> {
+        let answer = match self.call(ready, invocation.by_name()).await {
+            // The script was not executed, so it may be sent again. Boxed: it is rare.
+            Err(CallError::NoScript) => {
+                Box::pin(self.call(&self.later(ready), &invocation.by_source())).await
+            }
+            answer => answer,
+        };
+        answer.map_err(|error| match error {
+            CallError::Other(error) => error,
+            CallError::NoScript => {
+                let what = format!("NOSCRIPT in answer to EVAL of {}", invocation.script().name);
+                self.error(StoreErrorKind::Refused, &what).into()
+            }
+        })
+    }
+}
+
+/// Why a call has no result.
+pub(super) enum CallError {
+    NoScript,
+    Other(Fault),
+}
+
+/// The next command after ASKING is served for a slot that is only on its way to the server.
+async fn ask(connection: &mut MultiplexedConnection, command: &Cmd) -> redis::RedisResult<Value> {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ASKING");
+    pipeline.add_command(command.clone());
+    let answers = connection.send_packed_commands(&pipeline, 0, 2).await?;
+    // Without ASKING the command is sent back, unless the slot has come meanwhile.
+    let all_refused = answers.iter().all(|answer| matches!(answer, Value::ServerError(_)));
+    let answer = if all_refused { answers.first() } else { answers.last() };
+    Ok(answer.cloned().unwrap_or(Value::Nil))
+}
+
+impl From<CallError> for Fault {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Other(error) => error,
+            CallError::NoScript => {
+                StoreError::new(StoreErrorKind::Refused, "NOSCRIPT in answer to a command").into()
+            }
+        }
+    }
+}
+
+async fn connect(dialer: &Dialer, server_clock: &ServerClock) -> Outcome {
+    let dead = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&dead);
+    let started = dialer.clock.now();
+    let mut connection = dialer
+        .dial(move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                flag.store(true, Ordering::Release);
+            }
+            Ok::<(), SendError>(())
+        })
+        .await?;
+
+    // The first thing to know about a server is its time.
+    let sent = dialer.clock.now();
+    let left = dialer.connect_timeout.saturating_sub(sent.since(started));
+    let time = tokio::time::timeout(left, connection.send_packed_command(&redis::cmd("TIME"))).await;
+    let time = match time {
+        Ok(Ok(Value::ServerError(error))) => return Err(dialer.address.refused(&error)),
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => return Err(dialer.address.connect_error(&error)),
+        Err(_) => {
+            let what = format!("connected, but no answer within {:?}", dialer.connect_timeout);
+            return Err(dialer.address.error(StoreErrorKind::Unreachable, what));
+        }
+    };
+    let time = reply::time(&time)
+        .ok_or_else(|| dialer.address.error(StoreErrorKind::Refused, format!("unexpected TIME: {time:?}")))?;
+    server_clock.observe(time, sent);
+    Ok(Arc::new(Link { connection, dead, heard: AtomicU64::new(0), run_id: OnceCell::new() }))
+}

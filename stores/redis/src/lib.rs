@@ -1,0 +1,265 @@
+//! The Redis store: one server or a cluster, keys as Redisson's locks of all kinds have them.
+//!
+//! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
+//!   `scripts/*.lua`. [`reply`]: what they answer.
+//! - [`topology`]: one server or a cluster. [`locks`]: the locks of one server. [`singles`]: its
+//!   steps for single mutexes, which travel in groups, see [`group`]. [`steps`], [`release`],
+//!   [`admin`]: the other steps. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what
+//!   a fair lock's waiter hears.
+//! - [`semaphore`], [`latch`]: the steps of those. [`stock`], [`stock_take`]: stocks in one slot; [`spread`]: stocks that are
+//!   not in one place. [`cluster`]: all steps where there are several servers.
+//! - [`node`]: one server; it knows no steps. [`connection`]: one connection for commands.
+//!   [`subscriber`] and [`registry`]: one for release messages. [`pool`]: one for each grant that
+//!   replicas confirm, see [`synced`]. [`dialer`]: how they are made. [`sentinel`]: finds the
+//!   primary. [`options`]: the settings of all.
+//! - [`fault`], [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+use std::fmt;
+use std::sync::Arc;
+
+mod admin;
+mod check;
+mod classify;
+mod cluster;
+mod connection;
+mod credentials;
+mod dialer;
+mod each;
+mod fair;
+mod fault;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod fuzzing;
+mod group;
+mod join;
+mod kinds;
+mod latch;
+mod locks;
+mod login;
+mod mark;
+mod names;
+mod node;
+mod options;
+mod pool;
+mod registry;
+mod release;
+mod reply;
+mod runtime;
+mod script;
+mod semaphore;
+mod sentinel;
+mod singles;
+mod spread;
+mod steps;
+mod stock;
+mod stock_take;
+mod subscriber;
+mod synced;
+mod topology;
+mod trace;
+pub mod url;
+mod url_parts;
+
+#[cfg(test)]
+mod tests;
+
+use cluster::Cluster;
+use connection::At;
+pub use credentials::{Credentials, Endpoint, Provider};
+use dialer::Dialer;
+use lock_core::LockKey;
+use lock_core::store::{
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, MarkRequest,
+    Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind,
+    Watch, Withdrawn,
+};
+pub use login::Login;
+use node::Node;
+pub use options::RedisOptions;
+use spread::RedisLayouts;
+use steps::Keeping;
+use topology::{Topology, call, call_in_task, step};
+
+/// Locks on Redis. Connects on first use.
+#[derive(Clone)]
+pub struct RedisStore {
+    topology: Topology,
+    stocks: RedisLayouts,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.topology.fmt(f)
+    }
+}
+
+impl RedisStore {
+    /// A store on the server of `client`; the client's address, credentials, database and TLS settings are used.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` when the client library does not accept the client's settings.
+    pub fn new(client: &redis::Client, options: RedisOptions) -> Result<Self, StoreError> {
+        Ok(Self::at(Dialer::new(client.get_connection_info(), &options)?, options))
+    }
+
+    /// A store on the primary that `sentinels` name.
+    pub fn with_sentinels(sentinels: &url::Sentinels, options: RedisOptions) -> Self {
+        Self::at(Dialer::through(sentinels, &options), options)
+    }
+
+    fn at(dialer: Dialer, options: RedisOptions) -> Self {
+        Self::on(Topology::one(Node::new(dialer, options)))
+    }
+
+    fn on(topology: Topology) -> Self {
+        Self { stocks: RedisLayouts::new(&topology), topology }
+    }
+
+    /// A store on the cluster that these servers belong to. All of it is spoken to with their credentials and TLS settings.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` when there is no seed, or one that is no TCP address.
+    pub fn cluster(seeds: &url::Seeds, options: RedisOptions) -> Result<Self, StoreError> {
+        Ok(Self::on(Topology::Cluster(Cluster::new(seeds, options)?)))
+    }
+
+    /// All servers that it has spoken to.
+    #[cfg(test)]
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        match &self.topology {
+            Topology::One { node, .. } => vec![Arc::clone(node)],
+            Topology::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    /// The only server.
+    #[cfg(test)]
+    fn node(&self) -> &Arc<Node> {
+        match &self.topology {
+            Topology::One { node, .. } => node,
+            Topology::Cluster(_) => panic!("there are several"),
+        }
+    }
+}
+
+impl LockStore for RedisStore {
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        step!(self, call_in_task, |locks| locks.acquire(request).await, |cluster| cluster.acquire(request))
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        step!(self, call_in_task, |locks| locks.release(request).await, |cluster| cluster.release(request))
+    }
+
+    fn keeps_far_waiters(&self) -> bool {
+        true
+    }
+
+    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        step!(
+            self,
+            call_in_task,
+            |node| Ok(node.keep(&request.items, Keeping::Renew, At::once(request.timeout)).await?),
+            |cluster| cluster.keep(&request)
+        )
+    }
+
+    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+        step!(
+            self,
+            call_in_task,
+            |node| Ok(node.keep(&request.items, Keeping::Downgrade, At::once(request.timeout)).await?),
+            |cluster| cluster.downgrade(&request)
+        )
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        step!(self, call, |node| Ok(node.scan(&request).await?), |cluster| cluster.scan(&request))
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        step!(
+            self,
+            call_in_task,
+            |locks| {
+                // Never stamped: never sent.
+                let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+                Ok(Withdrawn::by(latest, locks.withdraw(request).await?))
+            },
+            |cluster| cluster.withdraw(&request)
+        )
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        step!(self, call_in_task, |node| node.watch(&request).await, |cluster| cluster.watch(&request))
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        step!(
+            self,
+            call,
+            |node| Ok(node.status(&key, At::once(node.options.call_timeout)).await?),
+            |cluster| cluster.status(&key)
+        )
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        step!(
+            self,
+            call,
+            |node| Ok(node.force_release(&key, At::once(node.options.call_timeout)).await?),
+            |cluster| cluster.force_release(&key)
+        )
+    }
+
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        step!(self, call_in_task, |node| Ok(node.mark(&request).await?), |cluster| async move {
+            // Each of its primaries may lose its data by itself.
+            let what = "a cluster can't be one of a quorum: it keeps no marker that says when it has lost locks; use single servers";
+            Err(cluster.address.error(StoreErrorKind::Unsupported, what))
+        })
+    }
+
+    fn place(&self, key: &LockKey) -> u64 {
+        match &self.topology {
+            Topology::One { .. } => 0,
+            Topology::Cluster(cluster) => cluster.place_of_key(key),
+        }
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        step!(
+            self,
+            call,
+            |node| {
+                let RedisOptions { strict, connect_timeout, .. } = node.options;
+                check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await?;
+                if let Some(key) = node.options.nobodys_key() {
+                    drop(node.warn_of_rights(&key, At::once(connect_timeout / 10)).await);
+                }
+                Ok(())
+            },
+            |cluster| cluster.check()
+        )
+    }
+
+    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
+        Some(Arc::new(semaphore::RedisSemaphores::new(&self.topology)))
+    }
+
+    fn stocks(&self) -> Option<Arc<dyn lock_core::store::stock::StockStore>> {
+        Some(Arc::new(self.stocks.clone()))
+    }
+
+    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
+        Some(Arc::new(latch::RedisLatches::new(&self.topology)))
+    }
+}

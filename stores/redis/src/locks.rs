@@ -1,0 +1,80 @@
+//! [`Locks`]: acquires and releases locks at one server that is no part of a cluster.
+//!
+//! Requests for a single key travel in groups, all others by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::{
+    AcquireRequest, Acquired, Item, Kind, ReleaseRequest, Released, ServerTime, StoreError, StoreErrorKind,
+};
+
+use super::connection::At;
+use super::group::Group;
+use super::node::Node;
+use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
+use super::steps::HIGHEST_FLOOR;
+
+/// The locks of one server. Aligned, so that its count is not beside what all threads read.
+#[repr(align(128))]
+pub(super) struct Locks {
+    node: Arc<Node>,
+    acquires: Arc<Group<AcquireOne>>,
+    releases: Arc<Group<ReleaseOne>>,
+    takeovers: Arc<Group<TakeoverOne>>,
+    withdrawals: Arc<Group<WithdrawOne>>,
+}
+
+impl Locks {
+    pub(super) fn new(node: &Arc<Node>) -> Arc<Self> {
+        Arc::new(Self {
+            node: Arc::clone(node),
+            acquires: Group::new(node),
+            releases: Group::new(node),
+            takeovers: Group::new(node),
+            withdrawals: Group::new(node),
+        })
+    }
+
+    pub(super) async fn acquire(&self, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
+        if request.token_floor > HIGHEST_FLOOR {
+            return Err(self.node.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
+        }
+        if let ([item @ Item { kind: Kind::Mutex, .. }], 0, true) =
+            (&*request.items, request.token_floor, request.replication.is_none())
+        {
+            // Before it joins others: what is wrong with its name is no matter of theirs.
+            self.node.name(item)?;
+            return self.acquires.call(request).await;
+        }
+        let at = At::once(request.timeout);
+        Ok(Box::pin(self.node.acquire_all(&request, &request.items, request.wait, at)).await?)
+    }
+
+    pub(super) async fn release(&self, request: Arc<ReleaseRequest>) -> Result<Released, StoreError> {
+        if let ([item @ Item { kind: Kind::Mutex, .. }], Duration::ZERO, None) =
+            (&*request.items, request.linger, &request.then)
+        {
+            self.node.name(item)?;
+            return self.releases.call(request).await;
+        }
+        if let [item] = &*request.items
+            && request.linger.is_zero()
+            && TakeoverOne::is(&request)
+        {
+            self.node.name(item)?;
+            return self.takeovers.call(request).await;
+        }
+        let at = At::once(request.timeout);
+        Ok(Box::pin(self.node.release_all(&request, at)).await?)
+    }
+
+    /// Gives back what the request may have taken. Returns the server's time after that.
+    pub(super) async fn withdraw(&self, request: Arc<AcquireRequest>) -> Result<ServerTime, StoreError> {
+        if let [item] = &*request.items {
+            self.node.name(item)?;
+            return self.withdrawals.call(request).await;
+        }
+        Ok(self.node.withdraw_all(&request.items, At::once(request.timeout)).await?)
+    }
+}

@@ -1,0 +1,176 @@
+//! What a lock is called at the server: exactly as Redisson calls it. What else the kinds need is named in the scripts.
+
+use std::fmt;
+
+use lock_core::LockKey;
+use lock_core::OwnerId;
+use lock_core::store::{Kind, StoreError, StoreErrorKind};
+
+/// The names of one lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Names<'a> {
+    prefix: &'a str,
+    key: &'a LockKey,
+    /// The braces that make the lock's name a hash tag, unless it has one.
+    braces: (&'static str, &'static str),
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn new(prefix: &'a str, key: &'a LockKey) -> Result<Self, StoreError> {
+        // A prefix of plain text makes a name of every key. The length of each is limited by itself:
+        // a key that is not too long never fails for the prefix.
+        if !LockKey::is_plain(prefix)
+            && let Err(invalid) = LockKey::check_text(&format!("{prefix}{key}"))
+        {
+            let what = format!("the manager's prefix and the key make no lock name: {invalid}");
+            return Err(StoreError::new(StoreErrorKind::Unsupported, what));
+        }
+        let tagged = prefix.contains('{') || key.as_str().contains('{');
+        Ok(Self { prefix, key, braces: if tagged { ("", "") } else { ("{", "}") } })
+    }
+
+    fn name(&self, head: &'static str, braces: (&'static str, &'static str)) -> Name<'a> {
+        Name([head, braces.0, self.prefix, self.key.as_str(), braces.1])
+    }
+
+    /// The hash.
+    pub(super) fn lock(&self) -> Name<'a> {
+        self.name("", ("", ""))
+    }
+
+    /// The fencing counter.
+    pub(super) fn counter(&self) -> Name<'a> {
+        self.name("redisson_lock_token:", self.braces)
+    }
+
+    /// What else the queue of a fair lock has, see scripts/fair_queue.lua.
+    pub(super) fn of_queue(&self) -> [Name<'a>; 4] {
+        let heads =
+            ["redisson_lock_queue:", "redisson_lock_timeout:", "lock_fair_alive:", "lock_fair_managers:"];
+        heads.map(|head| self.name(head, self.braces))
+    }
+
+    /// The intent of a writer, see scripts/rw_names.lua.
+    pub(super) fn intent(&self) -> Name<'a> {
+        self.name("lock_rw_intent:", self.braces)
+    }
+
+    /// The hold of a reader, see scripts/rw_names.lua.
+    pub(super) fn hold(&self, owner: &OwnerId) -> String {
+        format!("{}:{}:rwlock_timeout:1", self.name("", self.braces), owner.as_str())
+    }
+
+    /// The hash of a stock in one slot.
+    pub(super) fn stock(&self) -> Name<'a> {
+        self.name("lock_stock:", self.braces)
+    }
+
+    /// What of a stock is reserved.
+    pub(super) fn stock_holds(&self) -> Name<'a> {
+        self.name("lock_stock_holds:", self.braces)
+    }
+
+    /// The records of a stock's operations.
+    pub(super) fn stock_operations(&self) -> Name<'a> {
+        self.name("lock_stock_ops:", self.braces)
+    }
+
+    /// Where releases of a lock of this kind are announced.
+    pub(super) fn channel(&self, kind: Kind) -> Name<'a> {
+        match kind {
+            Kind::Read | Kind::Write => self.name("redisson_rwlock:", self.braces),
+            _ => self.name("redisson_lock__channel:", self.braces),
+        }
+    }
+}
+
+/// A name in pieces: most are written into a command and never needed in one.
+#[derive(Clone, Copy)]
+pub(super) struct Name<'a>([&'a str; 5]);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|piece| f.write_str(piece))
+    }
+}
+
+impl fmt::Debug for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_string(), f)
+    }
+}
+
+/// Whether a hash field is one that Redisson's locks and ours write: `mode`, `<id>:<n>` or `<id>:<n>:write`.
+pub(super) fn is_lock_field(field: &str) -> bool {
+    if field == "mode" {
+        return true;
+    }
+    let owner = field.strip_suffix(":write").unwrap_or(field);
+    owner.rsplit_once(':').is_some_and(|(id, number)| {
+        !id.is_empty() && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(prefix: &str, key: &str) -> Result<[String; 4], StoreError> {
+        let key = LockKey::new(key).unwrap();
+        let names = Names::new(prefix, &key)?;
+        let all = [names.lock(), names.counter(), names.channel(Kind::Mutex), names.channel(Kind::Read)];
+        Ok(all.map(|name| name.to_string()))
+    }
+
+    #[test]
+    fn names_are_redissons() {
+        assert_eq!(
+            names("lock:", "order:42").unwrap(),
+            [
+                "lock:order:42",
+                "redisson_lock_token:{lock:order:42}",
+                "redisson_lock__channel:{lock:order:42}",
+                "redisson_rwlock:{lock:order:42}"
+            ]
+        );
+        assert_eq!(
+            names("", "{order}:42").unwrap(),
+            [
+                "{order}:42",
+                "redisson_lock_token:{order}:42",
+                "redisson_lock__channel:{order}:42",
+                "redisson_rwlock:{order}:42"
+            ]
+        );
+    }
+
+    #[test]
+    fn prefix_and_key_together_are_a_key() {
+        assert!(names("{app}:", "order").is_ok());
+        let error = names("{app}:", "{order}").unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unsupported);
+        assert!(error.to_string().contains("hash tag"), "{error}");
+        assert!(names("a}", "order").is_err());
+    }
+
+    /// A client that sends a long value must not meet an error of the program's.
+    #[test]
+    fn every_key_has_a_name_whatever_the_length_of_the_prefix() {
+        let longest = ["k".repeat(LockKey::LONGEST), "ü".repeat(LockKey::LONGEST / 2)];
+        for prefix in ["lock:", "ü", &"p".repeat(LockKey::LONGEST - 1)] {
+            for key in &longest {
+                assert!(names(prefix, key).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn lock_fields_are_told_from_others() {
+        for good in ["mode", "8743c9c0-0795-4907-87fd-6c719a6b4586:7", "a:b:1", "a:1:write"] {
+            assert!(is_lock_field(good), "{good}");
+        }
+        for bad in ["", "name", ":1", "a:", "a:x", "a:1:read", "write", ":write"] {
+            assert!(!is_lock_field(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Reads what the scripts return; the formats are described in their headers.
+
+use std::time::Duration;
+
+use lock_core::store::{Acquired, Busy, Granted, Kept, Kind, LockStatus, Marked, ServerTime, TokenRange};
+use lock_core::{FencingToken, OwnerId};
+use redis::Value;
+
+/// What `grant` in grant_all.lua says, and acquire_kinds.lua, and acquire.lua about each lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Grant {
+    Done(Acquired),
+    TooLate(ServerTime),
+    /// The item is not a lock.
+    Foreign(usize, Reason),
+    /// The item's counter is not a counter.
+    BadCounter(usize),
+}
+
+/// Why something is not a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    NoTtl,
+    Field,
+}
+
+impl Reason {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "no-ttl" => Some(Self::NoTtl),
+            "field" => Some(Self::Field),
+            _ => None,
+        }
+    }
+
+    pub(super) fn explain(self) -> &'static str {
+        match self {
+            Self::NoTtl => "it has no time to live",
+            Self::Field => "it is a hash with fields that no lock has",
+        }
+    }
+}
+
+/// What `free` says about one lock, see free.lua and kinds.lua; or linger.lua.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freed {
+    NotHeld,
+    Untold,
+    /// The owner's hold has gone, but others keep the lock.
+    StillHeld,
+    /// The owner has it for a while.
+    Lingers,
+    Told(u64),
+}
+
+pub(super) fn int(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+pub(super) fn array(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::Array(values) => Some(values),
+        _ => None,
+    }
+}
+
+fn micros(value: &Value) -> Option<ServerTime> {
+    int(value).and_then(|micros| u64::try_from(micros).ok()).map(ServerTime::from_micros)
+}
+
+fn index(value: &Value) -> Option<usize> {
+    int(value).and_then(|index| usize::try_from(index).ok())?.checked_sub(1)
+}
+
+/// The answer to TIME.
+pub(super) fn time(value: &Value) -> Option<ServerTime> {
+    let [seconds, micros] = array(value)? else { return None };
+    let seconds: u64 = text(seconds)?.parse().ok()?;
+    let micros: u64 = text(micros)?.parse().ok()?;
+    Some(ServerTime::from_micros(seconds.checked_mul(1_000_000)?.checked_add(micros)?))
+}
+
+/// A server time as a bare number.
+pub(super) fn now(value: &Value) -> Option<ServerTime> {
+    micros(value)
+}
+
+/// The answer of INFO.
+pub(super) fn info(value: &Value) -> Option<&str> {
+    match value {
+        Value::VerbatimString { text, .. } => Some(text),
+        value => text(value),
+    }
+}
+
+/// A line `name:value` of INFO.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// What mark.lua says.
+pub(super) fn marked(value: &Value) -> Option<Marked> {
+    let [now, since] = array(value)? else { return None };
+    let since = match text(since)? {
+        "" => None,
+        since => Some(ServerTime::from_micros(since.parse().ok()?)),
+    };
+    Some(Marked { since, server_time: micros(now)? })
+}
+
+/// The answer of `grant` to a request for `tokens` tokens for each of `items` locks.
+pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
+    if let Some(top) = int(value) {
+        let top = u64::try_from(top).ok()?;
+        return Some(Grant::Done(Acquired::Granted(Granted {
+            tokens: vec![TokenRange::ending_at(top, tokens); items].into(),
+            server_time: ServerTime::from_micros(top.saturating_sub(u64::from(tokens))),
+        })));
+    }
+    let values = array(value)?;
+    match (int(values.first()?)?, values.get(1..)?) {
+        (1, [now, tops @ ..]) if tops.len() == items => {
+            let tops = tops.iter().map(|top| {
+                let top: u64 = text(top)?.parse().ok()?;
+                Some(TokenRange::ending_at(top, tokens))
+            });
+            Some(Grant::Done(Acquired::Granted(Granted {
+                tokens: tops.collect::<Option<_>>()?,
+                server_time: micros(now)?,
+            })))
+        }
+        (0, [now, item, left, listeners @ ..]) if listeners.len() <= 1 => {
+            Some(Grant::Done(Acquired::Busy(Busy {
+                item: index(item)?,
+                // In its last millisecond a hold has none left.
+                remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1)),
+                server_time: micros(now)?,
+                listeners: match listeners.first() {
+                    Some(listeners) => u32::try_from(int(listeners)?).ok()?,
+                    None => 0,
+                },
+            })))
+        }
+        (2, [now]) => Some(Grant::TooLate(micros(now)?)),
+        (3, [_, item, reason]) => Some(Grant::Foreign(index(item)?, Reason::parse(text(reason)?)?)),
+        (4, [_, item]) => Some(Grant::BadCounter(index(item)?)),
+        _ => None,
+    }
+}
+
+/// What `free` says about one lock.
+pub(super) fn freed(value: &Value) -> Option<Freed> {
+    match int(value)? {
+        -1 => Some(Freed::NotHeld),
+        -2 => Some(Freed::Untold),
+        -3 => Some(Freed::StillHeld),
+        told => Some(Freed::Told(u64::try_from(told).ok()?)),
+    }
+}
+
+/// The answers of a script for `items`.
+pub(super) fn several(value: &Value, items: usize) -> Option<&[Value]> {
+    array(value).filter(|answers| answers.len() == items)
+}
+
+/// What linger.lua says about one lock.
+pub(super) fn lingers(value: &Value) -> Option<Freed> {
+    match int(value)? {
+        0 => Some(Freed::NotHeld),
+        1 => Some(Freed::Lingers),
+        _ => None,
+    }
+}
+
+/// The answers of acquire.lua or release.lua for `requests` single locks.
+pub(super) fn each(value: &Value, requests: usize) -> Option<&[Value]> {
+    if requests == 1 { Some(std::slice::from_ref(value)) } else { several(value, requests) }
+}
+
+/// The answer of takeover.lua: what was freed, and what the grant said.
+pub(super) fn takeover(value: &Value, items: usize) -> Option<(Vec<Freed>, &Value)> {
+    let (grant, each) = array(value)?.split_last()?;
+    let freed: Vec<Freed> = each.iter().map(freed).collect::<Option<_>>()?;
+    Some((freed, grant)).filter(|(freed, _)| freed.len() == items)
+}
+
+/// The answer of acquire.lua for locks that are taken over: what the grants said, and what was freed.
+pub(super) fn each_taken_over(value: &Value, requests: usize) -> Option<(&[Value], &[Value])> {
+    Some(array(value)?)
+        .filter(|answers| answers.len() == 2 * requests)
+        .map(|answers| answers.split_at(requests))
+}
+
+/// The answer of semaphore_release.lua and semaphore_keep.lua: for each permit whether it was held.
+pub(super) fn flags(value: &Value, items: usize) -> Option<Vec<bool>> {
+    let flags: Vec<bool> = array(value)?.iter().map(|flag| Some(int(flag)? == 1)).collect::<Option<_>>()?;
+    Some(flags).filter(|flags| flags.len() == items)
+}
+
+/// What keep.lua, keep_kinds.lua and downgrade.lua say about one lock.
+pub(super) fn kept(value: &Value) -> Option<Kept> {
+    match int(value)? {
+        1 => Some(Kept::Renewed),
+        0 => Some(Kept::Gone),
+        wait => Some(Kept::Waiting(Duration::from_millis(wait.checked_neg()?.try_into().ok()?))),
+    }
+}
+
+/// What status.lua says about one lock; the inner error says why the key is not a lock.
+pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
+    let values = array(value)?;
+    let left = match int(values.first()?)? {
+        -3 => return Some(Err(Reason::Field)),
+        -1 => return Some(Err(Reason::NoTtl)),
+        left => left,
+    };
+    let [_, counter, queue, listeners, fields @ ..] = values else { return None };
+    let last_token = text(counter)?.parse().ok().map(FencingToken::new);
+    let queued: u64 = int(queue)?.try_into().ok()?;
+    let listeners: u64 = int(listeners)?.try_into().ok()?;
+    let waiters = if queued > 0 { queued } else { listeners };
+    if left == -2 {
+        let mut status = LockStatus::free();
+        (status.last_token, status.waiters) = (last_token, waiters);
+        return Some(Ok(status));
+    }
+    let (mut holders, mut mode) = (Vec::new(), None);
+    for field in fields.chunks_exact(2) {
+        let [owner, count] = field else { return None };
+        let Some(owner) = text(owner).filter(|owner| super::names::is_lock_field(owner)) else {
+            return Some(Err(Reason::Field));
+        };
+        if owner == "mode" {
+            mode = match text(count) {
+                Some("read") => Some(Kind::Read),
+                Some("write") => Some(Kind::Write),
+                _ => return Some(Err(Reason::Field)),
+            };
+            continue;
+        }
+        let Some(count) = text(count).and_then(|count| count.parse().ok()) else {
+            return Some(Err(Reason::Field));
+        };
+        holders.push((OwnerId::new(owner.strip_suffix(":write").unwrap_or(owner)), count));
+    }
+    let (kind, waiters) = match mode {
+        Some(mode) => (mode, listeners),
+        None if queued > 0 => (Kind::Fair, waiters),
+        None => (Kind::Mutex, waiters),
+    };
+    let mut status = LockStatus::free();
+    (status.kind, status.holders, status.waiters) = (Some(kind), holders, waiters);
+    status.remaining = Some(Duration::from_millis(u64::try_from(left).ok()?));
+    status.last_token = last_token;
+    Some(Ok(status))
+}
+
+/// The answer to SCAN: the next cursor, and the names found that are text.
+pub(super) fn scanned(value: &Value) -> Option<(u64, Vec<&str>)> {
+    let [cursor, names] = array(value)? else { return None };
+    let cursor = text(cursor)?.parse().ok()?;
+    Some((cursor, array(names)?.iter().filter_map(text).collect()))
+}
+
+/// The answer of force_release.lua.
+pub(super) fn force_released(value: &Value) -> Option<Result<bool, Reason>> {
+    match value {
+        Value::Int(0) => Some(Ok(false)),
+        Value::Int(1) => Some(Ok(true)),
+        other => Reason::parse(text(other)?).map(Err),
+    }
+}
+
+/// A value of a map, or of an array of names and values.
+pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
+    let found = match value {
+        Value::Map(entries) => {
+            entries.iter().find(|(key, _)| text(key) == Some(name)).map(|(_, value)| value)
+        }
+        Value::Array(values) => values.chunks_exact(2).find_map(|pair| match pair {
+            [key, value] if text(key) == Some(name) => Some(value),
+            _ => None,
+        }),
+        _ => None,
+    };
+    found.and_then(text).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_bare_number_is_a_grant_of_the_usual_kind() {
+        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&Value::Int(1_700_000_000_000_010), 2, 10)
+        else {
+            panic!("not granted");
+        };
+        assert_eq!(granted.server_time.as_micros(), 1_700_000_000_000_000);
+        let range = TokenRange { first: 1_700_000_000_000_001, last: 1_700_000_000_000_010 };
+        assert_eq!(granted.tokens, [range, range]);
+    }
+
+    #[test]
+    fn tokens_above_two_to_the_53rd_are_exact() {
+        let value = Value::Array(vec![Value::Int(1), Value::Int(5), bulk("9223372036854775807")]);
+        let Some(Grant::Done(Acquired::Granted(granted))) = grant(&value, 1, 2) else {
+            panic!("not granted")
+        };
+        assert_eq!(
+            granted.tokens,
+            [TokenRange { first: 9_223_372_036_854_775_806, last: 9_223_372_036_854_775_807 }]
+        );
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_refused() {
+        for value in [
+            Value::Nil,
+            Value::Int(-1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1), Value::Int(5)]),
+            Value::Array(vec![Value::Int(0), Value::Int(5), Value::Int(0), Value::Int(5)]),
+            Value::Array(vec![Value::Int(3), Value::Int(5), Value::Int(1), bulk("whatever")]),
+        ] {
+            assert_eq!(grant(&value, 1, 1), None, "{value:?}");
+        }
+    }
+}

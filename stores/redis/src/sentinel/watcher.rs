@@ -1,0 +1,117 @@
+//! [`watch`]: listens to the sentinels for a new primary.
+//!
+//! One connection to one of them at a time, another one when it breaks. Messages get lost, and a sentinel may be cut off
+//! from the others, so all of them are asked now and then as well.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use lock_core::internal::backoff::Backoff;
+use lock_core::internal::chance::jitter;
+use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, PushKind};
+use tokio::sync::mpsc;
+
+use super::super::classify::Address;
+use super::super::reply;
+use super::ask::{self, Answer};
+use super::{Discovery, Source};
+use crate::trace::TARGET;
+
+/// The message of a sentinel that has another primary.
+const SWITCHED: &str = "+switch-master";
+/// How often all sentinels are asked, about.
+const REVIEW: Duration = Duration::from_secs(10);
+
+/// Ends with the last one who uses `discovery`.
+pub(super) async fn watch(discovery: Weak<Discovery>) {
+    let mut backoff = Backoff::default();
+    for turn in 0.. {
+        match attend(&discovery, turn, &mut backoff).await {
+            Some(why) => tracing::debug!(target: TARGET, why, "lost the connection to a sentinel"),
+            None => return,
+        }
+        tokio::time::sleep(backoff.next_pause()).await;
+    }
+}
+
+/// Listens to one sentinel until that fails; `None` when nobody needs it any more.
+async fn attend(weak: &Weak<Discovery>, turn: usize, backoff: &mut Backoff) -> Option<&'static str> {
+    let discovery = weak.upgrade()?;
+    let peers = discovery.peers();
+    let info = peers.get(turn % peers.len().max(1))?.clone();
+    let (timeout, master) = (discovery.connect_timeout / 2, discovery.sentinels.master.clone());
+    let login = discovery.login.clone();
+    drop(discovery);
+    let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
+    let connect = async {
+        let (mut connection, address) = ask::connect(&login, &info, sender).await.ok()?;
+        connection.subscribe(SWITCHED).await.ok()?;
+        Some((connection, address))
+    };
+    let Ok(Some((connection, address))) = tokio::time::timeout(timeout, connect).await else {
+        return Some("it can't be listened to");
+    };
+    *backoff = Backoff::default();
+    // For what was said before.
+    review(weak).await?;
+    loop {
+        let period = REVIEW.mul_f64(0.75 + jitter() / 2.0);
+        match tokio::time::timeout(period, pushes.recv()).await {
+            Ok(Some(push)) if push.kind == PushKind::Disconnection => {
+                return Some("it closed the connection");
+            }
+            Ok(None) => return Some("the connection has ended"),
+            Ok(Some(push)) if is_about(&push, &master) => {
+                if !consult(weak, &connection, &address, &master, timeout).await? {
+                    return Some("it does not answer");
+                }
+            }
+            Ok(Some(_)) => {}
+            Err(_) => {
+                // This also shows whether the connection lives.
+                if !consult(weak, &connection, &address, &master, timeout).await? {
+                    return Some("it does not answer");
+                }
+                review(weak).await?;
+            }
+        }
+    }
+}
+
+/// Asks all.
+async fn review(weak: &Weak<Discovery>) -> Option<()> {
+    let discovery = weak.upgrade()?;
+    let deadline = discovery.clock.now() + discovery.connect_timeout;
+    match discovery.resolve(deadline).await {
+        Ok(view) => discovery.heard(&view, Source::Sentinels),
+        Err(error) => tracing::debug!(target: TARGET, %error, "can't ask the sentinels"),
+    }
+    Some(())
+}
+
+/// Asks the one that is listened to; whether it answers.
+async fn consult(
+    weak: &Weak<Discovery>,
+    connection: &MultiplexedConnection,
+    address: &Address,
+    master: &str,
+    timeout: Duration,
+) -> Option<bool> {
+    let answer = tokio::time::timeout(timeout, ask::view(connection, address, master)).await;
+    let discovery = weak.upgrade()?;
+    match answer {
+        Ok(Ok(Answer::View(view))) => discovery.heard(&view, Source::OneSentinel),
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) | Err(_) => return Some(false),
+    }
+    Some(true)
+}
+
+/// `NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT`, on its channel.
+fn is_about(push: &PushInfo, master: &str) -> bool {
+    let [channel, message] = push.data.as_slice() else { return false };
+    push.kind == PushKind::Message
+        && reply::text(channel) == Some(SWITCHED)
+        && reply::text(message).is_some_and(|text| text.split(' ').next() == Some(master))
+}

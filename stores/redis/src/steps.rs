@@ -1,0 +1,391 @@
+//! The steps of the store but release: builds the scripts' arguments, sends them, reads the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::TokenRetention;
+use lock_core::internal::clock::Tick;
+use lock_core::store::{
+    AcquireRequest, Acquired, Item, KeepItem, Kept, Kind, ServerTime, Standing, StoreError, StoreErrorKind,
+    Watch,
+};
+use redis::Value;
+
+use super::connection::{At, Connector, Ready};
+use super::each::{Each, all, known};
+use super::fair;
+use super::fault::Fault;
+use super::kinds::{self, are_mutexes};
+use super::names::{Name, Names};
+use super::node::Node;
+use super::reply::{self, Grant, Reason};
+use super::script::{self, Invocation};
+
+/// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so
+/// after a lock was written.
+const LONGEST_MILLIS: u64 = 3_155_760_000_000;
+/// Tokens abovea larger floor would not fit the server's integers.
+pub(super) const HIGHEST_FLOOR: u64 = i64::MAX as u64 - lock_core::store::MAX_TOKENS as u64;
+
+/// How a step keeps holds.
+#[derive(Clone, Copy)]
+pub(super) enum Keeping {
+    Renew,
+    Downgrade,
+}
+
+impl Node {
+    pub(super) fn deadline(&self, timeout: Duration) -> Tick {
+        self.options.clock.now() + timeout
+    }
+
+    pub(super) fn name<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
+        Names::new(&self.options.prefix, &item.key)
+    }
+
+    pub(super) fn names<'a>(
+        &'a self,
+        items: impl IntoIterator<Item = &'a Item>,
+    ) -> Result<Vec<Names<'a>>, StoreError> {
+        items.into_iter().map(|item| self.name(item)).collect()
+    }
+
+    /// An answer that this version of the store does not know: nobody can tell what was done.
+    pub(super) fn senseless(&self, value: &Value) -> StoreError {
+        self.address.error(StoreErrorKind::Unanswered, format!("an answer that makes no sense: {value:?}"))
+    }
+
+    pub(super) fn foreign(&self, lock: Name<'_>, reason: Reason) -> StoreError {
+        let what = format!(
+            "the key {lock:?} is not a lock: {}. It is somebody's data and is left alone; use another key or prefix",
+            reason.explain()
+        );
+        self.address.error(StoreErrorKind::ForeignData, what)
+    }
+
+    fn bad_counter(&self, counter: Name<'_>) -> StoreError {
+        let what = format!("LOCKTOKEN the key {counter:?} is not a fencing counter: its value is no integer");
+        self.address.error(StoreErrorKind::ForeignData, what)
+    }
+
+    /// Stamps requests for being sent now, in one call: it comes too late for all when it does for the first.
+    pub(super) fn stamp<'a>(
+        &self,
+        requests: impl IntoIterator<Item = &'a Arc<AcquireRequest>>,
+        now: Tick,
+    ) -> Result<ServerTime, StoreError> {
+        let estimate = self.server_time(now)?;
+        let latest = requests.into_iter().map(|request| request.stamp(estimate)).min();
+        Ok(latest.unwrap_or(estimate))
+    }
+
+    /// The server's time now, to stamp a request with that is sent.
+    pub(super) fn server_time(&self, now: Tick) -> Result<ServerTime, StoreError> {
+        self.server_clock
+            .estimate(now)
+            .ok_or_else(|| self.address.error(StoreErrorKind::Unreachable, "the server's time is not known"))
+    }
+
+    pub(super) fn too_late(&self, refused: Option<ServerTime>) -> StoreError {
+        let what = format!("the request arrived too late, twice; the server's time is {refused:?}");
+        self.address.error(StoreErrorKind::TooLate, what)
+    }
+
+    /// What every script that takes several items wants to know first; their owners follow.
+    pub(super) fn grant_arguments(
+        &self,
+        invocation: &mut Invocation,
+        request: &AcquireRequest,
+        latest: ServerTime,
+    ) {
+        invocation
+            .arg(millis(request.lease))
+            .arg(request.tokens)
+            .arg(life(request.retention))
+            .arg(latest.as_micros())
+            .arg(match request.replication.is_none() {
+                true => request.token_floor,
+                // Whoever releases must not grant it directly: nobody would wait for the replicas.
+                false => request.token_floor.max(1),
+            });
+    }
+
+    /// Every one of these items of the request, or none.
+    pub(super) async fn acquire_all(
+        &self,
+        request: &AcquireRequest,
+        items: &[Item],
+        wait: Option<Duration>,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        let names = self.names(items)?;
+        let mutexes = are_mutexes(items);
+        let ask = |now| {
+            let latest = request.stamp(now);
+            if !mutexes {
+                return self.acquisition(request, items, wait, &names, latest);
+            }
+            let mut invocation = self.invocation(&script::ACQUIRE_ALL, 2 * names.len(), 5 + names.len());
+            locks_and_counters(&mut invocation, &names);
+            self.grant_arguments(&mut invocation, request, latest);
+            owners(&mut invocation, items);
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
+            Ok(self.read_grant(ready, &value, &names, request.tokens)?)
+        };
+        self.granting(request.replication, at, |connector, ready| async move {
+            self.in_time_over(&connector, ready, ask, read).await
+        })
+        .await
+    }
+
+    /// One mutex of the request, without its counter, which is at another server.
+    pub(super) async fn acquire_one_key(
+        &self,
+        request: &AcquireRequest,
+        item: &Item,
+        at: At,
+    ) -> Result<Acquired, Fault> {
+        let names = [self.name(item)?];
+        let ask = |now| {
+            let latest = request.stamp(now);
+            let mut invocation = self.invocation(&script::ACQUIRE_ONE_KEY, 1, 3);
+            locks(&mut invocation, &names);
+            invocation.arg(latest.as_micros()).arg(millis(request.lease)).arg(item.owner.as_str());
+            invocation
+        };
+        let read = |ready: &Ready, answer: Result<Value, Fault>| {
+            let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
+            Ok(self.read_grant(ready, &value, &names, 1)?)
+        };
+        self.granting(request.replication, at, |connector, ready| async move {
+            self.in_time_over(&connector, ready, ask, read).await
+        })
+        .await
+    }
+
+    /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner error of `read` is
+    /// such a refusal.
+    pub(super) async fn in_time<T>(
+        &self,
+        at: At,
+        ask: impl Fn(ServerTime) -> Invocation,
+        read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
+    ) -> Result<T, Fault> {
+        let ready = self.connector.ready(at).await?;
+        self.in_time_over(&self.connector, ready, ask, read).await
+    }
+
+    /// The same over a connection of this connector.
+    pub(super) async fn in_time_over<T>(
+        &self,
+        connector: &Connector,
+        mut ready: Ready,
+        ask: impl Fn(ServerTime) -> Invocation,
+        read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
+    ) -> Result<T, Fault> {
+        let mut refused = None;
+        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        for _ in 0..2 {
+            let invocation = ask(self.server_time(ready.now)?);
+            let answer = connector.run(&ready, &invocation).await;
+            match read(&ready, answer)? {
+                Ok(done) => return Ok(done),
+                Err(now) => refused = Some(now),
+            }
+            ready = connector.later(&ready);
+        }
+        Err(self.too_late(refused).into())
+    }
+
+    /// What a script that grants said; the inner error is a refusal because it came too late.
+    pub(super) fn read_grant(
+        &self,
+        ready: &Ready,
+        value: &Value,
+        names: &[Names<'_>],
+        tokens: u32,
+    ) -> Result<Result<Acquired, ServerTime>, StoreError> {
+        if let Value::ServerError(error) = value {
+            return Err(about(self.connector.refused(ready, error), names));
+        }
+        let grant = reply::grant(value, names.len(), tokens).ok_or_else(|| self.senseless(value))?;
+        let named = |index: usize| names.get(index).ok_or_else(|| self.senseless(value));
+        let (now, result) = match grant {
+            Grant::Done(Acquired::Granted(granted)) => (granted.server_time, Ok(Acquired::Granted(granted))),
+            Grant::Done(Acquired::Busy(busy)) => {
+                named(busy.item)?;
+                (busy.server_time, Ok(Acquired::Busy(busy)))
+            }
+            Grant::TooLate(now) => (now, Err(now)),
+            Grant::Foreign(item, reason) => return Err(self.foreign(named(item)?.lock(), reason)),
+            Grant::BadCounter(item) => return Err(self.bad_counter(named(item)?.counter())),
+        };
+        self.server_clock.observe(now, ready.now);
+        Ok(result)
+    }
+
+    /// Renews or downgrades each item. An error on one does not affect the others, unless all are
+    /// of one hold.
+    pub(super) async fn keep(&self, items: &[KeepItem], how: Keeping, at: At) -> Result<Vec<Kept>, Fault> {
+        let kept = self.each(items, at, |items, at| self.keep_together(items, how, at)).await?;
+        let owner = items.first().map(|keep| &keep.item.owner);
+        if items.iter().all(|keep| Some(&keep.item.owner) == owner) {
+            return Ok(all(kept)?);
+        }
+        Ok(known(kept)?.into_iter().map(|kept| kept.unwrap_or(Kept::Unknown)).collect())
+    }
+
+    async fn keep_together(&self, items: &[KeepItem], how: Keeping, at: At) -> Each<Kept> {
+        let deadline = self.deadline(at.timeout);
+        match self.keep_with(items, how, at, counter_life).await {
+            // While a slot moves, a counter may be at another server than its lock. And no hold is
+            // lost for want of the right to its counter.
+            Err(fault) if items.len() == 1 && (fault.is_split() || fault.several.is_some()) => {
+                let at = At { timeout: deadline.since(self.options.clock.now()), ..at };
+                self.keep_with(items, how, at, |_| 0).await
+            }
+            kept => kept,
+        }
+    }
+
+    /// Renews or downgrades each item, and the counters of those for which `lives` says how long
+    /// they may live beyond the hold.
+    async fn keep_with(
+        &self,
+        items: &[KeepItem],
+        how: Keeping,
+        at: At,
+        lives: fn(&KeepItem) -> u64,
+    ) -> Each<Kept> {
+        let names = self.names(items.iter().map(|keep| &keep.item))?;
+        let ready = self.connector.ready(at).await?;
+        let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
+        let invocation = match how {
+            Keeping::Downgrade => self.downgrading(items, &names, lives),
+            Keeping::Renew if items.iter().all(held_mutex) => {
+                let mut invocation = self.keeping(&script::KEEP, items, &names, lives, false);
+                for keep in items {
+                    invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str()).arg(lives(keep));
+                }
+                invocation
+            }
+            Keeping::Renew => self.keeping_kinds(items, &names, lives),
+        };
+        let value = self.connector.run(&ready, &invocation).await?;
+        self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
+    }
+
+    /// Gives back what the owners of these items have. Returns the time of the earliest call that
+    /// did so.
+    pub(super) async fn withdraw_all(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
+        let each = self.each(items, at, |items, at| async move {
+            let ready = self.connector.ready(at).await?;
+            let now = self.withdraw_together(items, &ready).await?;
+            Ok(items.iter().map(|_| Ok(now)).collect())
+        });
+        let earliest = all(each.await?)?.into_iter().min();
+        Ok(earliest.ok_or_else(|| self.address.error(StoreErrorKind::Unanswered, "nothing to withdraw"))?)
+    }
+
+    pub(super) async fn withdraw_together(&self, items: &[Item], ready: &Ready) -> Result<ServerTime, Fault> {
+        let names = self.names(items)?;
+        let invocation = if are_mutexes(items) {
+            let mut invocation = self.invocation(&script::WITHDRAW, names.len(), 2 * names.len());
+            locks(&mut invocation, &names);
+            owners_and_channels(&mut invocation, items, &names);
+            invocation
+        } else {
+            kinds::withdrawal(self, items, &names)
+        };
+        let value = self.connector.run(ready, &invocation).await?;
+        let now = reply::now(&value).ok_or_else(|| self.senseless(&value))?;
+        self.server_clock.observe(now, ready.now);
+        Ok(now)
+    }
+
+    pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
+        let names = self.names(&request.items)?;
+        let channels = names.iter().zip(&request.items).map(|(names, item)| channel(names, item)).collect();
+        Ok(self.subscriber.watch(channels, self.deadline(request.timeout)).await)
+    }
+}
+
+/// Where a waiter for this item listens.
+pub(super) fn channel(names: &Names<'_>, item: &Item) -> Arc<str> {
+    match item.kind {
+        Kind::Fair => Arc::from(fair::channel(names, &item.owner)),
+        kind => Arc::from(names.channel(kind).to_string()),
+    }
+}
+
+pub(super) fn locks(invocation: &mut Invocation, names: &[Names<'_>]) {
+    for names in names {
+        invocation.name(names.lock());
+    }
+}
+
+pub(super) fn locks_and_counters(invocation: &mut Invocation, names: &[Names<'_>]) {
+    for names in names {
+        invocation.name(names.lock()).name(names.counter());
+    }
+}
+
+pub(super) fn owners<'a>(invocation: &mut Invocation, items: impl IntoIterator<Item = &'a Item>) {
+    for item in items {
+        invocation.arg(item.owner.as_str());
+    }
+}
+
+/// The arguments of scripts that give items back: who had each, and where it is announced.
+pub(super) fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names<'_>]) {
+    for (item, names) in items.iter().zip(names) {
+        invocation.arg(item.owner.as_str()).name(names.channel(item.kind));
+    }
+}
+
+/// For how long a counter may live beyond its hold, in milliseconds: a quarter more than it has to.
+/// 0 for ever.
+pub(super) fn life(retention: TokenRetention) -> u64 {
+    match retention {
+        TokenRetention::Keep => 0,
+        TokenRetention::For(time) => millis(time.saturating_add(time / 4)),
+    }
+}
+
+/// The same of what is renewed; 0 where there is nothing to lengthen.
+fn counter_life(keep: &KeepItem) -> u64 {
+    match keep.standing {
+        Standing::Holder => life(keep.retention),
+        Standing::Waiter | Standing::Far => 0,
+    }
+}
+
+/// Whole milliseconds, rounded up, at least one.
+pub(super) fn millis(time: Duration) -> u64 {
+    let millis = u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(LONGEST_MILLIS);
+    millis.clamp(1, LONGEST_MILLIS)
+}
+
+/// Says which key an error about somebody's data is about.
+pub(super) fn about_key(error: StoreError, key: &str) -> StoreError {
+    if error.kind() != StoreErrorKind::ForeignData {
+        return error;
+    }
+    StoreError::new(error.kind(), format!("{error} (asked for: {key:?})"))
+}
+
+/// Says which keys an error about somebody's data is about.
+pub(super) fn about(error: StoreError, names: &[Names<'_>]) -> StoreError {
+    if error.kind() != StoreErrorKind::ForeignData {
+        return error;
+    }
+    let keys: Vec<String> = names
+        .iter()
+        .take(8)
+        .map(|names| format!("{:?} with counter {:?}", names.lock(), names.counter()))
+        .collect();
+    StoreError::new(error.kind(), format!("{error} (asked for: {})", keys.join(", ")))
+}

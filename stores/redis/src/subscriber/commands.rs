@@ -1,0 +1,139 @@
+//! What a subscriber sends: SUBSCRIBE and UNSUBSCRIBE, or their sharded twins.
+
+use std::sync::Arc;
+
+use lock_core::store::StoreErrorKind;
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, PushKind, RedisError, Value};
+
+use super::super::fault::Redirect;
+use super::super::reply;
+use super::super::script::Dialect;
+use super::{End, Shared};
+
+pub(super) async fn subscribe(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: Vec<Arc<str>>,
+) -> Result<(), End> {
+    if shared.dialect == Dialect::Sharded {
+        return subscribe_sharded(shared, connection, batch).await;
+    }
+    if try_subscribe(shared, connection, &batch).await?.is_ok() {
+        return Ok(());
+    }
+    // One forbidden channel spoils the whole command, so each is asked for by itself.
+    for channel in batch {
+        if let Err(refusal) = try_subscribe(shared, connection, std::slice::from_ref(&channel)).await? {
+            shared.refused(&channel, &refusal);
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn unsubscribe(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: &[Arc<str>],
+) -> bool {
+    if shared.dialect == Dialect::Classic {
+        return connection.unsubscribe(texts(batch)).await.is_ok();
+    }
+    match sharded(connection, "SUNSUBSCRIBE", batch).await {
+        Ok(answers) => answers
+            .iter()
+            .zip(batch)
+            .all(|(answer, channel)| confirms(answer, channel, &PushKind::SUnsubscribe) || has_moved(answer)),
+        Err(_) => false,
+    }
+}
+
+/// Sends one command for each channel, all at once.
+///
+/// The client library takes a push about a subscription for the answer to the oldest command under way, also when the
+/// server pushed it by itself because the slot has gone. All answers behind it are for other commands then; so nothing is
+/// believed but what says of itself whose it is, and after anything else the connection is given up.
+async fn sharded(
+    connection: &mut MultiplexedConnection,
+    command: &str,
+    batch: &[Arc<str>],
+) -> redis::RedisResult<Vec<Value>> {
+    let mut pipeline = redis::Pipeline::with_capacity(batch.len());
+    for channel in batch {
+        pipeline.cmd(command).arg(&**channel);
+    }
+    connection.send_packed_commands(&pipeline, 0, batch.len()).await
+}
+
+/// A server that has the slot no more says so, and publishes nothing there either.
+fn has_moved(answer: &Value) -> bool {
+    let redirect = match answer {
+        Value::ServerError(error) => Redirect::read(error),
+        _ => None,
+    };
+    matches!(redirect.as_deref(), Some(Redirect::Moved { .. }))
+}
+
+fn confirms(answer: &Value, channel: &str, expected: &PushKind) -> bool {
+    match answer {
+        Value::Push { kind, data } => {
+            kind == expected && data.first().and_then(reply::text).is_some_and(|name| name == channel)
+        }
+        _ => false,
+    }
+}
+
+async fn subscribe_sharded(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: Vec<Arc<str>>,
+) -> Result<(), End> {
+    let sent = sharded(connection, "SSUBSCRIBE", &batch);
+    let answers = match tokio::time::timeout(shared.timing.timeout, sent).await {
+        Ok(Ok(answers)) if answers.len() == batch.len() => answers,
+        Ok(_) => return Err(End::Lost("SSUBSCRIBE failed")),
+        Err(_) => return Err(End::Lost("SSUBSCRIBE was not answered")),
+    };
+    for (answer, channel) in answers.iter().zip(&batch) {
+        let error = match answer {
+            Value::ServerError(error) => error,
+            answer if confirms(answer, channel, &PushKind::SSubscribe) => continue,
+            _ => return Err(End::Lost("the answers to SSUBSCRIBE are out of step")),
+        };
+        let address = &shared.dialer.address;
+        match Redirect::read(error).as_deref() {
+            Some(Redirect::Moved { slot, to }) => {
+                shared.inner().registry.elsewhere(channel);
+                shared.channels.moved(*slot, to);
+            }
+            _ if address.refused(error).kind() == StoreErrorKind::Denied => {
+                shared.refused(channel, &error.details().unwrap_or_default());
+            }
+            _ => return Err(End::Lost("SSUBSCRIBE can't be served now")),
+        }
+    }
+    Ok(())
+}
+
+/// `Ok(Err(_))`: the server said no.
+async fn try_subscribe(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: &[Arc<str>],
+) -> Result<Result<(), RedisError>, End> {
+    match tokio::time::timeout(shared.timing.timeout, connection.subscribe(texts(batch))).await {
+        Ok(Ok(())) => Ok(Ok(())),
+        Ok(Err(error)) if error.code().is_some_and(|code| shared.dialer.address.is_logged_out(code)) => {
+            Err(End::Lost("it does not know who we are any more"))
+        }
+        Ok(Err(error)) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Ok(Err(error))
+        }
+        Ok(Err(_)) => Err(End::Lost("SUBSCRIBE failed")),
+        Err(_) => Err(End::Lost("SUBSCRIBE was not answered")),
+    }
+}
+
+fn texts(channels: &[Arc<str>]) -> Vec<String> {
+    channels.iter().map(|channel| channel.as_ref().to_owned()).collect()
+}

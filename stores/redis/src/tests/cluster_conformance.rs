@@ -1,0 +1,80 @@
+//! The suite that every store has to pass, on a real cluster: with all keys of a test in one slot, and each in its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use lock_store_conformance::Subject;
+
+use super::acquire_late;
+use super::cluster::{Cluster, ClusterExt as _};
+
+/// The tests that run side by side share a cluster, each with a prefix of its own.
+async fn shared() -> Arc<Cluster> {
+    static SHARED: tokio::sync::Mutex<Weak<Cluster>> = tokio::sync::Mutex::const_new(Weak::new());
+    let mut shared = SHARED.lock().await;
+    if let Some(cluster) = shared.upgrade() {
+        return cluster;
+    }
+    let cluster = Arc::new(Cluster::start());
+    *shared = Arc::downgrade(&cluster);
+    cluster
+}
+
+async fn subject(prefix: impl Fn(u64) -> String) -> Subject {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let cluster = shared().await;
+    let prefix = prefix(NEXT.fetch_add(1, Ordering::Relaxed));
+    let store = || Arc::new(cluster.store_with(|options| options.prefix.clone_from(&prefix)));
+    let (one, other) = (store(), store());
+    let late = Arc::clone(&one);
+    Subject::new(one, other)
+        .late_through(Box::new(move |request| {
+            let store = Arc::clone(&late);
+            Box::pin(async move { acquire_late(&store, request).await })
+        }))
+        .keeping(cluster)
+}
+
+/// Requests for several keys are as good as with one server.
+mod together {
+    use super::*;
+
+    async fn together() -> Subject {
+        // Latches, and keys with hash tags of their own, are not for such prefixes.
+        subject(|number| format!("{{lock{number}}}:")).await.skipping(&[
+            "a_latch_is_set_once_until_it_is_at_zero",
+            "a_count_down_that_is_sent_again_counts_once",
+            "counting_below_zero_leaves_nothing",
+            "an_id_is_forgotten_after_its_time",
+            "a_deleted_latch_is_gone",
+            "a_watch_hears_zero_and_deletion_and_a_new_count",
+        ])
+    }
+
+    lock_store_conformance::conformance!(together);
+}
+
+/// Of requests for keys in several slots it is not promised that they queue, name the first busy key, or leave counters
+/// alone when they are refused; nor is a release followed by a takeover.
+mod apart {
+    use super::*;
+
+    async fn apart() -> Subject {
+        subject(|number| format!("lock{number}:")).await.skipping(&[
+            "acquire_of_two_items_is_all_or_nothing",
+            "busy_names_the_first_busy_item",
+            "busy_names_the_first_busy_item_of_any_kind",
+            "nothing_is_taken_when_one_item_is_busy",
+            "resent_acquire_that_is_busy_changes_nothing",
+            "a_refused_request_announces_its_writers",
+            "a_refused_request_joins_every_queue",
+            "a_request_behind_one_of_several_gets_its_turn",
+            "a_request_of_several_is_told_and_not_granted",
+            "a_request_that_lost_one_of_its_places_takes_all_anew",
+            "takeover_can_be_withdrawn",
+            "takeover_of_two_items",
+        ])
+    }
+
+    lock_store_conformance::conformance!(apart);
+}

@@ -1,0 +1,146 @@
+//! The memory store as the model: whatever is asked of both, in whatever order, they answer the same.
+//!
+//! Leases are longer than the test, and nobody waits, so that time has no part in it.
+
+use lock_core::store::{LockStatus, Withdrawn};
+use lock_store_memory::MemoryStore;
+use proptest::prelude::*;
+
+use super::*;
+
+const KEYS: [&str; 2] = ["a", "b"];
+const OWNERS: u64 = 3;
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Debug)]
+enum Op {
+    Acquire(Vec<Item>),
+    Release(Vec<Item>),
+    Linger(Vec<Item>),
+    Keep(Vec<Item>, Standing),
+    Downgrade(Vec<Item>),
+    Withdraw(Vec<Item>),
+    ForceRelease(LockKey),
+}
+
+/// Items of one key or both. Every hold has an owner of its own, who never asks for another kind; what else is asked in the
+/// name of a reader or writer may have the wrong kind, as after a downgrade whose answer was lost.
+fn items(mistaken: bool) -> impl Strategy<Value = Vec<Item>> {
+    let kind = prop_oneof![Just(Kind::Mutex), Just(Kind::Read), Just(Kind::Read), Just(Kind::Write)];
+    let one = (kind, 1..=OWNERS, any::<bool>());
+    let item = move |name: &str, (kind, owner, wrong): (Kind, u64, bool)| {
+        let (first, other) = match kind {
+            Kind::Read => (0, Kind::Write),
+            Kind::Write => (OWNERS, Kind::Read),
+            _ => (2 * OWNERS, kind),
+        };
+        let owner = OwnerId::new(format!("c0ffee00-0000-4000-8000-000000000000:{}", first + owner));
+        Item { key: key(name), kind: if mistaken && wrong { other } else { kind }, owner }
+    };
+    prop_oneof![
+        (0..KEYS.len(), one.clone()).prop_map(move |(index, one)| vec![item(KEYS[index], one)]),
+        (one.clone(), one).prop_map(move |(a, b)| vec![item(KEYS[0], a), item(KEYS[1], b)]),
+    ]
+}
+
+/// A writer that waits would have an intent, which ends soon.
+fn reader(item: Item) -> Item {
+    let kind = if item.kind == Kind::Write { Kind::Read } else { item.kind };
+    Item { kind, ..item }
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        5 => items(false).prop_map(Op::Acquire),
+        3 => items(true).prop_map(Op::Release),
+        1 => items(true).prop_map(Op::Linger),
+        1 => items(true).prop_map(|items| Op::Keep(items, Standing::Holder)),
+        1 => items(true).prop_map(|items| Op::Keep(items.into_iter().map(reader).collect(), Standing::Waiter)),
+        2 => items(true).prop_map(Op::Downgrade),
+        1 => items(true).prop_map(Op::Withdraw),
+        1 => (0..KEYS.len()).prop_map(|index| Op::ForceRelease(key(KEYS[index]))),
+    ]
+}
+
+/// What a store answered, without the numbers that differ.
+async fn answer(store: &dyn LockStore, op: &Op) -> String {
+    let wish = |items: &[Item]| Arc::new(AcquireRequest::new(items.to_vec(), HOUR, TIMEOUT));
+    let kept = |kept: Vec<Kept>| -> String {
+        let word = |kept: &Kept| match kept {
+            Kept::Unknown => "unknown",
+            Kept::Renewed => "renewed ",
+            Kept::Gone => "gone ",
+            Kept::Waiting(time) if *time > HOUR / 4 => "waiting long ",
+            Kept::Waiting(_) => "waiting ",
+        };
+        kept.iter().map(word).collect()
+    };
+    match op {
+        Op::Acquire(items) => match store.acquire(wish(items)).await.unwrap() {
+            Acquired::Granted(_) => "granted".to_owned(),
+            Acquired::Busy(busy) => format!("{} is busy", busy.item),
+        },
+        Op::Release(items) => {
+            format!("{:?}", store.release(Arc::new(release_request(items))).await.unwrap().held)
+        }
+        Op::Linger(items) => {
+            let request = ReleaseRequest { linger: HOUR / 2, ..release_request(items) };
+            format!("{:?}", store.release(Arc::new(request)).await.unwrap().held)
+        }
+        Op::Keep(items, standing) => {
+            // Whether a waiter that has the key is renewed too is no matter: it is told to acquire once more.
+            let lease = if *standing == Standing::Waiter { Duration::from_secs(1) } else { HOUR };
+            kept(store.keep(keep_request(items, lease, *standing)).await.unwrap())
+        }
+        Op::Downgrade(items) => {
+            kept(store.downgrade(keep_request(items, HOUR, Standing::Holder)).await.unwrap())
+        }
+        Op::Withdraw(items) => {
+            let sent = wish(items);
+            sent.stamp(ServerTime::from_micros(1));
+            assert_eq!(store.withdraw(sent).await.unwrap(), Withdrawn::Settled);
+            String::new()
+        }
+        Op::ForceRelease(key) => store.force_release(key.clone()).await.unwrap().to_string(),
+    }
+}
+
+/// Who holds what, and for how long about: after a linger it is half an hour.
+async fn state(store: &dyn LockStore) -> Vec<(Option<Kind>, Vec<(OwnerId, u64)>, bool)> {
+    let mut all = Vec::new();
+    for name in KEYS {
+        let LockStatus { kind, mut holders, remaining, .. } = store.status(key(name)).await.unwrap();
+        holders.sort();
+        all.push((kind, holders, remaining.is_some_and(|left| left > HOUR / 4 * 3)));
+    }
+    all
+}
+
+async fn run(server: &RedisServer, ops: &[Op]) {
+    let redis = store(server);
+    let model = MemoryStore::new("lock:");
+    for (index, op) in ops.iter().enumerate() {
+        let expected = answer(&*model, op).await;
+        assert_eq!(answer(&redis, op).await, expected, "the answer to {op:?}, after {:?}", &ops[..index]);
+        assert_eq!(state(&redis).await, state(&*model).await, "after {:?}", &ops[..=index]);
+    }
+    // Whatever has happened, nothing but counters is left once all is given back.
+    for name in KEYS {
+        redis.force_release(key(name)).await.unwrap();
+    }
+    let left = server.keys().await;
+    assert!(left.iter().all(|key| key.starts_with("redisson_lock_token")), "{left:?}, after {ops:?}");
+}
+
+#[test]
+fn the_store_does_what_the_memory_store_does() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let cases = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(cases, |(ops in proptest::collection::vec(op(), 1..40))| {
+        runtime.block_on(async {
+            let _: () = server.ask(&["FLUSHALL"]).await;
+            run(&server, &ops).await;
+        });
+    });
+}

@@ -1,0 +1,179 @@
+//! The parts of an address: what is refused before the Redis client reads it, and what may be in an error.
+
+use lock_core::internal::scheme::is_scheme;
+
+/// Names and values of what is behind the `?`.
+pub(super) type Options<'a> = Vec<(&'a str, &'a str)>;
+
+/// What is behind the scheme.
+pub(super) struct Parts<'a> {
+    /// With the `@`, or empty.
+    pub(super) auth: &'a str,
+    places: &'a str,
+    pub(super) path: &'a str,
+    query: &'a str,
+    /// With the `#`, or empty.
+    pub(super) fragment: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    /// Takes apart what is behind `base://`. The reason never repeats what may be a secret.
+    pub(super) fn read(base: &str, rest: &'a str) -> Result<Self, String> {
+        // The client's parser leaves some of them out in silence.
+        if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(
+                "has a space or a control character; percent-encode it in user and password".to_owned()
+            );
+        }
+        let parts = Self::split(rest);
+        match (parts.fragment, base) {
+            ("", _) | ("#insecure", "rediss") => {}
+            _ => {
+                return Err(
+                    "has a `#`; only `#insecure` behind `rediss` means something, and in user and password \
+                            a `#` is written `%23`"
+                        .to_owned(),
+                );
+            }
+        }
+        check_encoding(parts.auth)?;
+        Ok(parts)
+    }
+
+    fn split(rest: &'a str) -> Self {
+        let (rest, fragment) = rest.split_at(rest.find('#').unwrap_or(rest.len()));
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (auth, places) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        Self { auth, places, path: path.trim_end_matches('/'), query, fragment }
+    }
+
+    /// The hosts, each with a port.
+    pub(super) fn places(&self, port: u16) -> Result<Vec<String>, &'static str> {
+        let with_port = |place: &str| {
+            // An IPv6 address is in brackets.
+            let behind = place.rsplit_once(']').map_or(place, |(_, behind)| behind);
+            match behind.split_once(':') {
+                None if place.is_empty() => Err(NO_HOST),
+                None => Ok(format!("{place}:{port}")),
+                Some(("", _)) if !place.starts_with('[') => Err(match place.matches(':').count() {
+                    1 => NO_HOST,
+                    _ => COLONS,
+                }),
+                Some((_, port)) if port.contains(':') => Err(COLONS),
+                Some((_, port))
+                    if port.starts_with('+') || !port.parse::<u16>().is_ok_and(|port| port > 0) =>
+                {
+                    Err(
+                        "has a port that is no number from 1 to 65535; and if it is the password, `@host` is missing \
+                         behind it",
+                    )
+                }
+                Some(_) => Ok(place.to_owned()),
+            }
+        };
+        self.places.split(',').map(with_port).collect()
+    }
+
+    /// The options, which are all `accepted` ones.
+    pub(super) fn options(&self, accepted: &[&str]) -> Result<Options<'a>, String> {
+        let mut options = Options::new();
+        for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !accepted.contains(&name) {
+                if name == "protocol" {
+                    return Err("has the option `protocol`; leave it out, RESP3 is always used".to_owned());
+                }
+                let accepted = match accepted {
+                    [] => "none".to_owned(),
+                    names => format!("`{}`", names.join("`, `")),
+                };
+                return Err(format!(
+                    "has an option{} that is not known; accepted are {accepted}",
+                    self.named(name)
+                ));
+            }
+            if value.is_empty() {
+                return Err(format!(
+                    "has the option `{name}` without a value; write `{name}=…` or leave it out"
+                ));
+            }
+            if options.iter().any(|(other, _)| *other == name) {
+                return Err(format!("has the option `{name}` twice"));
+            }
+            check_encoding(value)?;
+            options.push((name, value));
+        }
+        Ok(options)
+    }
+
+    /// A name of an option, to be shown: behind a `?` may also be the rest of a password.
+    fn named(&self, name: &str) -> String {
+        let a_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        if a_name && self.query.contains('=') && !self.query.contains('@') {
+            format!(" `{name}`")
+        } else {
+            String::new()
+        }
+    }
+}
+
+const NO_HOST: &str = "has a place without a host; write host:port, with special characters in user and password percent-encoded";
+const COLONS: &str = "has a host with too many colons; an IPv6 address goes in brackets, as in [::1]:6379, and user \
+                      and password end with `@`";
+
+/// The client takes a `%` that begins nothing as it is: whether that was meant, nobody knows.
+fn check_encoding(text: &str) -> Result<(), String> {
+    let broken = |tail: &str| {
+        !tail.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    };
+    if text.split('%').skip(1).any(broken) {
+        return Err(
+            "has a `%` in user or password that is not percent-encoding; the character itself is written \
+                    `%25`"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// The URL without what may be a secret.
+pub(crate) fn redacted(url: &str) -> String {
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
+        Some((_, rest)) => ("***://".to_owned(), rest),
+        None => (String::new(), url),
+    };
+    let tail = rest.find(['?', '#']).unwrap_or(rest.len());
+    match rest.rfind('@') {
+        // Of a password with special characters that are not encoded, or in the query: who knows.
+        Some(at) if at > tail => format!("{scheme}***"),
+        Some(at) => format!("{scheme}***@{}", of_places(rest.get(at + 1..tail).unwrap_or_default())),
+        None => format!("{scheme}{}", of_places(rest.get(..tail).unwrap_or_default())),
+    }
+}
+
+/// Hosts, ports and path, up to what is no port: without the `@host` that should follow, a password stands there.
+fn of_places(rest: &str) -> String {
+    let (places, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let mut shown = String::new();
+    for (index, place) in places.split(',').enumerate() {
+        if index > 0 {
+            shown.push(',');
+        }
+        let bracketed = place.starts_with('[').then(|| place.rfind(']')).flatten().unwrap_or(0);
+        let colon = place.get(bracketed..).and_then(|tail| tail.find(':')).map(|colon| bracketed + colon);
+        let Some((host, port)) = colon.and_then(|colon| place.split_at_checked(colon)) else {
+            shown.push_str(place);
+            continue;
+        };
+        shown.push_str(host);
+        if host.is_empty() || port.len() < 2 || !port.bytes().skip(1).all(|byte| byte.is_ascii_digit()) {
+            shown.push_str(":***");
+            return shown;
+        }
+        shown.push_str(port);
+    }
+    shown.push_str(path);
+    shown
+}
