@@ -19,7 +19,7 @@ use super::calls::no_answer;
 use super::hold::{Lease, MaxHold, drift_margin};
 use super::machine::{Cap, Enqueued, Entry, Patience, Polled, Wish};
 use super::places::{Counted, OwnPlace};
-use super::registry::{Key, Lane};
+use super::registry::{Lane, LaneKind};
 use super::request::{Request, Wait};
 use super::scope::Scope;
 use crate::failure::Failure;
@@ -59,7 +59,7 @@ struct Extending {
 
 struct Waiting {
     request: Box<Request>,
-    key: Arc<Key>,
+    lane: Arc<Lane>,
     id: u64,
     started: Tick,
     /// Made when the wait turns out to be one.
@@ -138,7 +138,6 @@ impl Future for Acquire {
                     }
                     Poll::Ready(outcome) => {
                         let Extending { admission, request, .. } = *extending;
-                        let key = request.key.clone();
                         let error = match outcome {
                             Ok(()) if !admission.grant().is_lost() => return Poll::Ready(Ok(admission)),
                             Err(Failure::NotHeld) if request.engine.runtime_is_gone() => Failure::ShutDown,
@@ -152,7 +151,7 @@ impl Future for Acquire {
                             Err(Failure::Unconfirmed(cause)) => Failure::Store(cause),
                             Err(error) => error,
                         };
-                        return Poll::Ready(Err((key, error)));
+                        return Poll::Ready(Err((request.key, error)));
                     }
                 },
                 State::Done => polled_again(),
@@ -175,18 +174,15 @@ fn start(
     cx: &mut Context<'_>,
 ) -> Result<Started, Refused> {
     let engine = &request.engine;
-    if let Some(mut reason) = engine.refuse_lease(&request.key, request.lease.duration) {
-        if request.lease.is_renewed && request.min_hold > engine.settings.lease {
-            reason.push_str("; it is that long because of `min_hold`");
-        }
-        return Err((request.key.clone(), Failure::misconfigured(reason)));
+    if let Some(failure) = request.refusal() {
+        return Err((request.key.clone(), failure));
     }
-    let patience = match request.wait {
+    let longest_call = match request.wait {
         Wait::No => engine.settings.call_timeout,
         Wait::For(wait) => wait.max(engine.settings.call_timeout),
         Wait::Forever => Duration::MAX,
     };
-    request.replication = request.replication.within(patience.min(request.lease.duration / 2));
+    request.replication = request.replication.within(longest_call.min(request.lease.duration / 2));
     let span = tracing::debug_span!(
         target: TARGET,
         "lock_acquire",
@@ -232,7 +228,7 @@ fn start(
     } else {
         per_key
     };
-    let (key, _own, enqueued, now) = match enter(&request, &wish, cap) {
+    let (lane, _own, enqueued, now) = match enter(&request, &wish, cap) {
         Ok(place) => place,
         Err(error) => {
             let error = if full { all_full(error, waiting_now) } else { error };
@@ -250,7 +246,7 @@ fn start(
     // From here on, whatever panics leaves the queue.
     let mut waiting = Waiting {
         request,
-        key,
+        lane,
         id,
         started,
         timer: None,
@@ -287,68 +283,70 @@ fn all_full(error: Failure, waiting: usize) -> Failure {
     }
 }
 
-type Place = (Arc<Key>, Option<OwnPlace>, Result<Enqueued, Failure>, Tick);
+type Place = (Arc<Lane>, Option<OwnPlace>, Result<Enqueued, Failure>, Tick);
 
 /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
 /// others, or in one of its own.
 fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
-    let (engine, name, kind) = (&request.engine, &request.key, request.spec.kind);
+    let (engine, key, kind) = (&request.engine, &request.key, request.spec.kind);
     if !wish.scope.is_empty()
-        && let Some(host) = engine.host(name, kind, &wish.scope)?
+        && let Some(host) = engine.host(key, kind, &wish.scope)?
     {
         let guest = Wish { guest: host.guest, part: host.part, ..wish.clone() };
         let entered = engine
-            .with_host(&host.key, |machine, now, effects| (machine.enqueue(guest, now, cap, effects), now));
+            .with_host(&host.lane, |machine, now, effects| (machine.enqueue(guest, now, cap, effects), now));
         match entered {
             None | Some((Ok(Enqueued::Elsewhere), _)) => {}
-            Some((enqueued, now)) => return Ok((host.key, None, enqueued, now)),
+            Some((enqueued, now)) => return Ok((host.lane, None, enqueued, now)),
         }
     }
     let usual = request.lease.is_renewed && request.lease.retention == engine.settings.token_retention;
     let shares_reads = usual && request.max_hold.is_none() && request.min_hold.is_zero();
-    let lane = match kind {
-        _ if !request.spec.more.is_empty() || request.spec.permits > 0 => Lane::Own,
-        Kind::Mutex => Lane::Mutex,
-        Kind::Write => Lane::Write,
-        Kind::Read if shares_reads => Lane::Read,
-        _ => Lane::Own,
+    let lane_kind = match kind {
+        _ if !request.spec.more.is_empty() || request.spec.permits > 0 => LaneKind::Own,
+        Kind::Mutex => LaneKind::Mutex,
+        Kind::Write => LaneKind::Write,
+        Kind::Read if shares_reads => LaneKind::Read,
+        _ => LaneKind::Own,
     };
-    if lane == Lane::Read && wish.patience == Patience::Try {
+    if lane_kind == LaneKind::Read && wish.patience == Patience::Try {
         // A shared hold that takes nobody any more is no obstacle to a reader.
-        let joined = engine.registry.find(name, lane).and_then(|key| {
+        let joined = engine.registry.find(key, lane_kind).and_then(|lane| {
             let entered =
-                engine.with_host(&key, |machine, now, _| Some((machine.join(wish, now)?, now)))??;
-            Some((key, entered))
+                engine.with_host(&lane, |machine, now, _| Some((machine.join(wish, now)?, now)))??;
+            Some((lane, entered))
         });
-        if let Some((key, (entry, now))) = joined {
-            return Ok((key, None, Ok(Enqueued::Entered(entry)), now));
+        if let Some((lane, (entry, now))) = joined {
+            return Ok((lane, None, Ok(Enqueued::Entered(entry)), now));
         }
         return enter_own(request, wish, cap);
     }
-    if lane == Lane::Own {
+    if lane_kind == LaneKind::Own {
         return enter_own(request, wish, cap);
     }
     loop {
         let wish = wish.clone();
-        let (key, (enqueued, now)) = engine.with_key(name, lane, &request.spec, |machine, now, effects| {
-            (machine.enqueue(wish, now, cap, effects), now)
-        });
+        let (lane, (enqueued, now)) =
+            engine.with_lane(key, lane_kind, &request.spec, |machine, now, effects| {
+                (machine.enqueue(wish, now, cap, effects), now)
+            });
         if !matches!(enqueued, Ok(Enqueued::Elsewhere)) {
-            return Ok((key, None, enqueued, now));
+            return Ok((lane, None, enqueued, now));
         }
         // It takes nobody any more, so the next one is another.
-        engine.registry.detach(&key);
+        engine.registry.detach(&lane);
     }
 }
 
 fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
-    let (engine, name) = (&request.engine, &request.key);
-    let own = OwnPlace::new(engine, name, cap.most)
-        .map_err(|waiting| cap.refuse(waiting, engine.registry.taken_in_own(name, engine.clock.now())))?;
-    let (key, (enqueued, now)) = engine.with_key(name, Lane::Own, &request.spec, |machine, now, effects| {
-        (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
-    });
-    Ok((key, Some(own), enqueued, now))
+    let (engine, key) = (&request.engine, &request.key);
+    let own = OwnPlace::new(engine, key, cap.most)
+        .map_err(|waiting| cap.refuse(waiting, engine.registry.taken_in_own(key, engine.clock.now())))?;
+    let (lane, (enqueued, now)) =
+        engine.with_lane(key, LaneKind::Own, &request.spec, |machine, now, effects| {
+            (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
+        });
+    Ok((lane, Some(own), enqueued, now))
 }
 
 enum Entered {
@@ -360,10 +358,9 @@ impl Waiting {
     /// `None`: it has to ask again, in another lane.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, Failure>> {
         let id = self.id;
-        let (polled, now) = self
-            .request
-            .engine
-            .act(&self.key, |machine, now, effects| (machine.poll_waiter(id, now, cx.waker(), effects), now));
+        let (polled, now) = self.request.engine.act(&self.lane, |machine, now, effects| {
+            (machine.poll_waiter(id, now, cx.waker(), effects), now)
+        });
         let woken_soon = match polled {
             Polled::Granted(entry) => {
                 self.queued = false;
@@ -402,7 +399,7 @@ impl Waiting {
             let confirmed = self.request.replication.timeout().min(settings.call_timeout);
             end = end + self.request.engine.grace() + confirmed;
             let awaited =
-                self.request.engine.act(&self.key, |machine, now, _| machine.awaits_first_answer(id, now));
+                self.request.engine.act(&self.lane, |machine, now, _| machine.awaits_first_answer(id, now));
             if awaited && now >= end {
                 end = *self.last_look.get_or_insert(now + LAST_LOOK);
             }
@@ -424,7 +421,7 @@ impl Waiting {
     fn poll_forever<T>(&mut self, cx: &mut Context<'_>, now: Tick) -> Poll<T> {
         let (id, due) = (self.id, self.started + self.request.engine.settings.default_wait);
         let watches =
-            !self.warned && self.request.engine.act(&self.key, |machine, _, _| machine.waits_for_itself(id));
+            !self.warned && self.request.engine.act(&self.lane, |machine, _, _| machine.waits_for_itself(id));
         if watches && now >= due {
             self.warned = true;
             self.warn_of_itself();
@@ -454,7 +451,7 @@ impl Waiting {
     fn give_up(&mut self, now: Tick, unanswered: bool) -> Failure {
         self.queued = false;
         let id = self.id;
-        let (last_error, remaining, own) = self.request.engine.act(&self.key, |machine, now, effects| {
+        let (last_error, remaining, own) = self.request.engine.act(&self.lane, |machine, now, effects| {
             let (remaining, own) = (machine.taken_for(now), machine.waits_for_itself(id));
             machine.leave(id, now, effects);
             (machine.pace.last_error_for(self.request.replication), remaining, own)
@@ -476,12 +473,12 @@ impl Waiting {
     /// Lets the caller in; a longer fixed lease inside a shorter one takes one store call first.
     fn enter(&mut self, entry: Entry) -> Entered {
         let engine = Arc::clone(&self.request.engine);
-        engine.watch_max_hold(&self.key, &entry.grant);
+        engine.watch_max_hold(&self.lane, &entry.grant);
         let recorded = entry.clone();
         let hold = Arc::clone(&entry.grant.hold);
         let reentrant = entry.reentrant;
         let (lease, label) = (self.request.lease, self.request.label.clone());
-        let admission = Admission::new(engine, Arc::clone(&self.key), entry, lease, label);
+        let admission = Admission::new(engine, Arc::clone(&self.lane), entry, lease, label);
         // The admission is there first: a panicking subscriber or recorder must not leak the hold.
         self.record(Ok(&recorded));
         let Lease { duration: lease, is_renewed, .. } = self.request.lease;
@@ -507,7 +504,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if self.queued {
             let id = self.id;
-            self.request.engine.act(&self.key, |machine, now, effects| machine.leave(id, now, effects));
+            self.request.engine.act(&self.lane, |machine, now, effects| machine.leave(id, now, effects));
         }
     }
 }

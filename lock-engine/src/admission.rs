@@ -14,7 +14,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::Engine;
 use super::hold::{Grant, Lease};
 use super::machine::{Ended, Entry, Leaving};
-use super::registry::Key;
+use super::registry::Lane;
 use crate::failure::Failure;
 use crate::metrics::{self, Label};
 use crate::trace::TARGET;
@@ -22,7 +22,7 @@ use crate::trace::TARGET;
 /// What a caller has after its turn has come. Dropping it gives the grant back in the background.
 pub struct Admission {
     engine: Arc<Engine>,
-    key: Arc<Key>,
+    lane: Arc<Lane>,
     entry: Entry,
     lease: Lease,
     label: Label,
@@ -30,8 +30,14 @@ pub struct Admission {
 }
 
 impl Admission {
-    pub(super) fn new(engine: Arc<Engine>, key: Arc<Key>, entry: Entry, lease: Lease, label: Label) -> Self {
-        Self { engine, key, entry, lease, label, released: false }
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        lane: Arc<Lane>,
+        entry: Entry,
+        lease: Lease,
+        label: Label,
+    ) -> Self {
+        Self { engine, lane, entry, lease, label, released: false }
     }
 
     pub fn entry(&self) -> &Entry {
@@ -58,7 +64,7 @@ impl Admission {
         (self.engine.settings.call_timeout, self.engine.runtime.clone())
     }
 
-    fn name(&self) -> LockKey {
+    fn key(&self) -> LockKey {
         self.entry.first().0.clone()
     }
 
@@ -70,15 +76,16 @@ impl Admission {
     pub fn reenter(&self) -> Option<Self> {
         let entry = self
             .engine
-            .act(&self.key, |machine, now, _| machine.reenter_guard(self.grant(), self.entry.part, now))?;
-        let (engine, key) = (Arc::clone(&self.engine), Arc::clone(&self.key));
-        Some(Self::new(engine, key, entry, self.lease, self.label.clone()))
+            .act(&self.lane, |machine, now, _| machine.reenter_guard(self.grant(), self.entry.part, now))?;
+        let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
+        Some(Self::new(engine, lane, entry, self.lease, self.label.clone()))
     }
 
     /// Turns a hold for writing into one for reading, and awaits the store's answer.
     pub async fn downgrade(&self) -> Result<(), Failure> {
-        let ended =
-            self.engine.act(&self.key, |machine, now, effects| machine.downgrade(self.grant(), now, effects));
+        let ended = self
+            .engine
+            .act(&self.lane, |machine, now, effects| machine.downgrade(self.grant(), now, effects));
         self.outcome(ended).await
     }
 
@@ -94,10 +101,10 @@ impl Admission {
         if grant.hold.is_renewing() {
             return Err(Failure::misconfigured(format!(
                 "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
-                self.name()
+                self.key()
             )));
         }
-        if let Some(reason) = self.engine.refuse_lease(&self.name(), lease) {
+        if let Some(reason) = self.engine.refuse_lease(&self.key(), lease) {
             return Err(Failure::misconfigured(reason));
         }
         let result = self.engine.extend(&grant.hold, lease, Tick::default()).await;
@@ -137,7 +144,7 @@ impl Admission {
     }
 
     fn end(&self, leaving: Leaving) -> Ended {
-        let ended = self.engine.release(&self.key, &self.entry, leaving);
+        let ended = self.engine.release(&self.lane, &self.entry, leaving);
         let grant = self.grant();
         // It may be in a drop, and that in a panic.
         shielded(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
@@ -153,7 +160,7 @@ impl Drop for Admission {
         self.released = true;
         if let Ended::Lost = self.end(Leaving::Dropped) {
             shielded(
-                || tracing::debug!(target: TARGET, key = %self.name(), "a lost lock's guard was dropped"),
+                || tracing::debug!(target: TARGET, key = %self.key(), "a lost lock's guard was dropped"),
             );
         }
     }

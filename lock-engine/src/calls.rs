@@ -247,7 +247,7 @@ impl Engine {
         loop {
             // It was released meanwhile, or lost.
             let valid = hold.is_valid(self.clock.now());
-            if !valid || !hold.key().is_some_and(|key| lock(&key.machine).has(&hold)) {
+            if !valid || !hold.lane().is_some_and(|lane| lock(&lane.machine).has(&hold)) {
                 let why = Loss::LeaseOver;
                 return tell(if valid { Ok(()) } else { Err(Failure::Lost(why)) });
             }

@@ -13,7 +13,7 @@ use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::WAITER_LIFE;
 
-use super::registry::Key;
+use super::registry::Lane;
 
 /// So many are near at least,
 const NEAR: usize = 100;
@@ -32,7 +32,7 @@ pub(crate) struct Crowds(Mutex<HashMap<LockKey, Crowd>>);
 /// Members are known by a number, which grows in the order in which they came.
 #[derive(Debug, Default)]
 struct Crowd {
-    members: BTreeMap<u64, Weak<Key>>,
+    members: BTreeMap<u64, Weak<Lane>>,
     /// Members up to this number are near.
     near_to: u64,
     near: usize,
@@ -46,33 +46,33 @@ struct Crowd {
 }
 
 impl Crowds {
-    pub(crate) fn join(&self, name: &LockKey, number: u64, key: Weak<Key>, now: Tick) {
+    pub(crate) fn join(&self, key: &LockKey, number: u64, lane: Weak<Lane>, now: Tick) {
         let mut crowds = lock(&self.0);
-        let crowd = crowds.entry(name.clone()).or_insert_with(|| Crowd { kept: now, ..Crowd::default() });
-        crowd.join(number, key);
+        let crowd = crowds.entry(key.clone()).or_insert_with(|| Crowd { kept: now, ..Crowd::default() });
+        crowd.join(number, lane);
     }
 
     /// Returns those who have come near because this one has gone.
-    pub(crate) fn leave(&self, name: &LockKey, number: u64, now: Tick) -> Vec<Arc<Key>> {
+    pub(crate) fn leave(&self, key: &LockKey, number: u64, now: Tick) -> Vec<Arc<Lane>> {
         let mut crowds = lock(&self.0);
-        let Some(crowd) = crowds.get_mut(name) else { return Vec::new() };
+        let Some(crowd) = crowds.get_mut(key) else { return Vec::new() };
         let near = crowd.leave(number, now);
         if crowd.members.is_empty() {
-            crowds.remove(name);
+            crowds.remove(key);
         }
         drop(crowds);
         near.iter().filter_map(Weak::upgrade).collect()
     }
 
-    pub(crate) fn is_far(&self, name: &LockKey, number: u64) -> bool {
-        lock(&self.0).get(name).is_some_and(|crowd| crowd.is_far(number))
+    pub(crate) fn is_far(&self, key: &LockKey, number: u64) -> bool {
+        lock(&self.0).get(key).is_some_and(|crowd| crowd.is_far(number))
     }
 
     /// A call that was sent at `sent` has kept near ones, or has found some of them `lost`. Returns
     /// those far ones whose places are in doubt since then.
-    pub(crate) fn kept(&self, name: &LockKey, sent: Tick, lost: bool) -> Vec<Arc<Key>> {
+    pub(crate) fn kept(&self, key: &LockKey, sent: Tick, lost: bool) -> Vec<Arc<Lane>> {
         let mut crowds = lock(&self.0);
-        let Some(crowd) = crowds.get_mut(name) else { return Vec::new() };
+        let Some(crowd) = crowds.get_mut(key) else { return Vec::new() };
         let doubtful = crowd.kept(sent, lost);
         drop(crowds);
         doubtful.iter().filter_map(Weak::upgrade).collect()
@@ -84,14 +84,14 @@ impl Crowd {
         number > self.near_to && self.members.contains_key(&number)
     }
 
-    fn join(&mut self, number: u64, key: Weak<Key>) {
-        if self.members.insert(number, key).is_none() && number <= self.near_to {
+    fn join(&mut self, number: u64, lane: Weak<Lane>) {
+        if self.members.insert(number, lane).is_none() && number <= self.near_to {
             self.near += 1;
         }
         self.draw_near();
     }
 
-    fn leave(&mut self, number: u64, now: Tick) -> Vec<Weak<Key>> {
+    fn leave(&mut self, number: u64, now: Tick) -> Vec<Weak<Lane>> {
         if self.members.remove(&number).is_none() || number > self.near_to {
             return Vec::new();
         }
@@ -106,20 +106,20 @@ impl Crowd {
     }
 
     /// Lets far ones come near, as many as there should be.
-    fn draw_near(&mut self) -> Vec<Weak<Key>> {
+    fn draw_near(&mut self) -> Vec<Weak<Lane>> {
         let wanted = NEAR + AHEAD * self.gone[0].max(self.gone[1]);
         let mut drawn = Vec::new();
         while self.near < wanted
-            && let Some((number, key)) = self.members.range(self.near_to + 1..).next()
+            && let Some((number, lane)) = self.members.range(self.near_to + 1..).next()
         {
             self.near_to = *number;
             self.near += 1;
-            drawn.push(Weak::clone(key));
+            drawn.push(Weak::clone(lane));
         }
         drawn
     }
 
-    fn kept(&mut self, sent: Tick, lost: bool) -> Vec<Weak<Key>> {
+    fn kept(&mut self, sent: Tick, lost: bool) -> Vec<Weak<Lane>> {
         let silence = sent.since(self.kept);
         if sent > self.kept {
             self.kept = sent;
@@ -130,7 +130,7 @@ impl Crowd {
             self.doubted = sent;
         }
         let far = doubtful.then(|| self.members.range(self.near_to + 1..));
-        far.into_iter().flatten().map(|(_, key)| Weak::clone(key)).collect()
+        far.into_iter().flatten().map(|(_, lane)| Weak::clone(lane)).collect()
     }
 }
 

@@ -29,8 +29,8 @@ impl Engine {
     pub(super) fn on_runtime_gone(self: &Arc<Self>) {
         self.shut_down.store(true, Ordering::Release);
         self.ended.cancel();
-        for key in self.registry.all() {
-            self.act(&key, |machine, now, effects| {
+        for lane in self.registry.all() {
+            self.act(&lane, |machine, now, effects| {
                 if let Some(hold) = machine.hold().cloned() {
                     machine.lose(&hold, Loss::ShutDown, now, effects);
                 }
@@ -45,8 +45,8 @@ impl Engine {
     pub async fn shutdown(self: &Arc<Self>, grace: Duration) -> (usize, bool) {
         self.shut_down.store(true, Ordering::Release);
         let end = self.clock.now() + grace;
-        for key in self.registry.all() {
-            self.act(&key, Machine::shut_down);
+        for lane in self.registry.all() {
+            self.act(&lane, Machine::shut_down);
         }
         let busy = || self.registry.any(Machine::is_busy);
         while busy() && self.clock.now() < end {
@@ -57,8 +57,8 @@ impl Engine {
             }
         }
         let mut cut = 0;
-        for key in self.registry.all() {
-            self.act(&key, |machine, now, effects| {
+        for lane in self.registry.all() {
+            self.act(&lane, |machine, now, effects| {
                 if machine.is_held()
                     && let Some(hold) = machine.hold().cloned()
                 {
@@ -74,22 +74,22 @@ impl Engine {
     }
 
     /// Frees the key whoever holds it. Goes on when its caller is gone.
-    pub async fn force_release(self: &Arc<Self>, name: &LockKey) -> Result<bool, Failure> {
-        let (engine, key) = (Arc::clone(self), name.clone());
-        let call = async move { engine.force_release_now(&key).await };
+    pub async fn force_release(self: &Arc<Self>, key: &LockKey) -> Result<bool, Failure> {
+        let (engine, wanted) = (Arc::clone(self), key.clone());
+        let call = async move { engine.force_release_now(&wanted).await };
         self.dispatched(self.settings.call_timeout * 2, call).await
     }
 
-    async fn force_release_now(self: &Arc<Self>, name: &LockKey) -> Result<bool, StoreError> {
-        let keys = self.registry.find_all(name);
-        let before: Vec<_> = keys.iter().filter_map(|key| lock(&key.machine).hold().cloned()).collect();
-        let freed = self.bounded(|store| store.force_release(name.clone())).await;
+    async fn force_release_now(self: &Arc<Self>, key: &LockKey) -> Result<bool, StoreError> {
+        let lanes = self.registry.find_all(key);
+        let before: Vec<_> = lanes.iter().filter_map(|lane| lock(&lane.machine).hold().cloned()).collect();
+        let freed = self.bounded(|store| store.force_release(key.clone())).await;
         if freed.is_ok() {
             before.iter().for_each(|hold| self.lose(hold, Loss::TakenAway));
         }
         // What was granted meanwhile was freed, or came after it; after an error nothing is known. The store is asked.
-        for key in self.registry.find_all(name) {
-            self.act(&key, Machine::verify);
+        for lane in self.registry.find_all(key) {
+            self.act(&lane, Machine::verify);
         }
         freed
     }

@@ -16,7 +16,7 @@ use lock_core::store::{AcquireRequest, Few, Item, KeepItem, Kept, Kind, StoreErr
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::registry::Key;
+use super::registry::Lane;
 use crate::failure::Loss;
 
 /// What is taken off a lease for clocks that run at different rates: a hundredth of it and 2 ms.
@@ -55,7 +55,7 @@ pub(crate) struct Hold {
     /// The other keys, with their tokens.
     more: Box<[(Item, FencingToken)]>,
     /// Whose machine has it.
-    key: Weak<Key>,
+    lane: Weak<Lane>,
     /// A hold for writing that has become one for reading, or is about to.
     reads: AtomicBool,
     /// An earlier copy of its request was not answered; it is withdrawn when the hold has been released.
@@ -84,7 +84,7 @@ impl Hold {
             id,
             item,
             more: Box::default(),
-            key: Weak::new(),
+            lane: Weak::new(),
             reads: AtomicBool::new(false),
             unanswered: None,
             lease,
@@ -99,8 +99,8 @@ impl Hold {
     }
 
     /// A hold in the machine of `key`.
-    pub(crate) fn of(mut self, key: &Arc<Key>) -> Self {
-        self.key = Arc::downgrade(key);
+    pub(crate) fn of(mut self, lane: &Arc<Lane>) -> Self {
+        self.lane = Arc::downgrade(lane);
         self
     }
 
@@ -134,8 +134,8 @@ impl Hold {
     }
 
     /// Whose machine has it, if that is still there.
-    pub(crate) fn key(&self) -> Option<Arc<Key>> {
-        self.key.upgrade()
+    pub(crate) fn lane(&self) -> Option<Arc<Lane>> {
+        self.lane.upgrade()
     }
 
     /// Its (first) key's kind.

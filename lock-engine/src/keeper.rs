@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::hold::{Hold, all_kept};
 use super::machine::Machine;
-use super::registry::{Key, Queued};
+use super::registry::{Lane, Queued};
 use super::timers::{Job, Timers};
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::failure::Loss;
@@ -115,7 +115,7 @@ impl Engine {
         job: Job,
         now: Tick,
         renew: &mut Vec<Arc<Hold>>,
-        waiting: &mut Vec<Arc<Key>>,
+        waiting: &mut Vec<Arc<Lane>>,
     ) {
         match job {
             Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold, Loss::LeaseOver),
@@ -126,22 +126,22 @@ impl Engine {
                     renew.push(hold);
                 }
             }
-            Job::MaxHold(key) => {
-                if let Some(key) = key.upgrade() {
-                    self.act(&key, Machine::end_max_hold);
+            Job::MaxHold(lane) => {
+                if let Some(lane) = lane.upgrade() {
+                    self.act(&lane, Machine::end_max_hold);
                 }
             }
-            Job::Sweep(key) => {
-                if let Some(key) = key.upgrade() {
-                    self.act(&key, Machine::sweep);
+            Job::Sweep(lane) => {
+                if let Some(lane) = lane.upgrade() {
+                    self.act(&lane, Machine::sweep);
                 }
             }
-            Job::LetGo(key) => {
-                if let Some(key) = key.upgrade() {
-                    self.act(&key, Machine::let_go);
+            Job::LetGo(lane) => {
+                if let Some(lane) = lane.upgrade() {
+                    self.act(&lane, Machine::let_go);
                 }
             }
-            Job::Waiting(key) => waiting.extend(key.upgrade()),
+            Job::Waiting(lane) => waiting.extend(lane.upgrade()),
         }
     }
 }
@@ -179,68 +179,68 @@ fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
 }
 
 /// Sets the job that keeps the place of the key's request in the store's queues.
-pub(super) fn keep_place(engine: &Arc<Engine>, key: &Arc<Key>, standing: Standing) {
+pub(super) fn keep_place(engine: &Arc<Engine>, lane: &Arc<Lane>, standing: Standing) {
     // A tick may be earlier by a quarter of that: half a life on average.
-    let often = if key.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };
+    let often = if lane.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };
     let pause = match standing {
         // A crowd that came together does not stay together: its calls would come all at once.
         Standing::Far => (FAR_LIFE / 2).mul_f64(1.0 - jitter() / 2.0),
         _ => often,
     };
     // All together, so that they share calls.
-    keep_place_at(engine, key, engine.tick(engine.clock.now() + pause, often / 4));
+    keep_place_at(engine, lane, engine.tick(engine.clock.now() + pause, often / 4));
 }
 
 /// Keeps the places of these, and looks how they stand, soon.
-fn keep_places_soon(engine: &Arc<Engine>, keys: &[Arc<Key>]) {
+fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
     // All together, so that they share calls.
     let due = engine.tick(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
-    keys.iter().for_each(|key| keep_place_at(engine, key, due));
+    lanes.iter().for_each(|lane| keep_place_at(engine, lane, due));
 }
 
 /// The key's request, which the store has taken note of, is one of a crowd if it waits for a fair
 /// lock alone.
-pub(super) fn join_crowd(engine: &Engine, key: &Arc<Key>, request: &AcquireRequest) {
+pub(super) fn join_crowd(engine: &Engine, lane: &Arc<Lane>, request: &AcquireRequest) {
     // Any other may keep a free lock to itself for as long as it is thought to live.
     let direct = request.items.len() == 1 && request.token_floor == 0;
-    if direct && key.has_a_queue() && engine.store.keeps_far_waiters() {
-        engine.crowds.join(&key.name, key.second_id, Arc::downgrade(key), engine.clock.now());
+    if direct && lane.has_a_queue() && engine.store.keeps_far_waiters() {
+        engine.crowds.join(&lane.key, lane.second_id, Arc::downgrade(lane), engine.clock.now());
     }
 }
 
 /// The key has no request any more that waits at the store.
-pub(super) fn leave_crowd(engine: &Arc<Engine>, key: &Key) {
-    let near = engine.crowds.leave(&key.name, key.second_id, engine.clock.now());
+pub(super) fn leave_crowd(engine: &Arc<Engine>, lane: &Lane) {
+    let near = engine.crowds.leave(&lane.key, lane.second_id, engine.clock.now());
     keep_places_soon(engine, &near);
 }
 
-fn standing(engine: &Engine, key: &Key) -> Standing {
-    match engine.crowds.is_far(&key.name, key.second_id) {
+fn standing(engine: &Engine, lane: &Lane) -> Standing {
+    match engine.crowds.is_far(&lane.key, lane.second_id) {
         true => Standing::Far,
         false => Standing::Waiter,
     }
 }
 
-fn keep_place_at(engine: &Arc<Engine>, key: &Arc<Key>, due: Tick) {
+fn keep_place_at(engine: &Arc<Engine>, lane: &Arc<Lane>, due: Tick) {
     // Under the mutex, so that it is not set again after the request has gone.
-    let queued = lock(&key.queued);
+    let queued = lock(&lane.queued);
     if queued.is_some() {
-        engine.timers.set(key.second_id, due, Job::Waiting(Arc::downgrade(key)));
+        engine.timers.set(lane.second_id, due, Job::Waiting(Arc::downgrade(lane)));
     }
 }
 
 /// One call that keeps the places of waiters, and tells those that have lost theirs, or were granted what they wait for.
-async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
-    let mut queued = Vec::with_capacity(keys.len());
-    keys.retain(|key| {
-        let waits = lock(&key.queued).clone();
+async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
+    let mut queued = Vec::with_capacity(lanes.len());
+    lanes.retain(|lane| {
+        let waits = lock(&lane.queued).clone();
         queued.extend(waits.clone());
         waits.is_some()
     });
-    if keys.is_empty() {
+    if lanes.is_empty() {
         return;
     }
-    let standings: Vec<_> = keys.iter().map(|key| standing(&engine, key)).collect();
+    let standings: Vec<_> = lanes.iter().map(|lane| standing(&engine, lane)).collect();
     let wait = |request: &AcquireRequest, standing| {
         let (items, lease) = (request.items.clone(), request.lease);
         items.into_iter().map(move |item| KeepItem { standing, ..KeepItem::hold(item, lease) })
@@ -250,16 +250,16 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
     let soon = result.is_err();
     if let Err(error) = &result {
         shielded(
-            || tracing::debug!(target: TARGET, %error, waiters = keys.len(), "places in queues not kept"),
+            || tracing::debug!(target: TARGET, %error, waiters = lanes.len(), "places in queues not kept"),
         );
     }
     let mut kept = result.unwrap_or_default().into_iter();
-    for ((key, queued), standing) in keys.iter().zip(queued).zip(standings) {
+    for ((lane, queued), standing) in lanes.iter().zip(queued).zip(standings) {
         let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
         // What is said of a request that has gone meanwhile, or is being sent again, is about the past.
         let current = |waits: &Queued| Arc::ptr_eq(&waits.request, &queued.request) && !waits.asking;
-        if !lock(&key.queued).as_ref().is_some_and(current) {
-            keep_place(&engine, key, Standing::Waiter);
+        if !lock(&lane.queued).as_ref().is_some_and(current) {
+            keep_place(&engine, lane, Standing::Waiter);
             continue;
         }
         let known = !each.contains(&Kept::Unknown);
@@ -267,18 +267,18 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
             if each.contains(&Kept::Gone) {
                 shielded(|| {
                     metrics::requeued();
-                    tracing::debug!(target: TARGET, key = %key.name, "lost its place in the queue");
+                    tracing::debug!(target: TARGET, key = %lane.key, "lost its place in the queue");
                 });
             }
             let far = standing == Standing::Far;
             let seen =
-                engine.store.keeps_far_waiters() && key.has_a_queue() && each.len() == 1 && look > MARGIN;
+                engine.store.keeps_far_waiters() && lane.has_a_queue() && each.len() == 1 && look > MARGIN;
             let pause = match standing {
                 Standing::Far => FAR_LIFE,
                 // Nobody says so when a lease ends.
                 _ => engine.settings.fallback_poll.min(look + MARGIN),
             };
-            engine.act(key, |machine, now, effects| {
+            engine.act(lane, |machine, now, effects| {
                 if seen {
                     machine.seen(now, now + pause, far, effects);
                 } else {
@@ -286,25 +286,25 @@ async fn keep_places(engine: Arc<Engine>, mut keys: Vec<Arc<Key>>) {
                 }
             });
             if !far {
-                let doubtful = engine.crowds.kept(&key.name, sent, each.contains(&Kept::Gone));
+                let doubtful = engine.crowds.kept(&lane.key, sent, each.contains(&Kept::Gone));
                 keep_places_soon(&engine, &doubtful);
             }
         }
         if known
             && !each.is_empty()
             && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
-            && let Some(waits) = lock(&key.queued).as_mut()
+            && let Some(waits) = lock(&lane.queued).as_mut()
             && current(waits)
         {
             waits.since = waits.since.max(sent);
         }
         if soon || !known {
             let pause = if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
-            keep_place_at(&engine, key, engine.clock.now() + pause);
+            keep_place_at(&engine, lane, engine.clock.now() + pause);
         } else {
             // A far one may have come near meanwhile.
-            let standing = if standing == Standing::Far { self::standing(&engine, key) } else { standing };
-            keep_place(&engine, key, standing);
+            let standing = if standing == Standing::Far { self::standing(&engine, lane) } else { standing };
+            keep_place(&engine, lane, standing);
         }
     }
 }

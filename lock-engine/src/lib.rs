@@ -1,16 +1,17 @@
 //! The engine of `lock-runtime`: turns wishes into holds, on any
-//! [`LockStore`](lock_core::store::LockStore).
+//! [`LockStore`].
 //!
 //! Programs use `lock-runtime`. Everything in here may change with any version.
 //!
-//! - [`machine`]: what is known about one key, a state machine without I/O; [`pace`]: when its contender tries again.
-//! - [`driver`]: the task that carries out a machine's steps; at most one per key.
-//! - [`keeper`]: the timekeeper, which renews holds and finds those that are lost.
-//! - [`calls`]: store calls, bounded in time.
-//! - [`release`], [`reaper`]: the two kinds of calls that go on when their caller is gone; [`pending`] counts the first.
-//! - [`acquire`]: the future that a caller polls.
-//! - [`ending`]: how a manager ends.
+//! - `machine`: what is known about one key, a state machine without I/O; `pace`: when its contender tries again.
+//! - `driver`: the task that carries out a machine's steps; at most one per key.
+//! - `keeper`: the timekeeper, which renews holds and finds those that are lost.
+//! - `calls`: store calls, bounded in time.
+//! - `release`, `reaper`: the two kinds of calls that go on when their caller is gone; `pending` counts the first.
+//! - `acquire`: the future that a caller polls.
+//! - `ending`: how a manager ends.
 #![forbid(unsafe_code)]
+#![allow(rustdoc::private_intra_doc_links, reason = "its documentation is for those who change it")]
 #![allow(missing_debug_implementations, reason = "the handles and guards of `lock-runtime` have it")]
 #![cfg_attr(
     not(test),
@@ -80,7 +81,7 @@ use self::health::Health;
 use self::hold::{Grant, Hold, Lease};
 use self::machine::{Effects, Ended, Entry, Leaving, LostGrants, Machine};
 use self::pending::PendingReleases;
-use self::registry::{Key, Lane, Registry, Spec};
+use self::registry::{Lane, LaneKind, Registry, Spec};
 use self::rtt::RoundTrip;
 use self::timers::{Job, Timers};
 use crate::failure::{Failure, Loss};
@@ -226,70 +227,70 @@ impl Engine {
     // ---- keys --------------------------------------------------------------------------------------------------
 
     /// Runs `f` on the machine of a lane, made if need be, and carries out what follows.
-    pub(crate) fn with_key<R>(
+    pub(crate) fn with_lane<R>(
         self: &Arc<Self>,
-        name: &LockKey,
-        lane: Lane,
+        key: &LockKey,
+        kind: LaneKind,
         spec: &Spec,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
-    ) -> (Arc<Key>, R) {
+    ) -> (Arc<Lane>, R) {
         loop {
-            let key = self.registry.get(name, lane, || self.make_key(name, lane, spec));
-            let machine = lock(&key.machine);
+            let lane = self.registry.get(key, kind, || self.make_lane(key, kind, spec));
+            let machine = lock(&lane.machine);
             if machine.removed {
                 continue;
             }
-            let result = self.run(&key, machine, Start::Here, self.clock.now(), f);
-            return (key, result);
+            let result = self.run(&lane, machine, Start::Here, self.clock.now(), f);
+            return (lane, result);
         }
     }
 
-    /// How many callers of this process have the mutex of `name`, or want it.
-    pub fn load_of(&self, name: &LockKey) -> usize {
-        let Some(key) = self.registry.find(name, Lane::Mutex) else { return 0 };
-        let machine = lock(&key.machine);
+    /// How many callers of this process have the mutex of `key`, or want it.
+    pub fn load_of(&self, key: &LockKey) -> usize {
+        let Some(lane) = self.registry.find(key, LaneKind::Mutex) else { return 0 };
+        let machine = lock(&lane.machine);
         machine.waiting() + usize::from(machine.hold().is_some())
     }
 
-    /// Whether a caller of this manager has the mutex of `name`: whoever tries it, and is not inside of that call, is refused.
-    pub fn is_claimed(&self, name: &LockKey) -> bool {
-        self.registry.find(name, Lane::Mutex).is_some_and(|key| lock(&key.machine).is_claimed())
+    /// Whether a caller of this manager has the mutex of `key`: whoever tries it, and is not inside of that call, is refused.
+    pub fn is_claimed(&self, key: &LockKey) -> bool {
+        self.registry.find(key, LaneKind::Mutex).is_some_and(|lane| lock(&lane.machine).is_claimed())
     }
 
-    /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this key.
-    fn make_key(&self, name: &LockKey, lane: Lane, spec: &Spec) -> Arc<Key> {
+    /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this lane.
+    fn make_lane(&self, key: &LockKey, kind: LaneKind, spec: &Spec) -> Arc<Lane> {
         let shut_down = self.shut_down.load(Ordering::Acquire);
-        let machine = Machine::new(name.clone(), lane, self.clock, shut_down);
-        let second_id = if lane == Lane::Mutex { 0 } else { self.new_id() };
-        Key::new(self.id, (self.new_id(), second_id), lane, spec.clone(), machine)
+        let machine = Machine::new(key.clone(), kind, self.clock, shut_down);
+        let second_id = if kind == LaneKind::Mutex { 0 } else { self.new_id() };
+        Lane::new(self.id, (self.new_id(), second_id), kind, spec.clone(), machine)
     }
 
-    /// Where a call that wants `name` enters again, if it is inside a hold of it.
+    /// Where a call that wants `key` enters again, if it is inside a hold of it.
     ///
     /// # Errors
     ///
     /// When the enclosing call has the key in a kind that has no room for the one wanted.
-    fn host(&self, name: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
+    fn host(&self, key: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
         let find = |grant: &Arc<Grant>| {
-            let (held, at) = grant.hold.find(name)?;
-            let host = grant.hold.key().filter(|host| host.engine == self.id)?;
+            let (held, at) = grant.hold.find(key)?;
+            let host = grant.hold.lane().filter(|host| host.engine == self.id)?;
             grant.is_live().then_some((held, (!grant.hold.is_single()).then_some(at), host))
         };
-        let Some((held, part, key)) = scope.innermost(find) else { return Ok(None) };
+        let Some((held, part, lane)) = scope.innermost(find) else { return Ok(None) };
         if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
             return Err(Failure::KindConflict { held, wanted: kind });
         }
-        let guest = key.spec.kind != kind || part.is_some();
-        Ok(Some(Host { key, guest, part }))
+        let guest = lane.spec.kind != kind || part.is_some();
+        Ok(Some(Host { lane, guest, part }))
     }
 
-    /// Whether a call that wants `name` enters again, since it is inside a hold of it.
+    /// Whether a call that wants `key` enters again, since it is inside a hold of it.
     ///
     /// # Errors
     ///
     /// When the enclosing call has the key in a kind that leaves no room for the one wanted.
-    pub fn is_hosted(&self, name: &LockKey, kind: Kind, scope: &Scope) -> Result<bool, Failure> {
-        Ok(self.host(name, kind, scope)?.is_some())
+    pub fn is_hosted(&self, key: &LockKey, kind: Kind, scope: &Scope) -> Result<bool, Failure> {
+        Ok(self.host(key, kind, scope)?.is_some())
     }
 
     /// Returns the last error of a call, and when it came.
@@ -300,36 +301,36 @@ impl Engine {
     /// Runs `f` on the machine of a key that is in use, as the caller of a lock, unless it has been forgotten.
     pub(crate) fn with_host<R>(
         self: &Arc<Self>,
-        key: &Arc<Key>,
+        lane: &Arc<Lane>,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> Option<R> {
-        let machine = lock(&key.machine);
-        (!machine.removed).then(|| self.run(key, machine, Start::Here, self.clock.now(), f))
+        let machine = lock(&lane.machine);
+        (!machine.removed).then(|| self.run(lane, machine, Start::Here, self.clock.now(), f))
     }
 
     /// Runs `f` on the machine of a key that is in use, and carries out what follows.
     pub(crate) fn act<R>(
         self: &Arc<Self>,
-        key: &Arc<Key>,
+        lane: &Arc<Lane>,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
-        let machine = lock(&key.machine);
-        self.run(key, machine, Start::InATask, self.clock.now(), f)
+        let machine = lock(&lane.machine);
+        self.run(lane, machine, Start::InATask, self.clock.now(), f)
     }
 
     /// The same for who has just looked at the clock.
     fn act_at<R>(
         self: &Arc<Self>,
-        key: &Arc<Key>,
+        lane: &Arc<Lane>,
         now: Tick,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
-        self.run(key, lock(&key.machine), Start::InATask, now, f)
+        self.run(lane, lock(&lane.machine), Start::InATask, now, f)
     }
 
     fn run<R>(
         self: &Arc<Self>,
-        key: &Arc<Key>,
+        lane: &Arc<Lane>,
         mut machine: MutexGuard<'_, Machine>,
         start: Start,
         now: Tick,
@@ -339,13 +340,13 @@ impl Engine {
         let result = f(&mut machine, now, &mut effects);
         let idle = machine.is_idle();
         drop(machine);
-        self.apply(key, &mut effects, idle, start, now);
+        self.apply(lane, &mut effects, idle, start, now);
         result
     }
 
     fn apply(
         self: &Arc<Self>,
-        key: &Arc<Key>,
+        lane: &Arc<Lane>,
         // By reference: it is large, and mostly empty.
         effects: &mut Effects,
         idle: bool,
@@ -369,13 +370,13 @@ impl Engine {
             self.spawn(Arc::clone(self).downgrade(hold, report));
         }
         if let Some(due) = effects.sweep {
-            self.timers.set(key.id, due, Job::Sweep(Arc::downgrade(key)));
+            self.timers.set(lane.id, due, Job::Sweep(Arc::downgrade(lane)));
         }
         if let Some(due) = effects.let_go {
-            self.timers.set(key.second_id, due, Job::LetGo(Arc::downgrade(key)));
+            self.timers.set(lane.second_id, due, Job::LetGo(Arc::downgrade(lane)));
         }
         if effects.detach {
-            self.registry.detach(key);
+            self.registry.detach(lane);
         }
         let mut left_to_lease = effects.left_to_lease;
         if let Some((hold, rest)) = effects.abandon.take() {
@@ -386,7 +387,7 @@ impl Engine {
             }
         }
         if effects.deserted {
-            let watch = lock(&key.watch).take();
+            let watch = lock(&lane.watch).take();
             // Unlocked by then: it is the store's, which may do anything in its drop.
             shielded(|| drop(watch));
         }
@@ -397,12 +398,12 @@ impl Engine {
             shielded(|| drop(order));
         }
         if effects.notify {
-            key.changed.notify_one();
+            lane.changed.notify_one();
         }
-        if idle && self.registry.remove_idle(key) {
-            self.timers.remove(key.id);
-            if key.second_id > 0 {
-                self.timers.remove(key.second_id);
+        if idle && self.registry.remove_idle(lane) {
+            self.timers.remove(lane.id);
+            if lane.second_id > 0 {
+                self.timers.remove(lane.second_id);
             }
         }
         for waker in effects.wake.take().into_iter().chain(std::mem::take(&mut effects.wake_more)) {
@@ -418,29 +419,29 @@ impl Engine {
             if let Some(grant) = grants.first().filter(|_| news) {
                 shielded(|| {
                     metrics::lost();
-                    tracing::warn!(target: TARGET, key = %key.name, token = %grant.token, why = %grant.loss(), "lock lost");
+                    tracing::warn!(target: TARGET, key = %lane.key, token = %grant.token, why = %grant.loss(), "lock lost");
                 });
             }
         }
         if left_to_lease {
-            self.left_to_lease(&key.name);
+            self.left_to_lease(&lane.key);
         }
         // Last: it may do all that it has to do at once.
         if effects.spawn {
-            self.drive(key, start, now);
+            self.drive(lane, start, now);
         }
     }
 
-    fn drive(self: &Arc<Self>, key: &Arc<Key>, start: Start, now: Tick) {
+    fn drive(self: &Arc<Self>, lane: &Arc<Lane>, start: Start, now: Tick) {
         let inside = begun::is_inside(&self.runtime);
         let mut rest = None;
         if inside && self.answers_at_once() {
-            rest = driver::at_once(self, key, now);
+            rest = driver::at_once(self, lane, now);
             if rest.is_none() {
                 return;
             }
         }
-        let driver = driver::run(Arc::clone(self), Arc::clone(key), rest);
+        let driver = driver::run(Arc::clone(self), Arc::clone(lane), rest);
         match start {
             Start::Here if inside => {
                 begun::begin(&self.runtime, self.tasks.track_future(self.part(driver)));
@@ -462,7 +463,7 @@ impl Engine {
 
     /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold. Only an
     /// awaited release may exceed the cap of pending ones.
-    pub(crate) fn release(self: &Arc<Self>, key: &Arc<Key>, entry: &Entry, leaving: Leaving) -> Ended {
+    pub(crate) fn release(self: &Arc<Self>, lane: &Arc<Lane>, entry: &Entry, leaving: Leaving) -> Ended {
         let reserve = || match leaving {
             _ if self.runtime_is_gone() => None,
             Leaving::Released => Some(self.pending_releases.count()),
@@ -473,8 +474,8 @@ impl Engine {
             Leaving::Released => Start::Here,
             Leaving::Dropped => Start::InATask,
         };
-        let machine = lock(&key.machine);
-        self.run(key, machine, start, self.clock.now(), |machine, now, effects| {
+        let machine = lock(&lane.machine);
+        self.run(lane, machine, start, self.clock.now(), |machine, now, effects| {
             machine.release(entry, leaving, reserve, now, effects)
         })
     }
@@ -499,8 +500,8 @@ impl Engine {
 
     /// The hold is not ours any more, or not certain.
     pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, why: Loss) {
-        match hold.key() {
-            Some(key) => self.act(&key, |machine, now, effects| machine.lose(hold, why, now, effects)),
+        match hold.lane() {
+            Some(lane) => self.act(&lane, |machine, now, effects| machine.lose(hold, why, now, effects)),
             None => {
                 hold.mark_lost(why);
                 self.timers.remove(hold.id);
@@ -509,14 +510,14 @@ impl Engine {
     }
 
     /// Sets the job at the end of a grant's `max_hold`, unless the grant has ended.
-    pub(crate) fn watch_max_hold(&self, key: &Arc<Key>, grant: &Arc<Grant>) {
+    pub(crate) fn watch_max_hold(&self, lane: &Arc<Lane>, grant: &Arc<Grant>) {
         if grant.max_hold_end == Tick::MAX {
             return;
         }
         // Under the machine's mutex, as in `watch_at`.
-        let machine = lock(&key.machine);
+        let machine = lock(&lane.machine);
         if let Some((job, due)) = machine.max_hold(grant) {
-            self.timers.set(job, due, Job::MaxHold(Arc::downgrade(key)));
+            self.timers.set(job, due, Job::MaxHold(Arc::downgrade(lane)));
         }
     }
 
@@ -527,16 +528,16 @@ impl Engine {
 
     /// Sets the hold's job, unless the hold has ended.
     fn watch_at(&self, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
-        if let Some(key) = hold.key() {
-            self.watch_of(&key, hold, due);
+        if let Some(lane) = hold.lane() {
+            self.watch_of(&lane, hold, due);
         }
     }
 
     /// The same for who has the hold's key at hand.
-    fn watch_of(&self, key: &Key, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
+    fn watch_of(&self, lane: &Lane, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
         // Under the machine's mutex, so that a job is never set again after the hold has ended, and none that was due
         // before something changed takes the place of a later one.
-        let machine = lock(&key.machine);
+        let machine = lock(&lane.machine);
         if machine.has(hold) {
             self.timers.set(hold.id, due(), Job::Hold(Arc::clone(hold)));
         }
@@ -586,8 +587,8 @@ impl Engine {
     #[cfg(feature = "testing")]
     pub fn lose_all(self: &Arc<Self>, key: &LockKey) -> bool {
         let mut lost = false;
-        for key in self.registry.find_all(key) {
-            lost |= self.act(&key, |machine, now, effects| {
+        for lane in self.registry.find_all(key) {
+            lost |= self.act(&lane, |machine, now, effects| {
                 match (machine.is_claimed(), machine.hold().cloned()) {
                     (true, Some(hold)) => {
                         machine.lose(&hold, Loss::TakenAway, now, effects);
@@ -632,7 +633,7 @@ pub struct Leftovers {
 
 /// Where a call enters again.
 pub(crate) struct Host {
-    pub(crate) key: Arc<Key>,
+    pub(crate) lane: Arc<Lane>,
     /// Once the host's grant has ended, it has to ask elsewhere.
     pub(crate) guest: bool,
     /// Which of the host's keys it wants, if they are several.

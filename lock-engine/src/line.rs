@@ -113,9 +113,9 @@ impl Lines {
 
     fn timed_out(&self, wish: &Wish) -> Failure {
         let engine = &self.engine;
-        let keys = engine.registry.find_all(&wish.name);
+        let lanes = engine.registry.find_all(&wish.name);
         let last_error =
-            keys.iter().find_map(|key| lock(&key.machine).pace.last_error_for(Replication::NONE));
+            lanes.iter().find_map(|lane| lock(&lane.machine).pace.last_error_for(Replication::NONE));
         let waited = engine.clock.now().since(wish.asked);
         Failure::wait_over(last_error, waited, self.taken_for(wish))
     }

@@ -221,7 +221,7 @@ fn the_waiters_of_all_keys_stay_below_their_cap() {
         let runtime = runtime();
         let engine = engine(EngineSettings { max_waiters: 1, ..EngineSettings::default() }, runtime.handle());
         let waiter = |key: &'static str| {
-            let mut acquire = LockManager::on(Arc::clone(&engine)).mutex(key).wait_forever().acquire();
+            let mut acquire = LockManager::on(Arc::clone(&engine)).mutex(lane).wait_forever().acquire();
             spawn(move || poll(&mut acquire).is_pending().then_some(acquire))
         };
         let (first, second) = (waiter("a"), waiter("b"));
@@ -242,7 +242,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
         let name = LockKey::new("k").unwrap();
         let passer_by = spawn({
             let (engine, name) = (Arc::clone(&engine), name.clone());
-            move || drop(engine.with_key(&name, Lane::Mutex, &Spec::one(Kind::Mutex), |_, _, _| ()))
+            move || drop(engine.with_lane(&name, LaneKind::Mutex, &Spec::one(Kind::Mutex), |_, _, _| ()))
         });
         let waiter = spawn({
             let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
@@ -250,8 +250,8 @@ fn a_key_that_is_wanted_is_in_the_registry() {
         });
         let waiter = waiter.join().unwrap().unwrap();
         passer_by.join().unwrap();
-        let key = engine.registry.find(&name, Lane::Mutex).expect("somebody waits for it");
-        assert_eq!(lock(&key.machine).waiting(), 1);
+        let lane = engine.registry.find(&name, LaneKind::Mutex).expect("somebody waits for it");
+        assert_eq!(lock(&lane.machine).waiting(), 1);
         spawn(move || drop(waiter)).join().unwrap();
     });
 }

@@ -33,19 +33,19 @@ impl Drop for Counted {
 /// A place among those who wait for a key in lanes of their own.
 pub struct OwnPlace {
     engine: Arc<Engine>,
-    name: LockKey,
+    key: LockKey,
 }
 
 impl OwnPlace {
     /// An error has the number of those who wait, if they are `most`.
-    pub fn new(engine: &Arc<Engine>, name: &LockKey, most: usize) -> Result<Self, usize> {
-        engine.registry.wait_in_own(name, most)?;
-        Ok(Self { engine: Arc::clone(engine), name: name.clone() })
+    pub fn new(engine: &Arc<Engine>, key: &LockKey, most: usize) -> Result<Self, usize> {
+        engine.registry.wait_in_own(key, most)?;
+        Ok(Self { engine: Arc::clone(engine), key: key.clone() })
     }
 }
 
 impl Drop for OwnPlace {
     fn drop(&mut self) {
-        self.engine.registry.stop_waiting_in_own(&self.name);
+        self.engine.registry.stop_waiting_in_own(&self.key);
     }
 }

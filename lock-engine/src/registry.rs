@@ -17,31 +17,32 @@ use super::machine::Machine;
 
 /// Who shares one machine: its queue, its contender, its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Lane {
+pub(crate) enum LaneKind {
     /// All callers of a key's mutex.
     Mutex,
     /// All writers of a key.
     Write,
     /// The readers of a key that share one hold.
     Read,
-    /// One caller. The number is that of the [`Key`].
+    /// One caller. The number is that of the [`Lane`].
     Own,
 }
 
-impl Lane {
+impl LaneKind {
     /// Whether its hold goes from one caller to the next without the store.
     pub(crate) fn hands_on(self) -> bool {
         matches!(self, Self::Mutex | Self::Write)
     }
 }
 
-/// What is locked in a lane, besides its name.
+/// What is locked in a lane, besides its key.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub kind: Kind,
     /// The other keys of a lock of several.
     pub more: Box<[(LockKey, Kind)]>,
-    /// So many permits of a semaphore, see [`owner_of`](lock_core::internal::owner_of); 0 for a lock. The owner's text tells the store.
+    /// Number of permits of a semaphore; 0 for a lock. The text of the owner tells the store, see
+    /// [`owner_of`](lock_core::internal::owner_of).
     pub permits: u32,
 }
 
@@ -71,9 +72,9 @@ impl Spec {
 }
 
 /// One lane of one key: its state machine, and what its driver needs.
-pub(crate) struct Key {
-    pub(crate) name: LockKey,
-    pub(crate) lane: Lane,
+pub(crate) struct Lane {
+    pub(crate) key: LockKey,
+    pub(crate) kind: LaneKind,
     pub(crate) spec: Spec,
     /// Whose it is.
     pub(crate) engine: u64,
@@ -104,11 +105,17 @@ pub(crate) struct Queued {
     pub(crate) asking: bool,
 }
 
-impl Key {
-    pub(crate) fn new(engine: u64, ids: (u64, u64), lane: Lane, spec: Spec, machine: Machine) -> Arc<Self> {
+impl Lane {
+    pub(crate) fn new(
+        engine: u64,
+        ids: (u64, u64),
+        kind: LaneKind,
+        spec: Spec,
+        machine: Machine,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            name: machine.key().clone(),
-            lane,
+            key: machine.key().clone(),
+            kind,
             spec,
             engine,
             id: ids.0,
@@ -127,7 +134,7 @@ impl Key {
             permits => lock_core::internal::owner_of(&owner, permits),
         };
         let item = |(key, kind): (&LockKey, Kind)| Item { key: key.clone(), kind, owner: owner.clone() };
-        self.spec.keys(&self.name).map(item).collect()
+        self.spec.keys(&self.key).map(item).collect()
     }
 
     /// Whether the store has a queue, or an intent, for somebody who waits here.
@@ -145,27 +152,27 @@ impl Key {
         self.spec.any(|kind| kind == Kind::Write)
     }
 
-    fn is_of(&self, name: &LockKey) -> bool {
-        self.name == *name || self.spec.more.iter().any(|(key, _)| key == name)
+    fn is_of(&self, key: &LockKey) -> bool {
+        self.key == *key || self.spec.more.iter().any(|(other, _)| other == key)
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key").field("name", &self.name).field("lane", &self.lane).finish_non_exhaustive()
+        f.debug_struct("Lane").field("key", &self.key).field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
-type Keys = Mutex<HashMap<LockKey, Arc<Key>>>;
+type Lanes = Mutex<HashMap<LockKey, Arc<Lane>>>;
 
-/// Keys by lane and name. Lock order: one of the maps, then a machine.
+/// Lanes by kind and key. Lock order: one of the maps, then a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    mutexes: Keys,
-    writers: Keys,
-    readers: Keys,
+    mutexes: Lanes,
+    writers: Lanes,
+    readers: Lanes,
     /// By number.
-    own: Mutex<HashMap<u64, Arc<Key>>>,
+    own: Mutex<HashMap<u64, Arc<Lane>>>,
     /// Who waits in lanes of their own, by the (first) key's name.
     waiting: Mutex<HashMap<LockKey, InOwn>>,
 }
@@ -179,59 +186,59 @@ struct InOwn {
 }
 
 impl Registry {
-    fn keys(&self, lane: Lane) -> Option<&Keys> {
-        match lane {
-            Lane::Mutex => Some(&self.mutexes),
-            Lane::Write => Some(&self.writers),
-            Lane::Read => Some(&self.readers),
-            Lane::Own => None,
+    fn lanes(&self, kind: LaneKind) -> Option<&Lanes> {
+        match kind {
+            LaneKind::Mutex => Some(&self.mutexes),
+            LaneKind::Write => Some(&self.writers),
+            LaneKind::Read => Some(&self.readers),
+            LaneKind::Own => None,
         }
     }
 
     /// The lane's entry, made when it is not there. One of its own is always made.
-    pub(crate) fn get(&self, name: &LockKey, lane: Lane, make: impl FnOnce() -> Arc<Key>) -> Arc<Key> {
-        let Some(keys) = self.keys(lane) else {
+    pub(crate) fn get(&self, key: &LockKey, kind: LaneKind, make: impl FnOnce() -> Arc<Lane>) -> Arc<Lane> {
+        let Some(lanes) = self.lanes(kind) else {
             let mut own = lock(&self.own);
-            let key = make();
-            own.insert(key.id, Arc::clone(&key));
-            return key;
+            let lane = make();
+            own.insert(lane.id, Arc::clone(&lane));
+            return lane;
         };
-        Arc::clone(lock(keys).entry(name.clone()).or_insert_with(make))
+        Arc::clone(lock(lanes).entry(key.clone()).or_insert_with(make))
     }
 
     /// The lane's entry, if it is one that callers share.
-    pub(crate) fn find(&self, name: &LockKey, lane: Lane) -> Option<Arc<Key>> {
-        lock(self.keys(lane)?).get(name).cloned()
+    pub(crate) fn find(&self, key: &LockKey, kind: LaneKind) -> Option<Arc<Lane>> {
+        lock(self.lanes(kind)?).get(key).cloned()
     }
 
-    /// Every lane that has to do with `name`. Looks at all lanes that callers have to themselves.
-    pub(crate) fn find_all(&self, name: &LockKey) -> Vec<Arc<Key>> {
-        let shared = [Lane::Mutex, Lane::Write, Lane::Read].into_iter();
-        let mut found: Vec<_> = shared.filter_map(|lane| self.find(name, lane)).collect();
-        found.extend(lock(&self.own).values().filter(|key| key.is_of(name)).cloned());
+    /// Every lane that has to do with `key`. Looks at all lanes that callers have to themselves.
+    pub(crate) fn find_all(&self, key: &LockKey) -> Vec<Arc<Lane>> {
+        let shared = [LaneKind::Mutex, LaneKind::Write, LaneKind::Read].into_iter();
+        let mut found: Vec<_> = shared.filter_map(|kind| self.find(key, kind)).collect();
+        found.extend(lock(&self.own).values().filter(|lane| lane.is_of(key)).cloned());
         found
     }
 
     /// Whoever asks for the lane from now on gets a fresh one.
-    pub(crate) fn detach(&self, key: &Arc<Key>) {
-        let Some(keys) = self.keys(key.lane) else { return };
-        let mut keys = lock(keys);
-        if keys.get(&key.name).is_some_and(|current| Arc::ptr_eq(current, key)) {
-            keys.remove(&key.name);
-            // Never in neither: a shutdown looks at all keys.
-            lock(&self.own).insert(key.id, Arc::clone(key));
+    pub(crate) fn detach(&self, lane: &Arc<Lane>) {
+        let Some(lanes) = self.lanes(lane.kind) else { return };
+        let mut lanes = lock(lanes);
+        if lanes.get(&lane.key).is_some_and(|current| Arc::ptr_eq(current, lane)) {
+            lanes.remove(&lane.key);
+            // Never in neither: a shutdown looks at all lanes.
+            lock(&self.own).insert(lane.id, Arc::clone(lane));
         }
     }
 
     /// Forgets the key if nothing of it is left.
-    pub(crate) fn remove_idle(&self, key: &Arc<Key>) -> bool {
+    pub(crate) fn remove_idle(&self, lane: &Arc<Lane>) -> bool {
         let mut gone = false;
-        if let Some(keys) = self.keys(key.lane) {
-            let mut keys = lock(keys);
-            if let Entry::Occupied(current) = keys.entry(key.name.clone())
-                && Arc::ptr_eq(current.get(), key)
+        if let Some(lanes) = self.lanes(lane.kind) {
+            let mut lanes = lock(lanes);
+            if let Entry::Occupied(current) = lanes.entry(lane.key.clone())
+                && Arc::ptr_eq(current.get(), lane)
             {
-                gone = set_removed(key);
+                gone = set_removed(lane);
                 if gone {
                     current.remove();
                 }
@@ -239,68 +246,68 @@ impl Registry {
             }
         }
         let mut own = lock(&self.own);
-        if own.contains_key(&key.id) {
-            gone = set_removed(key);
+        if own.contains_key(&lane.id) {
+            gone = set_removed(lane);
             if gone {
-                own.remove(&key.id);
+                own.remove(&lane.id);
             }
         }
         gone
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Key>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Lane>> {
         let mut all = Vec::new();
-        for keys in [&self.mutexes, &self.writers, &self.readers] {
-            all.extend(lock(keys).values().cloned());
+        for lanes in [&self.mutexes, &self.writers, &self.readers] {
+            all.extend(lock(lanes).values().cloned());
         }
         all.extend(lock(&self.own).values().cloned());
         all
     }
 
-    /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many keys.
+    /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many lanes.
     pub(crate) fn any(&self, test: impl Fn(&Machine) -> bool) -> bool {
-        let test = |key: &Arc<Key>| test(&lock(&key.machine));
-        [&self.mutexes, &self.writers, &self.readers].iter().any(|keys| lock(keys).values().any(test))
+        let test = |lane: &Arc<Lane>| test(&lock(&lane.machine));
+        [&self.mutexes, &self.writers, &self.readers].iter().any(|lanes| lock(lanes).values().any(test))
             || lock(&self.own).values().any(test)
     }
 
-    /// One more caller waits for `name` in a lane of its own, unless `cap` do so already: how many then.
-    pub(crate) fn wait_in_own(&self, name: &LockKey, cap: usize) -> Result<(), usize> {
+    /// One more caller waits for `key` in a lane of its own, unless `cap` do so already: how many then.
+    pub(crate) fn wait_in_own(&self, key: &LockKey, cap: usize) -> Result<(), usize> {
         let mut waiting = lock(&self.waiting);
-        match waiting.get_mut(name) {
+        match waiting.get_mut(key) {
             Some(in_own) if in_own.callers >= cap => return Err(in_own.callers),
             Some(in_own) => in_own.callers += 1,
             None if cap == 0 => return Err(0),
-            None => drop(waiting.insert(name.clone(), InOwn { callers: 1, taken_until: Tick::default() })),
+            None => drop(waiting.insert(key.clone(), InOwn { callers: 1, taken_until: Tick::default() })),
         }
         Ok(())
     }
 
     /// One of them was told until when the key is taken.
-    pub(crate) fn is_taken_in_own(&self, name: &LockKey, until: Tick) {
-        if let Some(in_own) = lock(&self.waiting).get_mut(name) {
+    pub(crate) fn is_taken_in_own(&self, key: &LockKey, until: Tick) {
+        if let Some(in_own) = lock(&self.waiting).get_mut(key) {
             in_own.taken_until = until;
         }
     }
 
     /// For how long the key is still taken, as the store last told one of them.
-    pub(crate) fn taken_in_own(&self, name: &LockKey, now: Tick) -> Option<Duration> {
-        let until = lock(&self.waiting).get(name)?.taken_until;
+    pub(crate) fn taken_in_own(&self, key: &LockKey, now: Tick) -> Option<Duration> {
+        let until = lock(&self.waiting).get(key)?.taken_until;
         (now < until).then(|| until.since(now))
     }
 
     /// One caller less waits so.
-    pub(crate) fn stop_waiting_in_own(&self, name: &LockKey) {
+    pub(crate) fn stop_waiting_in_own(&self, key: &LockKey) {
         let mut waiting = lock(&self.waiting);
-        if let Some(in_own) = waiting.get_mut(name) {
+        if let Some(in_own) = waiting.get_mut(key) {
             in_own.callers -= 1;
             if in_own.callers == 0 {
-                waiting.remove(name);
+                waiting.remove(key);
             }
         }
     }
 
-    /// Keys in use, for tests that look for leaks.
+    /// Lanes in use, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.all().len() + lock(&self.waiting).len()
@@ -308,8 +315,8 @@ impl Registry {
 }
 
 /// Under the mutex of its map.
-fn set_removed(key: &Key) -> bool {
-    let mut machine: MutexGuard<'_, Machine> = lock(&key.machine);
+fn set_removed(lane: &Lane) -> bool {
+    let mut machine: MutexGuard<'_, Machine> = lock(&lane.machine);
     let gone = machine.is_idle() && !machine.removed;
     machine.removed |= gone;
     gone

@@ -8,6 +8,7 @@ use lock_core::Replication;
 use lock_core::internal::clock::Tick;
 
 use super::Engine;
+use super::failure::Failure;
 use super::hold::Lease;
 use super::registry::Spec;
 use crate::metrics::Label;
@@ -42,4 +43,15 @@ pub struct Request {
     pub max_waiters: usize,
     /// Since when it waits; it may have to begin again.
     pub asked: Option<Tick>,
+}
+
+impl Request {
+    /// Returns why nobody can have what is asked for, if its lease can't be kept up.
+    pub fn refusal(&self) -> Option<Failure> {
+        let mut reason = self.engine.refuse_lease(&self.key, self.lease.duration)?;
+        if self.lease.is_renewed && self.min_hold > self.engine.settings.lease {
+            reason.push_str("; it is that long because of `min_hold`");
+        }
+        Some(Failure::misconfigured(reason))
+    }
 }

@@ -68,9 +68,9 @@ async fn a_body_keeps_no_subscription_that_its_wait_needed() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     held.release().await.unwrap();
     let guard = waiter.await.unwrap();
-    let key = engine.registry.find(&LockKey::new("k").unwrap(), Lane::Mutex).unwrap();
+    let lane = engine.registry.find(&LockKey::new("k").unwrap(), LaneKind::Mutex).unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(lock(&key.watch).is_none());
+    assert!(lock(&lane.watch).is_none());
     drop(guard);
 }
 
@@ -79,9 +79,9 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     let engine = engine();
     let name = LockKey::new("k").unwrap();
     // Thread A: an act that leaves the machine idle, stopped between unlocking and what follows.
-    let make = || engine.make_key(&name, Lane::Mutex, &Spec::one(Kind::Mutex));
-    let key = engine.registry.get(&name, Lane::Mutex, make);
-    assert!(lock(&key.machine).is_idle());
+    let make = || engine.make_lane(&name, LaneKind::Mutex, &Spec::one(Kind::Mutex));
+    let lane = engine.registry.get(&name, LaneKind::Mutex, make);
+    assert!(lock(&lane.machine).is_idle());
     // Thread B: a caller that is not polled again gets an offer, its sweep is set.
     let held = acquire(mutex(&engine, "k")).await;
     let forever = Request { wait: Wait::Forever, ..mutex(&engine, "k") };
@@ -91,7 +91,7 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     drop(held);
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Thread A goes on.
-    engine.apply(&key, &mut Effects::default(), true, Start::InATask, engine.clock.now());
+    engine.apply(&lane, &mut Effects::default(), true, Start::InATask, engine.clock.now());
     let soon = Request { wait: Wait::For(Duration::from_secs(1)), ..mutex(&engine, "k") };
     drop(acquire(soon).await);
 }
@@ -101,8 +101,8 @@ async fn a_late_deadline_does_not_take_the_place_of_a_renewal() {
     let engine = engine();
     let lease = Lease::fixed(Duration::from_secs(10));
     let outer = acquire(Request { lease, ..mutex(&engine, "k") }).await;
-    let key = engine.registry.find(&LockKey::new("k").unwrap(), Lane::Mutex).unwrap();
-    let hold = lock(&key.machine).hold().cloned().unwrap();
+    let lane = engine.registry.find(&LockKey::new("k").unwrap(), LaneKind::Mutex).unwrap();
+    let hold = lock(&lane.machine).hold().cloned().unwrap();
     // Thread A, `watch_again` of the driver: is stopped before the machine's mutex. Thread B: a renewed call inside.
     let inner = Scoped::new(inside(&outer), acquire(mutex(&engine, "k"))).await;
     assert!(hold.is_renewing());

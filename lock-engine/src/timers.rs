@@ -9,7 +9,7 @@ use lock_core::internal::sync::{Mutex, lock};
 use tokio::sync::Notify;
 
 use super::hold::Hold;
-use super::registry::Key;
+use super::registry::Lane;
 
 /// Something that is due.
 #[derive(Clone, Debug)]
@@ -17,13 +17,13 @@ pub(crate) enum Job {
     /// Renew the hold, or find that its deadline is over.
     Hold(Arc<Hold>),
     /// A `max_hold` ends.
-    MaxHold(Weak<Key>),
+    MaxHold(Weak<Lane>),
     /// Take back an unclaimed offer.
-    Sweep(Weak<Key>),
+    Sweep(Weak<Lane>),
     /// Readers have had their time to leave a shared hold.
-    LetGo(Weak<Key>),
+    LetGo(Weak<Lane>),
     /// Keep the place in the store's queues.
-    Waiting(Weak<Key>),
+    Waiting(Weak<Lane>),
 }
 
 /// Jobs in the order in which they are due; each has a number by which it is moved or removed.

@@ -69,6 +69,14 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let progress = ready!(tokio::task::coop::poll_proceed(cx));
+        let result = ready!(self.poll_inner(cx));
+        progress.made_progress();
+        Poll::Ready(result)
+    }
+}
+
+impl Acquire {
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, LockError>> {
         if let State::Refused(_) | State::Keys(_) = self.state {
             self.state = match std::mem::replace(&mut self.state, State::Done) {
                 State::Refused(error) => return Poll::Ready(Err(error)),
@@ -76,20 +84,18 @@ impl Future for Acquire {
                 state => state,
             };
         }
-        let result = match &mut self.state {
+        match &mut self.state {
             State::One(admit) => match ready!(Pin::new(admit).poll(cx)) {
-                Ok(admission) => Ok(LockGuard::new(admission)),
-                Err((key, failure)) => Err(LockError::of(key, failure)),
+                Ok(admission) => Poll::Ready(Ok(LockGuard::new(admission))),
+                Err((key, failure)) => Poll::Ready(Err(LockError::of(key, failure))),
             },
             State::Several(several) => {
                 let result = ready!(several.as_mut().poll(cx));
                 self.state = State::Done;
-                result
+                Poll::Ready(result)
             }
             State::Refused(_) | State::Keys(_) | State::Done => polled_again(),
-        };
-        progress.made_progress();
-        Poll::Ready(result)
+        }
     }
 }
 
@@ -98,6 +104,9 @@ type KindedKeys = Vec<(LockKey, Kind)>;
 /// Decides how a lock of several keys is taken: in one lane, or, where enclosing calls hold some of
 /// the keys, one after the other.
 fn split(mut request: Box<Request>) -> Result<State, LockError> {
+    if let Some(failure) = request.refusal() {
+        return Err(LockError::of(request.key, failure));
+    }
     let scope = Scope::current();
     let (mut held, mut free) = (KindedKeys::new(), KindedKeys::new());
     if !scope.is_empty() {

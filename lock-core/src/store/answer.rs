@@ -8,10 +8,10 @@ use super::few::Few;
 use super::time::ServerTime;
 use crate::token::FencingToken;
 
-/// What the methods of a [`LockStore`] return.
+/// What the methods of a [`LockStore`](super::LockStore) return.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// The answer to an [`AcquireRequest`].
+/// The answer to an [`AcquireRequest`](super::AcquireRequest).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// Every key is held by its owner now.
@@ -77,22 +77,22 @@ pub struct Busy {
     pub listeners: u32,
 }
 
-/// The answer to a [`ReleaseRequest`].
+/// The answer to a [`ReleaseRequest`](super::ReleaseRequest).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// For each item: whether its owner still held it, in whatever kind.
     pub held: Few<bool>,
     /// How many others listened for the release, in this process or elsewhere, a hint: only whether it is zero counts.
-    /// [`own_watches`](ReleaseRequest::own_watches) are not counted. A lingering release may leave it at zero, and one that
+    /// [`own_watches`](super::ReleaseRequest::own_watches) are not counted. A lingering release may leave it at zero, and one that
     /// leaves other readers behind does: nobody is told of it.
     pub other_listeners: u64,
     /// Whether our own watch of these keys will see this release too, and should ignore it.
     pub echo: bool,
-    /// The grant of [`ReleaseRequest::then`], if it was carried out.
+    /// The grant of [`ReleaseRequest::then`](super::ReleaseRequest::then), if it was carried out.
     pub then: Option<Granted>,
 }
 
-/// What became of one [`KeepItem`].
+/// What became of one [`KeepItem`](super::KeepItem).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Held; the remaining time of a hold is at least what was asked for. A waiter that hears this was granted the key

@@ -72,14 +72,14 @@ pub struct AcquireRequest {
 /// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// A waiter in a fair queue that has not been [kept](LockStore::keep) for so long counts as dead, if it
+/// A waiter in a fair queue that has not been [kept](super::LockStore::keep) for so long counts as dead, if it
 /// was not kept as [`Standing::Far`].
 pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 /// The same of a waiter that is kept as [`Standing::Far`].
 pub const FAR_LIFE: Duration = Duration::from_secs(60);
 
-/// The lease of a hold that is granted to a waiter directly, see [`Notice::Granted`], if the request's is not shorter.
+/// The lease of a hold that is granted to a waiter directly, see [`Notice::Granted`](super::Notice::Granted), if the request's is not shorter.
 pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
 
 /// The life of a waiting writer's intent, which keeps readers out.
@@ -106,7 +106,7 @@ impl AcquireRequest {
     /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the request:
     ///
     /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it, also when it is another item
-    ///   that is busy. It stays there until it is granted, withdrawn, or not [kept](LockStore::keep) for [`WAITER_LIFE`]; to
+    ///   that is busy. It stays there until it is granted, withdrawn, or not [kept](super::LockStore::keep) for [`WAITER_LIFE`]; to
     ///   ask again keeps it too. A request that has lost one of its places takes all of them anew, together: else two of
     ///   them could each be the first in one queue, and wait for each other. A free key goes to the first of the queue only; dead ones are passed over, with
     ///   everything that their going means to those behind.
@@ -296,7 +296,7 @@ pub enum Standing {
     Waiter,
     /// As a waiter, in a fair queue where others of the same manager stand before it: its place
     /// counts as alive for another [`FAR_LIFE`], for as long as one of theirs is kept as a
-    /// [`Waiter`](Self::Waiter). Only at stores that [know this](LockStore::keeps_far_waiters).
+    /// [`Waiter`](Self::Waiter). Only at stores that [know this](super::LockStore::keeps_far_waiters).
     Far,
 }
 

@@ -24,7 +24,7 @@ use self::steps::Releasing;
 use super::hold::Hold;
 use super::machine::{Ask, Effects, Machine};
 use super::pending::Pending;
-use super::registry::Key;
+use super::registry::Lane;
 use super::release::{self, Sent};
 use super::subscription::{Heard, Subscription};
 use super::{Engine, LONGEST_SLEEP};
@@ -34,7 +34,7 @@ use crate::trace::TARGET;
 /// Says so when the driver ends without having been told to: with its runtime, or by a panic.
 struct Alive {
     engine: Arc<Engine>,
-    key: Arc<Key>,
+    lane: Arc<Lane>,
     done: bool,
 }
 
@@ -43,13 +43,13 @@ impl Drop for Alive {
         if self.done {
             return;
         }
-        if let Some(queued) = lock(&self.key.queued).take()
+        if let Some(queued) = lock(&self.lane.queued).take()
             && !self.engine.runtime_is_gone()
         {
             self.engine.reap(queued.request);
         }
-        super::keeper::leave_crowd(&self.engine, &self.key);
-        self.engine.act(&self.key, |machine, now, effects| {
+        super::keeper::leave_crowd(&self.engine, &self.lane);
+        self.engine.act(&self.lane, |machine, now, effects| {
             machine.on_driver_gone(effects);
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
                 let cause =
@@ -85,11 +85,11 @@ pub(super) struct Rest {
 }
 
 /// Drives the key for as long as the store answers in place. It is `now`.
-pub(super) fn at_once(engine: &Arc<Engine>, key: &Arc<Key>, now: Tick) -> Option<Rest> {
+pub(super) fn at_once(engine: &Arc<Engine>, lane: &Arc<Lane>, now: Tick) -> Option<Rest> {
     // As in a task of its own, a panic is told of by its hook and by what is dropped.
     let done = catch_unwind(AssertUnwindSafe(|| {
-        let mut alive = Alive { engine: Arc::clone(engine), key: Arc::clone(key), done: false };
-        let mut driver = Driver::new(engine, key);
+        let mut alive = Alive { engine: Arc::clone(engine), lane: Arc::clone(lane), done: false };
+        let mut driver = Driver::new(engine, lane);
         let awaited = driver.advance(now);
         alive.done = true;
         match awaited {
@@ -107,16 +107,16 @@ pub(super) fn at_once(engine: &Arc<Engine>, key: &Arc<Key>, now: Tick) -> Option
 /// is an end too.
 pub(super) fn run(
     engine: Arc<Engine>,
-    key: Arc<Key>,
+    lane: Arc<Lane>,
     begun: Option<Rest>,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let alive = Alive { engine: Arc::clone(&engine), key: Arc::clone(&key), done: false };
+    let alive = Alive { engine: Arc::clone(&engine), lane: Arc::clone(&lane), done: false };
     async move {
         // All of it, and not its flag alone.
         let mut alive = alive;
         let (mut driver, mut awaited) = match begun {
             Some(Rest { driver, awaited }) => (driver, Some(awaited)),
-            None => (Driver::new(&engine, &key), None),
+            None => (Driver::new(&engine, &lane), None),
         };
         loop {
             if let Some(awaited) = awaited {
@@ -134,7 +134,7 @@ pub(super) fn run(
 
 struct Driver {
     engine: Arc<Engine>,
-    key: Arc<Key>,
+    lane: Arc<Lane>,
     subscription: Subscription,
     /// The request for which the store may have a place in a queue, or an intent: it is sent again, under the same owner,
     /// until it is granted or withdrawn.
@@ -144,23 +144,23 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(engine: &Arc<Engine>, key: &Arc<Key>) -> Self {
-        let subscription = Subscription::new(lock(&key.watch).take());
-        let (engine, key) = (Arc::clone(engine), Arc::clone(key));
-        Self { engine, key, subscription, queued: None, unanswered: false }
+    fn new(engine: &Arc<Engine>, lane: &Arc<Lane>) -> Self {
+        let subscription = Subscription::new(lock(&lane.watch).take());
+        let (engine, lane) = (Arc::clone(engine), Arc::clone(lane));
+        Self { engine, lane, subscription, queued: None, unanswered: false }
     }
 
     /// Its machine needs it no more.
     fn end(mut self) {
         self.leave_queue();
         let mut watch = self.subscription.into_watch();
-        if watch.is_none() || self.key.has_a_queue() {
+        if watch.is_none() || self.lane.has_a_queue() {
             return;
         }
-        let machine = lock(&self.key.machine);
+        let machine = lock(&self.lane.machine);
         // Under the machine's mutex, so that it is not kept after the last waiter has left, nor beside a new driver's.
         if machine.waiting() > 0 && !machine.has_driver() {
-            std::mem::swap(&mut *lock(&self.key.watch), &mut watch);
+            std::mem::swap(&mut *lock(&self.lane.watch), &mut watch);
         }
         drop(machine);
         // What is left is dropped here: it is the store's, which may do anything then.
@@ -168,12 +168,12 @@ impl Driver {
     }
 
     fn act<R>(&self, f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R) -> R {
-        self.engine.act(&self.key, f)
+        self.engine.act(&self.lane, f)
     }
 
     /// The same for who has just looked at the clock.
     fn act_at<R>(&self, now: Tick, f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R) -> R {
-        self.engine.act_at(&self.key, now, f)
+        self.engine.act_at(&self.lane, now, f)
     }
 
     async fn await_it(&mut self, awaited: Awaited) {
@@ -232,10 +232,10 @@ impl Driver {
         let engine = Arc::clone(&self.engine);
         let takeover = releasing.then.as_ref().map(|(_, takeover)| takeover.clone());
         let report = releasing.report.take();
-        let key = Arc::clone(&self.key);
+        let lane = Arc::clone(&self.lane);
         let note = |error: &StoreError| {
             let random = jitter();
-            engine.act(&key, |machine, now, effects| machine.note_error(error, now, random, effects));
+            engine.act(&lane, |machine, now, effects| machine.note_error(error, now, random, effects));
         };
         match release::send(&engine, &releasing.hold, takeover, releasing.watches, report, first, note).await
         {
@@ -249,7 +249,7 @@ impl Driver {
     /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
     /// wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime) {
-        let queued = lock(&self.key.queued).as_ref().map(|queued| (queued.found, queued.since));
+        let queued = lock(&self.lane.queued).as_ref().map(|queued| (queued.found, queued.since));
         let Some((_, since)) = queued.filter(|(found, _)| *found < server_time) else {
             // It comes late, to a process that was stopped or over a slow connection.
             self.act(|machine, now, _| machine.pace.now(now));
@@ -257,7 +257,7 @@ impl Driver {
         };
         let Some(request) = self.stop_queueing() else { return };
         let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(&request));
-        let Some(lease) = lock(&self.key.machine).wanted_lease(self.engine.clock.now()) else {
+        let Some(lease) = lock(&self.lane.machine).wanted_lease(self.engine.clock.now()) else {
             // Nobody waits any more.
             self.engine.reap(request);
             return;
@@ -266,7 +266,7 @@ impl Driver {
         let engine = &self.engine;
         let direct = DIRECT_LEASE.min(lease.duration);
         let hold = Hold::new(engine.new_id(), item, lease, since, engine.runtime.clone());
-        let hold = hold.of(&self.key).until(since, direct).with_unanswered(unanswered);
+        let hold = hold.of(&self.lane).until(since, direct).with_unanswered(unanswered);
         let hold = Arc::new(hold);
         let now = engine.clock.now();
         if !hold.is_valid(now) {
@@ -288,15 +288,15 @@ impl Driver {
     /// Waits for a message, the answer to a subscription, a change of the machine, or `until`.
     async fn park(&mut self, until: Tick) {
         let engine = Arc::clone(&self.engine);
-        let key = Arc::clone(&self.key);
+        let lane = Arc::clone(&self.lane);
         loop {
             // tokio's timers do not count suspend.
             let left = until.since(engine.clock.now()).min(LONGEST_SLEEP);
             tokio::select! {
                 biased; // so that a run can be made again
-                () = key.changed.notified() => return,
+                () = lane.changed.notified() => return,
                 heard = self.subscription.hear() => {
-                    tracing::trace!(target: TARGET, key = %key.name, ?heard, "heard");
+                    tracing::trace!(target: TARGET, key = %lane.key, ?heard, "heard");
                     match heard {
                         Heard::Confirmed => return self.act(|machine, now, _| machine.pace.listening(now)),
                         Heard::Unconfirmed => return self.act(|machine, now, _| machine.pace.deaf(now)),

@@ -19,7 +19,7 @@ use crate::hold::{Hold, Lease};
 use crate::keeper;
 use crate::machine::{Again, Ask, Order, Report, Rivals, Step};
 use crate::pending::Pending;
-use crate::registry::{Lane, Queued};
+use crate::registry::{LaneKind, Queued};
 use crate::release;
 use crate::subscription::Subscription;
 use crate::trace::TARGET;
@@ -58,7 +58,7 @@ impl Driver {
     }
 
     fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
-        let items = self.key.items(self.engine.settings.owners.next());
+        let items = self.lane.items(self.engine.settings.owners.next());
         let timeout = self.engine.settings.call_timeout;
         AcquireRequest::new(items, lease.duration, timeout).tokens(tokens).retention(lease.retention)
     }
@@ -72,7 +72,7 @@ impl Driver {
             request.timeout += replication.timeout();
             request
         };
-        let Some(wait) = ask.wait.filter(|_| self.key.waits_at_the_store()) else {
+        let Some(wait) = ask.wait.filter(|_| self.lane.waits_at_the_store()) else {
             self.leave_queue();
             return Arc::new(request(self));
         };
@@ -112,15 +112,15 @@ impl Driver {
     /// Its place is not kept any more.
     pub(super) fn stop_queueing(&mut self) -> Option<Arc<AcquireRequest>> {
         let request = self.queued.take()?;
-        let mut queued = lock(&self.key.queued);
+        let mut queued = lock(&self.lane.queued);
         // Another driver of the key may have one of its own there already.
         if queued.as_ref().is_some_and(|queued| Arc::ptr_eq(&queued.request, &request)) {
             *queued = None;
-            self.engine.timers.remove(self.key.second_id);
+            self.engine.timers.remove(self.lane.second_id);
             drop(queued);
-            keeper::leave_crowd(&self.engine, &self.key);
+            keeper::leave_crowd(&self.engine, &self.lane);
         }
-        if self.key.has_a_queue() {
+        if self.lane.has_a_queue() {
             // What it hears is for one owner.
             self.subscription = Subscription::new(None);
         }
@@ -130,10 +130,10 @@ impl Driver {
     /// The store has taken note that the request, sent at `since`, waits.
     fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, found: ServerTime) {
         if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
-            *lock(&self.key.queued) =
+            *lock(&self.lane.queued) =
                 Some(Queued { request: Arc::clone(request), since, found, asking: false });
-            keeper::join_crowd(&self.engine, &self.key, request);
-            keeper::keep_place(&self.engine, &self.key, Standing::Waiter);
+            keeper::join_crowd(&self.engine, &self.lane, request);
+            keeper::keep_place(&self.engine, &self.lane, Standing::Waiter);
         }
     }
 
@@ -143,7 +143,7 @@ impl Driver {
         self.subscription.skip();
         let request = self.next_request(ask);
         if self.queued.is_some()
-            && let Some(queued) = lock(&self.key.queued).as_mut()
+            && let Some(queued) = lock(&self.lane.queued).as_mut()
         {
             queued.asking = true;
         }
@@ -175,12 +175,12 @@ impl Driver {
         match answer {
             Acquired::Granted(granted) => self.granted(request, ask.lease, sent, now, &granted),
             Acquired::Busy(busy) => {
-                if self.key.lane == Lane::Own && busy.remaining <= LONGEST {
-                    engine.registry.is_taken_in_own(&self.key.name, now + busy.remaining);
+                if self.lane.kind == LaneKind::Own && busy.remaining <= LONGEST {
+                    engine.registry.is_taken_in_own(&self.lane.key, now + busy.remaining);
                 }
                 self.subscription.want(now, || {
                     let (engine, request) = (Arc::clone(&engine), Arc::clone(request));
-                    let key = self.key.name.clone();
+                    let key = self.lane.key.clone();
                     Box::pin(async move {
                         let watch = engine.bounded(|store| store.watch(request)).await;
                         watch.inspect_err(
@@ -201,7 +201,7 @@ impl Driver {
 
     pub(super) fn failed(&self, error: &StoreError, asked: Replication) {
         // It may be where nothing of others may panic.
-        shielded(|| tracing::debug!(target: TARGET, key = %self.key.name, %error, "acquire attempt failed"));
+        shielded(|| tracing::debug!(target: TARGET, key = %self.lane.key, %error, "acquire attempt failed"));
         let random = jitter();
         self.act(|machine, now, effects| machine.on_error(error, asked, now, random, effects));
     }
@@ -225,7 +225,7 @@ impl Driver {
             return;
         };
         let hold = Hold::new(engine.new_id(), item.clone(), lease, sent, engine.runtime.clone());
-        let hold = hold.of(&self.key).and(more).with_unanswered(unanswered).replicated(request.replication);
+        let hold = hold.of(&self.lane).and(more).with_unanswered(unanswered).replicated(request.replication);
         let hold = Arc::new(hold);
         if !hold.is_valid(now) {
             engine.reap(Arc::clone(request));
@@ -246,7 +246,7 @@ impl Driver {
         self.act_at(now, |machine, now, effects| {
             machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
         });
-        self.engine.watch_of(&self.key, hold, || keeper::next_renewal(&self.engine, hold, now));
+        self.engine.watch_of(&self.lane, hold, || keeper::next_renewal(&self.engine, hold, now));
     }
 
     fn release(

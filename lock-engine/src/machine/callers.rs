@@ -15,7 +15,7 @@ use super::{
 use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
 use crate::hold::Grant;
-use crate::registry::Lane;
+use crate::registry::LaneKind;
 
 impl Machine {
     /// Somebody wants the key.
@@ -89,7 +89,7 @@ impl Machine {
             }
         }
         if let Some(waiter) = self.waiters.get(id)
-            && (!waiter.wish.scope.is_empty() || self.lane == Lane::Read)
+            && (!waiter.wish.scope.is_empty() || self.lane == LaneKind::Read)
         {
             let wish = waiter.wish.clone();
             let entry = self.reenter(&wish, now, effects).or_else(|| self.join(&wish, now));

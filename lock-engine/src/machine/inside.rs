@@ -13,7 +13,7 @@ use super::{
 use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
 use crate::hold::{Grant, Hold, Lease};
-use crate::registry::Lane;
+use crate::registry::LaneKind;
 
 /// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
 pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
@@ -168,7 +168,7 @@ impl Machine {
         }
         let waiter = self.take_waiter(id, effects)?;
         self.unclaimed = 0;
-        if self.lane == Lane::Read {
+        if self.lane == LaneKind::Read {
             return self.claim_shared(&waiter.wish, now);
         }
         let Phase::Held(held) = &mut self.phase else { return None };
@@ -247,7 +247,7 @@ impl Machine {
     /// For how long an offer stands.
     pub(super) fn offer_time(&self) -> Duration {
         match &self.phase {
-            Phase::Held(held) if self.lane == Lane::Own => {
+            Phase::Held(held) if self.lane == LaneKind::Own => {
                 OWN_OFFER_TIME.min(held.hold.lease.duration / 4).max(OFFER_TIME)
             }
             _ => OFFER_TIME,
@@ -257,7 +257,8 @@ impl Machine {
     /// Offers the hold to a waiter, and to others behind it that want the same when offers have not been claimed.
     pub(super) fn offer(&mut self, first: u64, now: Tick, effects: &mut Effects) {
         let Phase::Held(held) = &mut self.phase else { return };
-        let most = if self.lane == Lane::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
+        let most =
+            if self.lane == LaneKind::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
         let fresh = held.used == 0;
         let mut offer = Offer { since: now, open: 0, last: first };
         for (id, waiter) in self.waiters.starting_mut(first) {
@@ -305,7 +306,7 @@ impl Machine {
     /// What may be acquired together with the release that is about to be sent.
     pub(super) fn takeover(&self, now: Tick) -> Option<Again> {
         let (_, head) = self.first_active()?;
-        if self.lane != Lane::Mutex
+        if self.lane != LaneKind::Mutex
             || !head.wish.replication.is_none()
             || self.shut_down
             || self.windows_without_release >= WINDOWS_WITHOUT_RELEASE

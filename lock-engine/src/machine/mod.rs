@@ -26,7 +26,7 @@ use super::caller::Caller;
 use super::hold::{Grant, Hold, Lease, MaxHold};
 use super::pace::Pace;
 use super::pending::Pending;
-use super::registry::Lane;
+use super::registry::LaneKind;
 use crate::failure::Failure;
 use crate::scope::Scope;
 
@@ -411,7 +411,7 @@ enum WaiterState {
 #[derive(Debug)]
 pub(crate) struct Machine {
     key: LockKey,
-    lane: Lane,
+    lane: LaneKind,
     /// Takes nobody any more.
     closed: bool,
     letting_go: bool,
@@ -450,7 +450,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(key: LockKey, lane: Lane, clock: Clock, shut_down: bool) -> Self {
+    pub(crate) fn new(key: LockKey, lane: LaneKind, clock: Clock, shut_down: bool) -> Self {
         Self {
             key,
             lane,

@@ -9,7 +9,7 @@ use lock_core::store::Few;
 
 use super::{Effects, Entry, Held, Live, LiveEntry, Machine, Phase, Wish};
 use crate::hold::Grant;
-use crate::registry::Lane;
+use crate::registry::LaneKind;
 
 /// A reader that finds the window of a shared hold over waits so long for its readers to leave, so that others have
 /// their turn; then it takes a hold of its own.
@@ -23,7 +23,7 @@ impl Machine {
 
     fn is_open(&self, wish: &Wish, now: Tick) -> bool {
         let Phase::Held(held) = &self.phase else { return false };
-        self.lane == Lane::Read
+        self.lane == LaneKind::Read
             && !wish.guest
             && !self.closed
             && !self.shut_down
@@ -35,7 +35,7 @@ impl Machine {
     /// Whether one more caller may enter the hold, as far as its validity goes.
     pub(super) fn has_room(&self, held: &Held, now: Tick) -> bool {
         let lost = held.live.as_ref().is_some_and(|live| live.is_lost_at(now));
-        (self.lane == Lane::Read || !held.tokens.is_empty()) && held.hold.is_valid(now) && !lost
+        (self.lane == LaneKind::Read || !held.tokens.is_empty()) && held.hold.is_valid(now) && !lost
     }
 
     /// A waiter to whom the shared hold was offered enters it.
@@ -79,7 +79,7 @@ impl Machine {
         if wish.guest {
             return !matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }));
         }
-        if self.lane != Lane::Read {
+        if self.lane != LaneKind::Read {
             return false;
         }
         if self.closed {

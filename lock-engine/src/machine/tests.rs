@@ -127,7 +127,7 @@ impl World {
     fn new() -> Self {
         let clock = Clock::tokio();
         Self {
-            machine: Machine::new(LockKey::new("k").unwrap(), Lane::Mutex, clock, false),
+            machine: Machine::new(LockKey::new("k").unwrap(), LaneKind::Mutex, clock, false),
             clock,
             store: Owner::Nobody,
             top: 1000,
@@ -245,6 +245,7 @@ impl World {
                     // Or what the store has told those who wait.
                     Err(Failure::Busy { .. }) if patience == Patience::Try => {}
                     Err(Failure::Store(error)) if patience == Patience::Try => {
+                        assert!(!error.kind().is_misconfiguration(), "{error}");
                         assert!(error.kind() != StoreErrorKind::NotReplicated || replicas > 0);
                     }
                     Err(failure) => panic!("{failure:?}"),

@@ -172,11 +172,9 @@ impl Semaphore {
             label: self.label,
             asked: lines.engine.clock.now(),
         };
-        Ok({
-            let name = wish.name.clone();
-            let admission = lines.acquire(wish).await.map_err(|failure| LockError::of(name, failure))?;
-            SemaphorePermit::new(LockGuard::new(admission))
-        })
+        let name = wish.name.clone();
+        let admission = lines.acquire(wish).await.map_err(|failure| LockError::of(name, failure))?;
+        Ok(SemaphorePermit::new(LockGuard::new(admission)))
     }
 
     /// Gives the semaphore this many permits, unless it was given some before: then `false`.

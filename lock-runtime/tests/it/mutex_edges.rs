@@ -573,3 +573,17 @@ fn a_watch_may_use_the_lock_when_it_goes() {
     });
     ended.recv_timeout(60 * SECOND).expect("it waits for itself");
 }
+
+/// A task that tries again and again what is always refused lets others run.
+#[tokio::test]
+async fn a_refused_acquire_takes_part_of_the_budget_of_its_task() {
+    let locks = memory_manager();
+    let others = tokio::spawn(async {});
+    for _ in 0..10_000 {
+        assert!(locks.mutex("").acquire().await.is_err());
+        if others.is_finished() {
+            return;
+        }
+    }
+    panic!("nobody else has run");
+}

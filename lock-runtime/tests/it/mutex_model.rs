@@ -162,6 +162,8 @@ struct World {
     /// Whether somebody had the key when the store was last looked at.
     held: [bool; KEYS.len()],
     rough: bool,
+    /// What is wrong with the store, on purpose.
+    bug: Option<Bug>,
     stats: Stats,
 }
 
@@ -190,6 +192,7 @@ impl World {
             forced_until: [None; KEYS.len()],
             held: [false; KEYS.len()],
             rough,
+            bug,
             stats: Stats::default(),
         }
     }
@@ -401,7 +404,9 @@ impl World {
         } else {
             self.stats.granted += 1;
             let last = self.last_token[key];
-            assert!(void || token > last, "tokens do not grow: {token} after {last}");
+            // One of two holders may have a token left over from before the other's.
+            let two_holders = matches!(self.bug, Some(Bug::StealsKeys));
+            assert!(void || two_holders || token > last, "tokens do not grow: {token} after {last}");
             self.last_token[key] = self.last_token[key].max(token);
             // An offer is out for 20 ms at most; a renewed hold is handed on until half its lease is over.
             let asked = lease.map_or(LEASE / 2, Duration::from_millis);
@@ -561,9 +566,7 @@ fn processes_share_keys_on_a_store_that_fails() {
 #[test]
 fn a_store_that_gives_a_key_to_everybody_is_found() {
     let failure = runs(200, false, Some(Bug::StealsKeys)).map(drop).unwrap_err();
-    // One of two holders may have a token left over from before the other's.
-    let told = ["two holders", "longer than at the store", "tokens do not grow"];
-    assert!(told.iter().any(|what| failure.contains(what)), "{failure}");
+    assert!(failure.contains("two holders") || failure.contains("longer than at the store"), "{failure}");
 }
 
 #[test]

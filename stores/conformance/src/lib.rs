@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Every test gets a subject whose keys nobody else uses, so tests run side by side on one server. Time passes by
-//! [`rest`]: at once on the memory store, whose tests run under paused time, and really on a server.
-//! On a server a test may be stopped for a while at any point, so a lease that has to last is [`LONG`], and nothing
-//! is expected of a [`SHORT`] one but that it is over after [`SHORT_IS_OVER`]. Lives that a test can't choose, of
-//! waiters and intents, may end while it is stopped: [`undisturbed`] runs such a test again.
+//! `rest`: at once on the memory store, whose tests run under paused time, and really on a server.
+//! On a server a test may be stopped for a while at any point, so a lease that has to last is `LONG`, and nothing
+//! is expected of a `SHORT` one but that it is over after `SHORT_IS_OVER`. Lives that a test can't choose, of
+//! waiters and intents, may end while it is stopped: `undisturbed` runs such a test again.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]

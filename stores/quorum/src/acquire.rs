@@ -50,7 +50,7 @@ pub(super) async fn acquire(
     let step = (request.timeout / 8).max(Duration::from_millis(1));
     first::first_use(&quorum, step).await;
     let ballot =
-        Ballot { attempt, tally: Tally::new(quorum.len()), began: quorum.now(), step, quorum, request };
+        Election { attempt, tally: Tally::new(quorum.len()), began: quorum.now(), step, quorum, request };
     ballot.hold().await
 }
 
@@ -64,7 +64,7 @@ fn unsettled() -> StoreError {
 }
 
 /// One attempt.
-pub(super) struct Ballot {
+pub(super) struct Election {
     pub(super) quorum: Arc<Quorum>,
     pub(super) request: Arc<AcquireRequest>,
     pub(super) attempt: Attempt,
@@ -82,7 +82,7 @@ enum Gate {
     None,
 }
 
-impl Ballot {
+impl Election {
     async fn hold(mut self) -> Result<Acquired, StoreError> {
         let granted = match self.gate().await? {
             Gate::None => None,

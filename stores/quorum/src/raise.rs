@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore, ServerTime, StoreError, TokenRange};
 
-use super::acquire::{Ballot, withdrawn};
+use super::acquire::{Election, withdrawn};
 use super::ballots::{Role, ballots_of};
 use super::calls::Answers;
 use super::strays::Stray;
@@ -25,7 +25,7 @@ struct Raise {
     stray: Stray,
 }
 
-impl Ballot {
+impl Election {
     /// Raises what is behind, and claims the ranges of keys that others may get at the same time. Returns what was not
     /// answered.
     pub(super) async fn raise(

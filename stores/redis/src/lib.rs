@@ -1,18 +1,18 @@
 //! The Redis store: one server or a cluster, keys as Redisson's locks of all kinds have them.
 //!
-//! - [`names`]: what a lock is called. [`script`]: the steps, in Lua, each atomic; what goes over the wire is in
-//!   `scripts/*.lua`. [`reply`]: what they answer.
-//! - [`topology`]: one server or a cluster. [`locks`]: the locks of one server. [`singles`]: its
-//!   steps for single mutexes, which travel in groups, see [`group`]. [`steps`], [`release`],
-//!   [`admin`]: the other steps. [`kinds`]: requests that are not for mutexes alone; [`fair`]: what
+//! - `names`: what a lock is called. `script`: the steps, in Lua, each atomic; what goes over the wire is in
+//!   `scripts/*.lua`. `reply`: what they answer.
+//! - `topology`: one server or a cluster. `locks`: the locks of one server. `singles`: its
+//!   steps for single mutexes, which travel in groups, see `group`. `steps`, `release`,
+//!   `admin`: the other steps. `kinds`: requests that are not for mutexes alone; `fair`: what
 //!   a fair lock's waiter hears.
-//! - [`semaphore`], [`latch`]: the steps of those. [`stock`], [`stock_take`]: stocks in one slot; [`spread`]: stocks that are
-//!   not in one place. [`cluster`]: all steps where there are several servers.
-//! - [`node`]: one server; it knows no steps. [`connection`]: one connection for commands.
-//!   [`subscriber`] and [`registry`]: one for release messages. [`pool`]: one for each grant that
-//!   replicas confirm, see [`synced`]. [`dialer`]: how they are made. [`sentinel`]: finds the
-//!   primary. [`options`]: the settings of all.
-//! - [`fault`], [`classify`]: errors. [`check`]: whether a server can keep locks. [`url`]: addresses.
+//! - `semaphore`, `latch`: the steps of those. `stock`, `stock_take`: stocks in one slot; `spread`: stocks that are
+//!   not in one place. `cluster`: all steps where there are several servers.
+//! - `node`: one server; it knows no steps. `connection`: one connection for commands.
+//!   `subscriber` and `registry`: one for release messages. `pool`: one for each grant that
+//!   replicas confirm, see `synced`. `dialer`: how they are made. `sentinel`: finds the
+//!   primary. `options`: the settings of all.
+//! - `fault`, `classify`: errors. `check`: whether a server can keep locks. `url`: addresses.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -24,7 +24,7 @@ use super::script::{self, Invocation};
 /// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so
 /// after a lock was written.
 const LONGEST_MILLIS: u64 = 3_155_760_000_000;
-/// Tokens abovea larger floor would not fit the server's integers.
+/// Tokens above a larger floor would not fit the server's integers.
 pub(super) const HIGHEST_FLOOR: u64 = i64::MAX as u64 - lock_core::store::MAX_TOKENS as u64;
 
 /// How a step keeps holds.

@@ -134,6 +134,12 @@ fn every_test_that_the_guarantees_name_exists() {
         let [tests, file] = row[..] else { panic!("not two cells: {row:?}") };
         missing.extend(missing_of(&sources, tests, file));
     }
+    let more = self::rows(&page, &["what", "tests", "file"]);
+    assert!(more.len() > 10, "{} rows", more.len());
+    for row in more {
+        let [_, tests, file] = row[..] else { panic!("not three cells: {row:?}") };
+        missing.extend(missing_of(&sources, tests, file));
+    }
     let requests = self::rows(&page, &["a request", "test"]);
     assert!(requests.len() > 10, "{} rows", requests.len());
     for tests in requests.into_iter().map(|row| quoted(row[1])) {

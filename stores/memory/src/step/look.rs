@@ -3,10 +3,10 @@
 #[cfg(feature = "testing")]
 use std::time::Duration;
 
-use lock_core::FencingToken;
-use lock_core::LockKey;
+#[cfg(feature = "testing")]
 use lock_core::OwnerId;
 use lock_core::store::{Kind, LockStatus, ScanRequest, Scanned};
+use lock_core::{FencingToken, LockKey};
 
 use super::{Moment, Step};
 use crate::entry::{Channel, Entry};

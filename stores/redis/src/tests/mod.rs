@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::OwnerId;
+use lock_core::internal::Owners;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::{
     AcquireRequest, Acquired, Busy, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStore,
@@ -72,7 +73,7 @@ pub(super) fn options() -> RedisOptions {
         ping_every: Duration::from_secs(5),
         replicas: None,
         strict: false,
-        login: Login::new("tests", None),
+        login: Login::new(Owners::default().uuid(), None),
         clock: Clock::Boot,
         runtime: Handle::current(),
     }
