@@ -11,7 +11,10 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::hold::drift_margin;
 use super::*;
-use crate::{Acquire, LockManager};
+use crate::acquire::{Acquire, Refused};
+use crate::admission::Admission;
+use crate::request::{Request, Wait};
+use crate::tests::mutex;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -209,7 +212,12 @@ fn engine(settings: EngineSettings, runtime: &Handle) -> Arc<Engine> {
     Engine::start(settings, Clock::Model, store, runtime.clone())
 }
 
-fn poll(acquire: &mut Acquire) -> Poll<Result<crate::LockGuard, crate::LockError>> {
+/// Asks for the mutex of `key`, for as long as it takes.
+fn wait_forever(engine: &Arc<Engine>, key: &str) -> Acquire {
+    Acquire::new(Box::new(Request { wait: Wait::Forever, ..mutex(engine, key) }))
+}
+
+fn poll(acquire: &mut Acquire) -> Poll<Result<Admission, Refused>> {
     std::pin::Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -221,7 +229,7 @@ fn the_waiters_of_all_keys_stay_below_their_cap() {
         let runtime = runtime();
         let engine = engine(EngineSettings { max_waiters: 1, ..EngineSettings::default() }, runtime.handle());
         let waiter = |key: &'static str| {
-            let mut acquire = LockManager::on(Arc::clone(&engine)).mutex(lane).wait_forever().acquire();
+            let mut acquire = wait_forever(&engine, key);
             spawn(move || poll(&mut acquire).is_pending().then_some(acquire))
         };
         let (first, second) = (waiter("a"), waiter("b"));
@@ -245,7 +253,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
             move || drop(engine.with_lane(&name, LaneKind::Mutex, &Spec::one(Kind::Mutex), |_, _, _| ()))
         });
         let waiter = spawn({
-            let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
+            let mut waiter = wait_forever(&engine, "k");
             move || poll(&mut waiter).is_pending().then_some(waiter)
         });
         let waiter = waiter.join().unwrap().unwrap();
@@ -271,15 +279,15 @@ fn a_shutdown_reaches_everybody_who_waits() {
             }
         });
         let waiter = spawn({
-            let mut waiter = LockManager::on(Arc::clone(&engine)).mutex("k").wait_forever().acquire();
+            let mut waiter = wait_forever(&engine, "k");
             move || (poll(&mut waiter), waiter)
         });
         let (polled, mut waiter) = waiter.join().unwrap();
         ending.join().unwrap();
         let again = spawn(move || if polled.is_pending() { poll(&mut waiter) } else { polled });
         let polled = again.join().unwrap();
-        let told = matches!(polled, Poll::Ready(Err(crate::LockError::ShutDown { .. })));
-        assert!(told, "waits for ever: {polled:?}");
+        let told = matches!(polled, Poll::Ready(Err((_, Failure::ShutDown))));
+        assert!(told, "waits for ever");
     });
 }
 

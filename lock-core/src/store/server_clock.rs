@@ -1,9 +1,7 @@
 //! [`ServerClock`]: what the server's clock says now, from its last answer.
 
-use std::sync::Mutex;
-
 use crate::internal::clock::Tick;
-use crate::internal::sync::lock;
+use crate::internal::sync::{Mutex, lock};
 use crate::store::ServerTime;
 
 /// An upper bound of the server's time: its last known time, plus our time since the request of that answer was sent.
