@@ -4,15 +4,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use lock_core::FencingToken;
-use lock_core::LockKey;
-use lock_core::Replication;
-use lock_core::TokenRetention;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::internal::time;
 use lock_core::store::{AcquireRequest, Few, Item, KeepItem, Kept, Kind, StoreError, StoreErrorKind};
+use lock_core::{FencingToken, LockKey, Replication, TokenRetention};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 

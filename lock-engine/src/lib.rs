@@ -10,6 +10,7 @@
 //! - `release`, `reaper`: the two kinds of calls that go on when their caller is gone; `pending` counts the first.
 //! - `acquire`: the future that a caller polls.
 //! - `ending`: how a manager ends.
+#![doc(hidden)]
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links, reason = "its documentation is for those who change it")]
 #![allow(missing_debug_implementations, reason = "the handles and guards of `lock-runtime` have it")]
@@ -18,46 +19,31 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-#[doc(hidden)]
 pub mod acquire;
-#[doc(hidden)]
 pub mod admission;
 mod caller;
 mod calls;
 mod crowds;
 mod driver;
 mod ending;
-#[doc(hidden)]
 pub mod failure;
 mod health;
-#[doc(hidden)]
 pub mod hold;
 mod keeper;
-#[doc(hidden)]
 pub mod line;
-#[doc(hidden)]
 pub mod machine;
-#[doc(hidden)]
 pub mod metrics;
-#[doc(hidden)]
 pub mod pace;
 mod pending;
-#[doc(hidden)]
 pub mod permits;
-#[doc(hidden)]
 pub mod places;
 mod reaper;
-#[doc(hidden)]
 pub mod registry;
 mod release;
-#[doc(hidden)]
 pub mod request;
 mod rtt;
-#[doc(hidden)]
 pub mod scope;
-#[doc(hidden)]
 pub mod settings;
-#[doc(hidden)]
 pub mod subscription;
 mod timers;
 
@@ -106,7 +92,6 @@ static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 /// threads read.
 #[derive(Debug)]
 #[repr(align(128))]
-#[doc(hidden)]
 pub struct Engine {
     /// Among all engines of the process.
     id: u64,

@@ -8,13 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::Replication;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::atomic::Ordering;
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::internal::time;
 use lock_core::store::{SemaphoreStore, StoreError, StoreErrorKind};
+use lock_core::{LockKey, Replication};
 use tokio::sync::oneshot;
 
 use crate::Engine;

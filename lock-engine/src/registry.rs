@@ -6,11 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::OwnerId;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, MutexGuard, lock};
 use lock_core::store::{AcquireRequest, Few, Item, Kind, ServerTime, Watch};
+use lock_core::{LockKey, OwnerId};
 use tokio::sync::Notify;
 
 use super::machine::Machine;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::Replication;
 use lock_core::internal::clock::Tick;
+use lock_core::{LockKey, Replication};
 
 use super::Engine;
 use super::failure::Failure;

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::Replication;
-use lock_core::TokenRetention;
 use lock_core::internal::Owners;
 use lock_core::internal::sync::Apart;
 #[cfg(feature = "testing")]
 use lock_core::internal::tasks::Process;
+use lock_core::{Replication, TokenRetention};
 
 /// Minimum of [`fallback_poll`](EngineSettings::fallback_poll): a shorter one would ask without pause.
 pub const SHORTEST_POLL: Duration = Duration::from_millis(10);

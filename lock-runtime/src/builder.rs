@@ -5,14 +5,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::Replication;
-use lock_core::TokenRetention;
 use lock_core::internal::Owners;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::sync::Apart;
 use lock_core::internal::time;
 use lock_core::store::LockStore;
-use lock_core::{InvalidKey, LockKey};
+use lock_core::{InvalidKey, LockKey, Replication, TokenRetention};
 use lock_engine::settings::EngineSettings;
 use lock_engine::{Engine, LONGEST, SHORTEST_POLL, out_of_range};
 #[cfg(feature = "redis")]

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::{FencingToken, OwnerId};
+use lock_core::{FencingToken, LockKey, OwnerId};
 use lock_engine::admission::Admission;
 use lock_engine::failure::{Failure, Loss};
 use lock_engine::hold::Grant;

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::FencingToken;
-use lock_core::Replication;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{lock, shielded};
@@ -12,6 +10,7 @@ use lock_core::store::{
     AcquireRequest, Acquired, DIRECT_LEASE, Granted, Released, ServerTime, Standing, StoreError, Takeover,
     TokenRange,
 };
+use lock_core::{FencingToken, Replication};
 
 use super::{Awaited, Driver};
 use crate::LONGEST;

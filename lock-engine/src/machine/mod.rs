@@ -14,11 +14,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use lock_core::FencingToken;
-use lock_core::LockKey;
-use lock_core::Replication;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::{Few, Kind, ListenerPolicy, TokenRange};
+use lock_core::{FencingToken, LockKey, Replication};
 use tokio::sync::oneshot;
 
 use self::waiters::Waiters;

@@ -4,14 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::Replication;
 use lock_core::internal::backoff::Backoff;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::atomic::Ordering;
 use lock_core::internal::time;
 use lock_core::store::{CountDownRequest, LatchStore, StoreError};
-use lock_core::{InvalidKey, LockKey};
+use lock_core::{InvalidKey, LockKey, Replication};
 use lock_engine::LONGEST_SLEEP;
 use lock_engine::failure::Failure;
 use lock_engine::pace::Pace;

@@ -5,10 +5,8 @@ use std::ops::AsyncFnOnce;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::Replication;
-use lock_core::TokenRetention;
 use lock_core::store::Kind;
+use lock_core::{LockKey, Replication, TokenRetention};
 use lock_engine::Engine;
 use lock_engine::hold::Lease;
 #[cfg(feature = "layer")]

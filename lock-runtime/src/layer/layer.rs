@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use lock_core::Replication;
-use lock_core::TokenRetention;
 use lock_core::store::Kind;
+use lock_core::{Replication, TokenRetention};
 use lock_engine::request::Wait;
 use tower_layer::Layer;
 

@@ -5,10 +5,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use http::Method;
-use lock_core::LockKey;
-use lock_core::Replication;
-use lock_core::TokenRetention;
 use lock_core::store::Kind;
+use lock_core::{LockKey, Replication, TokenRetention};
 use lock_engine::metrics::Label;
 use lock_engine::request::Wait;
 

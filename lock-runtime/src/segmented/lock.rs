@@ -5,10 +5,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::Replication;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
+use lock_core::{LockKey, Replication};
 use lock_engine::request::Wait;
 use lock_engine::scope::Scope;
 

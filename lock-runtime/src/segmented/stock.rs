@@ -4,8 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::FencingToken;
-use lock_core::Replication;
 use lock_core::internal::chance::jitter;
 use lock_core::store::stock::{
     Audit, AuditAnswer, IntoOperationId, Layout, MAX_QUANTITY, OperationId, Part, RestockAnswer,
@@ -13,7 +11,7 @@ use lock_core::store::stock::{
     StockStore, Swept, TakeAnswer, TakeRequest,
 };
 use lock_core::store::{Few, StoreError};
-use lock_core::{IntoLockKey, LockKey};
+use lock_core::{FencingToken, IntoLockKey, LockKey, Replication};
 
 use super::error::StockError;
 use super::lock::{MAX_SEGMENTS, SegmentGuard, SegmentedLock};

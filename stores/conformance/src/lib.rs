@@ -59,13 +59,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::TokenRetention;
 use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, INTENT_LIFE, Item, KeepItem, KeepRequest, Kept,
     Kind, LockStatus, LockStore, Notice, ReleaseRequest, Released, StoreError, Watch, Withdrawn,
 };
-use lock_core::{FencingToken, OwnerId};
+use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
 use stall::rest;
 pub use stall::undisturbed;
 

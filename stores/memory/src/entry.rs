@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::OwnerId;
-use lock_core::TokenRetention;
 use lock_core::internal::clock::Tick;
 use lock_core::store::{Item, Kind, Notice};
+use lock_core::{OwnerId, TokenRetention};
 use tokio::sync::mpsc;
 
 use super::queue::Queue;

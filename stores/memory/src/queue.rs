@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use lock_core::OwnerId;
-use lock_core::TokenRetention;
 use lock_core::internal::clock::Tick;
 use lock_core::store::{AcquireRequest, WAITER_LIFE};
+use lock_core::{OwnerId, TokenRetention};
 
 /// The waiters of one key. Who is dead is treated as absent, and is thrown away by [`Queue::purge`].
 #[derive(Clone, Default)]

@@ -5,8 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::OwnerId;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::clock::SimClock;
 use lock_core::internal::sync::lock;
@@ -14,6 +12,7 @@ use lock_core::store::{
     AcquireRequest, Acquired, KeepRequest, Kept, LockStatus, Mark, Marked, ReleaseRequest, Released,
     ServerTime, StoreError, Watch, Withdrawn,
 };
+use lock_core::{LockKey, OwnerId};
 
 use super::MemoryStore;
 use super::handle::{Handle, Shared};

@@ -3,9 +3,8 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use lock_core::OwnerId;
-use lock_core::TokenRetention;
 use lock_core::store::{Few, Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};
+use lock_core::{OwnerId, TokenRetention};
 
 use super::bell::Echo;
 use super::*;

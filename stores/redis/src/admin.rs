@@ -2,9 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use lock_core::LockKey;
-use lock_core::OwnerId;
 use lock_core::store::{Kind, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+use lock_core::{LockKey, OwnerId};
 use redis::Value;
 
 use super::connection::{At, Ready};

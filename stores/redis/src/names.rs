@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use lock_core::LockKey;
-use lock_core::OwnerId;
 use lock_core::store::{Kind, StoreError, StoreErrorKind};
+use lock_core::{LockKey, OwnerId};
 
 /// The names of one lock.
 #[derive(Clone, Copy, Debug)]

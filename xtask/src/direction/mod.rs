@@ -23,6 +23,7 @@ use self::floors::Floors;
 use self::graph::{Arrow, Arrows};
 use self::source::Module;
 use crate::runner::Output;
+use crate::test::{Outcome, Step};
 use crate::workspace::Libraries;
 
 /// Maximum number of files that may import each other in a circle.
@@ -33,7 +34,7 @@ const TESTING: &str = "testing";
 
 /// Prints the arrows between rooms if `draw`, and the failures or a line that there are none.
 pub(crate) fn run(draw: bool) -> ExitCode {
-    match check(draw) {
+    match judged(draw) {
         Ok(text) => {
             println!("{text}");
             ExitCode::SUCCESS
@@ -45,8 +46,21 @@ pub(crate) fn run(draw: bool) -> ExitCode {
     }
 }
 
-/// Checks all crates. Returns the text to print, as an error if something failed.
-pub(crate) fn check(draw: bool) -> Result<String, String> {
+/// The part `direction` of the tests.
+pub(crate) fn check(step: &Step<'_>) -> Outcome {
+    let (text, outcome) = match judged(false) {
+        Ok(text) => (text, Outcome::Ok),
+        Err(text) => {
+            let last = text.lines().last().unwrap_or_default().to_owned();
+            (text, Outcome::Failed(last))
+        }
+    };
+    step.output().line(&text);
+    outcome
+}
+
+/// Judges all crates. Returns the text to print, as an error if something failed.
+fn judged(draw: bool) -> Result<String, String> {
     let document = std::fs::read_to_string(crate::root().join("docs/architecture.md"));
     let document = document.map_err(|error| format!("docs/architecture.md: {error}"))?;
     let (mut text, mut failures) = (String::new(), 0);

@@ -250,17 +250,7 @@ impl Parts<'_> {
                 lane.step(part, "fmt", |step| step.cargo(&["fmt", "--all", "--check"]));
             }
             Part::Direction => {
-                lane.step(part, "direction", |step| {
-                    let (text, outcome) = match direction::check(false) {
-                        Ok(text) => (text, Outcome::Ok),
-                        Err(text) => {
-                            let last = text.lines().last().unwrap_or_default().to_owned();
-                            (text, Outcome::Failed(last))
-                        }
-                    };
-                    step.output().line(&text);
-                    outcome
-                });
+                lane.step(part, "direction", direction::check);
             }
             Part::Clippy => {
                 lane.step(part, "clippy", |step| {

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::LockKey;
 use lock_core::store::{DIRECT_LEASE, Item, Kept, Kind, Notice};
-use lock_core::{FencingToken, OwnerId};
+use lock_core::{FencingToken, LockKey, OwnerId};
 
 use super::{AT_ONCE, Moment, Step};
 use crate::bell::Bell;

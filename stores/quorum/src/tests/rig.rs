@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::OwnerId;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::tasks::Tasks;
 use lock_core::store::{
@@ -13,6 +11,7 @@ use lock_core::store::{
     LockStore, Mark, MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, StoreError,
     StoreErrorKind, Watch, Withdrawn,
 };
+use lock_core::{LockKey, OwnerId};
 use lock_store_memory::MemoryStore;
 use tokio::runtime::Handle;
 

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_core::LockKey;
-use lock_core::OwnerId;
 use lock_core::internal::Owners;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::{
     AcquireRequest, Acquired, Busy, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStore,
     ReleaseRequest, Released, ServerTime, Standing, StoreError,
 };
+use lock_core::{LockKey, OwnerId};
 use tokio::runtime::Handle;
 
 use super::url::{Servers, servers};
