@@ -71,7 +71,7 @@ impl Spread {
         Ok(self.sweep(SIDE_BY_SIDE as u32).await?.recovered > 0)
     }
 
-    /// Ends reservations that are over because too little is left; whether there were any.
+    /// Ends reservations that are over, and what others are ending, because too little is left; whether there were any.
     async fn make_room(&self) -> Result<bool, StoreError> {
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, AT_ONCE)).collect();
         let mut due = Vec::new();
@@ -82,7 +82,7 @@ impl Spread {
         due.truncate(AT_ONCE as usize);
         let each: Vec<_> = due.iter().map(|(_, operation)| self.look_after(operation)).collect();
         let came = join(each).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Ok(came.contains(&Came::Expired))
+        Ok(came.iter().any(|came| *came != Came::Nothing))
     }
 
     /// Whether a take that found this much available may find more: reservations that were over have
