@@ -31,20 +31,22 @@ for _, id in ipairs(redis.call('LRANGE', 'redisson_lock_queue:{' .. lock .. '}',
 end
 return reply";
 
-/// What a look at `key` saw at `now`. Who is dead does not wait any more.
+/// What a look at `key` saw at `now`. Who counts as dead has its place until somebody lets go of it, and lives on there when
+/// it asks again before.
 fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
     let Reply::List(parts) = reply else { return None };
     let mut parts = parts.into_iter();
     let (Some(Reply::Text(holder)), Some(Reply::Number(left))) = (parts.next(), parts.next()) else {
         return None;
     };
-    let until = |millis: i64| u64::try_from(millis).ok().map(|millis| now + millis * 1_000_000);
+    let until = |millis: i64| now.saturating_add_signed(millis.saturating_mul(1_000_000));
     let mut queue = Vec::new();
     while let (Some(Reply::Text(id)), Some(Reply::Number(left))) = (parts.next(), parts.next()) {
-        queue.extend(until(left).map(|until| (id, until)));
+        queue.push((id, until(left)));
     }
     let holders = if holder.is_empty() { Vec::new() } else { vec![holder] };
-    Some(Event::Seen { key: key.to_owned(), holders, expires: until(left).unwrap_or(0), queue })
+    let expires = if left < 0 { 0 } else { until(left) };
+    Some(Event::Seen { key: key.to_owned(), holders, expires, queue })
 }
 
 /// Holders, waiters, and the end of the hold.
@@ -110,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_has_the_holder_and_the_living() {
+    fn a_look_has_the_holder_and_all_places() {
         let text = |text: &str| Reply::Text(text.to_owned());
         let reply =
             vec![text("x"), Reply::Number(20), text("a"), Reply::Number(5), text("b"), Reply::Number(-3)];
-        let seen = look("k", 1_000_000, Reply::List(reply)).unwrap();
+        let seen = look("k", 10_000_000, Reply::List(reply)).unwrap();
         let Event::Seen { holders, expires, queue, .. } = seen else { panic!("{seen:?}") };
-        assert_eq!((holders, expires), (vec!["x".to_owned()], 21_000_000));
-        assert_eq!(queue, [("a".to_owned(), 6_000_000)]);
+        assert_eq!((holders, expires), (vec!["x".to_owned()], 30_000_000));
+        assert_eq!(queue, [("a".to_owned(), 15_000_000), ("b".to_owned(), 7_000_000)]);
         let free = look("k", 1_000_000, Reply::List(vec![text(""), Reply::Number(-2)])).unwrap();
         assert!(matches!(free, Event::Seen { holders, expires: 0, .. } if holders.is_empty()));
     }
