@@ -1,21 +1,21 @@
 //! `cargo xtask lines`: counts the lines of code of the crates that users compile.
 //!
 //! A line counts if a token stands on it that is not part of a comment. Modules are found from
-//! `lib.rs` on, as the compiler finds them. Modules that only tests have don't count.
+//! `lib.rs` on, as the compiler finds them. What only tests have doesn't count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::punctuated::Punctuated;
-use syn::{Attribute, Item, Meta, Token};
+use quote::ToTokens;
 
+use crate::direction::source;
 use crate::runner::Output;
 use crate::workspace::Libraries;
 
-/// Lines by place. A place is a folder below `src`, or below `src/store`.
+/// Lines by folder of `src`.
 type Counts = BTreeMap<String, usize>;
 
 /// Prints the lines of each crate and of its folders.
@@ -24,8 +24,8 @@ pub(crate) fn run() -> ExitCode {
     let table = Libraries::find(&output).and_then(|libraries| {
         let rows = libraries.all.iter().map(|library| {
             let folder = library.root.parent().unwrap_or(&library.root);
-            let (mut rust, mut lua) = (Counts::new(), 0);
-            count_module(&library.root, folder, folder, &mut rust)?;
+            let rust = count(&|file| fs::read_to_string(folder.join(file)).ok())?;
+            let mut lua = 0;
             count_scripts(folder, &mut lua)?;
             Ok(rows(&library.package, &rust, lua))
         });
@@ -55,44 +55,16 @@ fn rows(package: &str, rust: &Counts, lua: usize) -> String {
     text
 }
 
-/// Counts a file and the files of the modules in it, which are in `folder`.
-fn count_module(file: &Path, folder: &Path, src: &Path, counts: &mut Counts) -> Result<(), String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let parsed = syn::parse_file(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-    if parsed.attrs.iter().any(is_for_tests) {
-        return Ok(());
+/// Counts the files of a crate, which `read` returns.
+fn count(read: &dyn Fn(&str) -> Option<String>) -> Result<Counts, String> {
+    let files: BTreeSet<_> = source::read("lib.rs", read)?.into_iter().map(|module| module.file).collect();
+    let mut counts = Counts::new();
+    for file in files {
+        let mut lines = BTreeSet::new();
+        mark(source::parse(&file, read)?.into_token_stream(), &mut lines);
+        *counts.entry(place(&file)).or_default() += lines.len();
     }
-    let (mut lines, mut modules) = (BTreeSet::new(), Vec::new());
-    for attr in parsed.attrs {
-        mark(quote::quote!(#attr), &mut lines);
-    }
-    count_items(parsed.items, folder, &mut lines, &mut modules);
-    *counts.entry(place(file, src)).or_default() += lines.len();
-    for module in modules {
-        let (as_file, as_folder) = (module.with_extension("rs"), module.join("mod.rs"));
-        let file = if as_file.exists() { as_file } else { as_folder };
-        count_module(&file, &module, src, counts)?;
-    }
-    Ok(())
-}
-
-/// Collects the lines of items, and the paths of modules that have files.
-fn count_items(items: Vec<Item>, folder: &Path, lines: &mut BTreeSet<usize>, modules: &mut Vec<PathBuf>) {
-    for item in items {
-        let Item::Mod(mut module) = item else {
-            mark(quote::quote!(#item), lines);
-            continue;
-        };
-        if module.attrs.iter().any(is_for_tests) {
-            continue;
-        }
-        let inner = folder.join(module.ident.to_string());
-        match &mut module.content {
-            None => modules.push(inner),
-            Some((_, items)) => count_items(std::mem::take(items), &inner, lines, modules),
-        }
-        mark(quote::quote!(#module), lines);
-    }
+    Ok(counts)
 }
 
 /// Collects the lines on which tokens stand.
@@ -119,33 +91,10 @@ fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Whether an attribute limits its item to tests.
-fn is_for_tests(attr: &Attribute) -> bool {
-    attr.path().is_ident("cfg") && attr.parse_args::<Meta>().is_ok_and(|meta| needs_tests(&meta))
-}
-
-/// Whether a condition holds in tests only.
-pub(crate) fn needs_tests(meta: &Meta) -> bool {
-    let parts = |list: &syn::MetaList| {
-        list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).unwrap_or_default()
-    };
-    match meta {
-        Meta::Path(path) => path.is_ident("test") || path.is_ident("doctest"),
-        Meta::List(list) if list.path.is_ident("all") => parts(list).iter().any(needs_tests),
-        Meta::List(list) if list.path.is_ident("any") => parts(list).iter().all(needs_tests),
-        _ => false,
-    }
-}
-
 /// Names the folder below `src` that a file is counted for.
-fn place(file: &Path, src: &Path) -> String {
-    let path = file.strip_prefix(src).unwrap_or(file);
-    let folders: Vec<_> = path.parent().into_iter().flatten().map(|name| name.to_string_lossy()).collect();
-    match folders.as_slice() {
-        [] => "*.rs".to_owned(),
-        [first, second, ..] if first == "store" => format!("{first}/{second}"),
-        [first, ..] => first.to_string(),
-    }
+fn place(file: &str) -> String {
+    let folder = file.split_once('/').map_or("*.rs", |(folder, _)| folder);
+    folder.to_owned()
 }
 
 /// Counts the lines of Lua below a folder.
@@ -213,9 +162,7 @@ mod both {} // 14
         write("store/redis/scripts.rs", "#![cfg(test)]\nfn c() {}\n");
         write("store/redis/a.lua", "-- said\nlocal a = 1 -- one\n\n  -- said\nreturn a\n");
         write("store/redis/b.lua", "return 1\n");
-        let mut counts = Counts::new();
-        count_module(&folder.path().join("lib.rs"), folder.path(), folder.path(), &mut counts)
-            .expect("counts");
+        let counts = count(&|file| fs::read_to_string(folder.path().join(file)).ok()).expect("counts");
         let expected = [("*.rs", 14), ("engine", 7), ("inline", 1), ("store", 2)];
         assert_eq!(counts, expected.map(|(place, lines)| (place.to_owned(), lines)).into());
         let mut lua = 0;

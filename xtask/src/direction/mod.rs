@@ -11,7 +11,7 @@
 mod floors;
 mod graph;
 mod resolve;
-mod source;
+pub(crate) mod source;
 #[cfg(test)]
 mod tests;
 

@@ -7,18 +7,16 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::punctuated::Punctuated;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Item, ItemUse, Meta, UseTree, Visibility};
-
-use crate::lines::needs_tests;
+use syn::{Item, ItemUse, Meta, Token, UseTree, Visibility};
 
 /// A path, segment by segment.
 pub(super) type Path = Vec<String>;
 
 /// A module, inline or with a file.
 #[derive(Default)]
-pub(super) struct Module {
+pub(crate) struct Module {
     /// Relative to the crate's `src`.
-    pub(super) file: String,
+    pub(crate) file: String,
     pub(super) parent: Option<usize>,
     pub(super) names: BTreeMap<String, Vec<Name>>,
     pub(super) globs: Vec<Glob>,
@@ -46,10 +44,18 @@ pub(super) struct Glob {
 }
 
 /// Reads the crate that starts at `entry`; `read` returns the text of a file in `src`.
-pub(super) fn read(entry: &str, read: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Module>, String> {
+pub(crate) fn read(entry: &str, read: &dyn Fn(&str) -> Option<String>) -> Result<Vec<Module>, String> {
     let mut reader = Reader { read, modules: Vec::new() };
     reader.file(None, entry, "")?;
     Ok(reader.modules)
+}
+
+/// Reads the file without what only tests have.
+pub(crate) fn parse(file: &str, read: &dyn Fn(&str) -> Option<String>) -> Result<syn::File, String> {
+    let text = read(file).ok_or_else(|| format!("{file} cannot be read"))?;
+    let mut parsed = syn::parse_file(&text).map_err(|error| format!("{file}: {error}"))?;
+    WithoutTests.visit_file_mut(&mut parsed);
+    Ok(parsed)
 }
 
 struct Reader<'a> {
@@ -59,10 +65,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn file(&mut self, parent: Option<usize>, file: &str, folder: &str) -> Result<usize, String> {
-        let text = (self.read)(file).ok_or_else(|| format!("{file} cannot be read"))?;
-        let mut parsed = syn::parse_file(&text).map_err(|error| format!("{file}: {error}"))?;
-        WithoutTests.visit_file_mut(&mut parsed);
-        self.module(parent, file, folder, parsed.items)
+        let items = parse(file, self.read)?.items;
+        self.module(parent, file, folder, items)
     }
 
     fn module(
@@ -235,6 +239,9 @@ struct WithoutTests;
 
 impl VisitMut for WithoutTests {
     fn visit_file_mut(&mut self, file: &mut syn::File) {
+        if file.attrs.iter().any(|attr| is_for_tests(&attr.meta)) {
+            (file.attrs, file.items) = Default::default();
+        }
         file.items.retain(is_production);
         visit_mut::visit_file_mut(self, file);
     }
@@ -287,25 +294,40 @@ impl VisitMut for WithoutTests {
     }
 }
 
-fn retain<T: ToTokens, P: Default>(list: &mut Punctuated<T, P>) {
-    *list = std::mem::take(list).into_iter().filter(is_production).collect();
+fn retain<T: ToTokens, P>(list: &mut Punctuated<T, P>) {
+    *list = std::mem::take(list).into_pairs().filter(|pair| is_production(pair.value())).collect();
 }
 
 /// Whether none of the attributes in front of `thing` keeps it for tests.
 fn is_production(thing: &impl ToTokens) -> bool {
     let mut tokens = thing.to_token_stream().into_iter();
     while let (Some(TokenTree::Punct(_)), Some(TokenTree::Group(group))) = (tokens.next(), tokens.next()) {
-        if let Ok(meta) = syn::parse2::<Meta>(group.stream()) {
-            let is_for_tests = match &meta {
-                Meta::List(list) if list.path.is_ident("cfg") => {
-                    list.parse_args::<Meta>().is_ok_and(|condition| needs_tests(&condition))
-                }
-                _ => meta.path().is_ident("test"),
-            };
-            if is_for_tests {
-                return false;
-            }
+        if syn::parse2::<Meta>(group.stream()).is_ok_and(|meta| is_for_tests(&meta)) {
+            return false;
         }
     }
     true
+}
+
+/// Whether this attribute keeps what it stands at for tests.
+fn is_for_tests(attribute: &Meta) -> bool {
+    match attribute {
+        Meta::List(list) if list.path.is_ident("cfg") => {
+            list.parse_args::<Meta>().is_ok_and(|condition| needs_tests(&condition))
+        }
+        _ => attribute.path().is_ident("test"),
+    }
+}
+
+/// Whether a condition holds in tests only.
+fn needs_tests(meta: &Meta) -> bool {
+    let parts = |list: &syn::MetaList| {
+        list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated).unwrap_or_default()
+    };
+    match meta {
+        Meta::Path(path) => path.is_ident("test") || path.is_ident("doctest"),
+        Meta::List(list) if list.path.is_ident("all") => parts(list).iter().any(needs_tests),
+        Meta::List(list) if list.path.is_ident("any") => parts(list).iter().all(needs_tests),
+        _ => false,
+    }
 }
