@@ -18,7 +18,7 @@ struct Targets(Arc<Mutex<BTreeSet<(&'static str, bool)>>>);
 
 impl Targets {
     fn note(&self, metadata: &'static Metadata<'static>) {
-        if metadata.file().is_some_and(|file| !file.contains(".cargo")) {
+        if metadata.module_path().is_some_and(|path| path.starts_with("lock_")) {
             self.0.lock().unwrap().insert((metadata.target(), metadata.is_span()));
         }
     }

@@ -67,7 +67,7 @@ pub mod url;
 mod url_parts;
 
 #[cfg(test)]
-mod tests;
+mod server_tests;
 
 use cluster::Cluster;
 use connection::At;

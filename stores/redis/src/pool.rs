@@ -17,6 +17,8 @@ use super::dialer::Dialer;
 const MOST: usize = 8;
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
+
+/// Connections of one server, of which each call has one for itself.
 pub(super) struct Pool {
     dialer: Dialer,
     runtime: Handle,
@@ -122,7 +124,7 @@ mod tests {
 
     fn dialer() -> Dialer {
         let client = redis::Client::open("redis://127.0.0.1:1").unwrap();
-        let options = RedisOptions { clock: Clock::tokio(), ..super::super::tests::options() };
+        let options = RedisOptions { clock: Clock::tokio(), ..super::super::server_tests::options() };
         Dialer::new(client.get_connection_info(), &options).unwrap()
     }
 

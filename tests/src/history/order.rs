@@ -90,8 +90,16 @@ mod tests {
         assert_eq!(passed(look("new", 20, &[("a", 100), ("b", 100), ("c", 100)])), 3, "past the queue");
         assert_eq!(passed(look("b", 200, &[("a", 300)])), 0, "the first counted as dead meanwhile");
         let late = look("x", 10, &[("a", 5), ("b", 100)]);
-        assert_eq!(passed_over(&late, &look("a", 20, &[("b", 100)])).len(), 0, "the first was late, and asked again");
-        assert_eq!(passed_over(&late, &look("b", 20, &[("a", 5)])).len(), 0, "the first counted as dead before");
+        assert_eq!(
+            passed_over(&late, &look("a", 20, &[("b", 100)])).len(),
+            0,
+            "the first was late, and asked again"
+        );
+        assert_eq!(
+            passed_over(&late, &look("b", 20, &[("a", 5)])).len(),
+            0,
+            "the first counted as dead before"
+        );
     }
 
     #[test]

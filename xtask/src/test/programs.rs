@@ -23,8 +23,11 @@ const TEST_THREADS: &str = "8";
 /// The package whose tests need servers, as [`Program::label`] has it.
 const INTEGRATION: &str = "tests/it";
 
-/// The store whose tests need servers, but for those of single files.
+/// The store whose `server_tests` need servers.
 const REDIS: &str = "stores/redis/lib";
+
+/// The program whose `targets` needs servers.
+const TELEMETRY: &str = "lock-runtime/telemetry";
 
 /// The package whose tests run compilers.
 const UI: &str = "tests/compile/";
@@ -123,8 +126,10 @@ impl Programs {
                     lane.skip(Part::Test, &name, "missing: redis-server");
                     continue;
                 }
-                if label == REDIS {
-                    args.extend(["--skip", "tests::"]);
+                match label.as_str() {
+                    REDIS => args.extend(["--skip", "server_tests::"]),
+                    TELEMETRY => args.extend(["--skip", "targets::"]),
+                    _ => {}
                 }
             }
             lane.step(Part::Test, &name, |step| step.run(&mut Self::command(program, &args)));

@@ -3,7 +3,7 @@
 
 /// Tests of the Redis store that are left out: servers of other kinds, and faults.
 const REDIS: [&str; 8] =
-    ["cluster", "sentinel", "quorum", "synced", "faults", "tests::group", "fair_model", "rw_model"];
+    ["cluster", "sentinel", "quorum", "synced", "faults", "server_tests::group", "fair_model", "rw_model"];
 
 /// Integration tests that are run: those of every store, on one server, and what the attribute does.
 const INTEGRATION: [&str; 9] = [

@@ -43,7 +43,7 @@ impl Cluster {
         if !at.asking || are_mutexes(items) {
             return Ok(());
         }
-        let what = "TRYAGAIN the slot is moving, and shares of the lock may be at either server";
+        let what = "TRYAGAIN the slot is moving, and parts of the lock may be at either server";
         let error = self.error(StoreErrorKind::NotReady, what);
         Err(Fault { redirect: Some(Box::new(Redirect::TryAgain)), ..error.into() })
     }

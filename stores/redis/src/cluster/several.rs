@@ -78,7 +78,7 @@ impl Cluster {
         let undone = join(taken.iter().map(|(share, _)| self.withdraw_part(share, deadline))).await;
         for undone in undone {
             if let Err(error) = undone {
-                let what = format!("taken in share, and not given back yet: {error}");
+                let what = format!("taken in part, and not given back yet: {error}");
                 return Err(StoreError::new(StoreErrorKind::Unanswered, what));
             }
         }

@@ -283,7 +283,7 @@ impl Cluster {
                     Ok(released) => released,
                     // Sent again, it finds some of them released.
                     Err(error) if done => {
-                        let what = format!("released in share: {error}");
+                        let what = format!("released in part: {error}");
                         return Err(StoreError::new(StoreErrorKind::Unanswered, what));
                     }
                     Err(error) => return Err(error),
