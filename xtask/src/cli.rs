@@ -51,6 +51,7 @@ Parts:
   api       docs/public-api.txt is what `cargo xtask api` writes
   package   `cargo package` of all crates that are published, and their compilation
   test      unit, documentation, UI and integration tests (needs redis-server)
+  loom      what threads share outside of a mutex, in every interleaving (lock-engine/src/loom_models.rs)
   topologies
             the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)

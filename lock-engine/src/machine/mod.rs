@@ -1,4 +1,5 @@
-//! [`Machine`]: everything this process knows about one key. A state machine without I/O, tasks or a clock.
+//! [`Machine`]: everything this process knows about one lane of a key. A state machine without I/O and tasks; events
+//! bring the time.
 //!
 //! Callers hold its mutex, pass the time in, and carry out the [`Effects`] after unlocking.
 
