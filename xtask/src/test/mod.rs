@@ -8,6 +8,7 @@ mod programs;
 mod quick;
 mod table;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -399,11 +400,37 @@ fn run_loom(step: &Step<'_>) -> Outcome {
 
 /// Packs the crates that users compile as they would be published, and compiles what is packed.
 fn package(step: &Step<'_>) -> Outcome {
+    if let Err(why) = forget_packages() {
+        return Outcome::Failed(format!("what was packed before can't be removed: {why}"));
+    }
     // While work is under way, it is packed as it is.
     let mut args = vec!["package", "--allow-dirty"];
     args.extend(FEATURES.iter().flat_map(|(package, _)| ["--package", package]));
     args.extend(["--package", "lock-macros"]);
     step.cargo(&args)
+}
+
+/// Removes what cargo has unpacked of our packages before. It unpacks a package once for each version and folder, and
+/// would compile the old one again. Its registries without a host are those of `cargo package`.
+fn forget_packages() -> std::io::Result<()> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    let registries = home.unwrap_or_default().join("registry/src");
+    if !registries.exists() {
+        return Ok(());
+    }
+    for registry in std::fs::read_dir(registries)? {
+        let registry = registry?;
+        if registry.file_name().to_string_lossy().starts_with('-') {
+            for package in std::fs::read_dir(registry.path())? {
+                let package = package?;
+                if package.file_name().to_string_lossy().starts_with("lock-") {
+                    std::fs::remove_dir_all(package.path())?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A crate as a user with exactly this feature compiles it.
