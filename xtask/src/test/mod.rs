@@ -8,7 +8,7 @@ mod programs;
 mod quick;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -400,19 +400,26 @@ fn run_loom(step: &Step<'_>) -> Outcome {
 
 /// Packs the crates that users compile as they would be published, and compiles what is packed.
 fn package(step: &Step<'_>) -> Outcome {
-    if let Err(why) = forget_packages() {
+    let target = match Libraries::find(step.output()) {
+        Ok(libraries) => libraries.target.join("packages"),
+        Err(why) => return Outcome::Failed(why),
+    };
+    if let Err(why) = forget_packages(&target) {
         return Outcome::Failed(format!("what was packed before can't be removed: {why}"));
     }
     // While work is under way, it is packed as it is.
     let mut args = vec!["package", "--allow-dirty"];
     args.extend(FEATURES.iter().flat_map(|(package, _)| ["--package", package]));
     args.extend(["--package", "lock-macros"]);
-    step.cargo(&args)
+    step.run(crate::cargo().args(args).env("CARGO_TARGET_DIR", target))
 }
 
-/// Removes what cargo has unpacked of our packages before. It unpacks a package once for each version and folder, and
-/// would compile the old one again. Its registries without a host are those of `cargo package`.
-fn forget_packages() -> std::io::Result<()> {
+/// Removes what cargo has unpacked and compiled of our packages before. It does both once for each version and folder, and
+/// would take the old ones again. Its registries without a host are those of `cargo package`.
+fn forget_packages(target: &Path) -> std::io::Result<()> {
+    if target.exists() {
+        std::fs::remove_dir_all(target)?;
+    }
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
     let registries = home.unwrap_or_default().join("registry/src");
