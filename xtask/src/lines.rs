@@ -1,7 +1,7 @@
 //! `cargo xtask lines`: counts the lines of code of the crates that users compile.
 //!
 //! A line counts if a token stands on it that is not part of a comment. Modules are found from
-//! `lib.rs` on, as the compiler finds them. What only tests have doesn't count.
+//! `lib.rs` on, as the compiler finds them. Code that is compiled in tests only doesn't count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,9 +1,9 @@
 //! The store: where locks are kept, behind one small object-safe trait.
 //!
-//! A store executes single atomic steps and answers. It never waits for a lock and never renews on its own
-//! initiative: that is the engine's work. The queue of a fair lock is data that calls read and change. Methods take owned requests and return boxed `'static` futures, so
-//! that a call can outlive whoever started it: the engine never drops a call half-way that changes something, it hands
-//! it to its reaper.
+//! A store executes single atomic steps and answers. It never waits for a lock and never renews on its
+//! own initiative: that is the engine's work. The queue of a fair lock is data that calls read and change.
+//! Methods take owned requests and return boxed `'static` futures, so that a call can outlive its caller.
+//! The engine never drops a call that changes something: it hands it to its reaper.
 //!
 //! # Rules for every implementation
 //!

@@ -31,8 +31,8 @@ for _, id in ipairs(redis.call('LRANGE', 'redisson_lock_queue:{' .. lock .. '}',
 end
 return reply";
 
-/// What a look at `key` saw at `now`. Who counts as dead has its place until somebody lets go of it, and lives on there when
-/// it asks again before.
+/// Turns the `reply` to a look at `key` into an event. A waiter that counts as dead keeps its place until
+/// another call removes it: if it asks again before that, it waits on in the same place.
 fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
     let Reply::List(parts) = reply else { return None };
     let mut parts = parts.into_iter();

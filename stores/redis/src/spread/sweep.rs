@@ -71,7 +71,7 @@ impl Spread {
         Ok(self.sweep(SIDE_BY_SIDE as u32).await?.recovered > 0)
     }
 
-    /// Ends reservations that are over, and what others are ending, because too little is left; whether there were any.
+    /// Ends reservations that are over, those that another call is ending too; returns whether there were any.
     async fn make_room(&self) -> Result<bool, StoreError> {
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, AT_ONCE)).collect();
         let mut due = Vec::new();
