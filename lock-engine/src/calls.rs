@@ -49,21 +49,7 @@ impl Engine {
         let result = self.limited(timeout, call).await.unwrap_or_else(|| Err(self.overdue()));
         match &result {
             Ok(_) => self.health.answered(),
-            Err(error) => self.answered_with(error),
-        }
-        result
-    }
-
-    /// Takes note of how the store does.
-    pub(super) fn answered_with(&self, error: &StoreError) {
-        self.health.note(self.clock.now(), error);
-    }
-
-    /// Makes a call that is answered in place. Its error is still to be taken note of.
-    pub(super) fn at_once<T>(&self, call: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(panicked(&*panic)));
-        if result.is_ok() {
-            self.health.answered();
+            Err(error) => self.health.note(self.clock.now(), error),
         }
         result
     }

@@ -325,7 +325,7 @@ impl Engine {
         let result = f(&mut machine, now, &mut effects);
         let idle = machine.is_idle();
         drop(machine);
-        self.apply(lane, &mut effects, idle, start, now);
+        self.apply(lane, &mut effects, idle, start);
         result
     }
 
@@ -336,7 +336,6 @@ impl Engine {
         effects: &mut Effects,
         idle: bool,
         start: Start,
-        now: Tick,
     ) {
         if let Some(hold) = effects.unwatch.take() {
             self.timers.remove(hold.id);
@@ -411,37 +410,19 @@ impl Engine {
         if left_to_lease {
             self.left_to_lease(&lane.key);
         }
-        // Last: it may do all that it has to do at once.
         if effects.spawn {
-            self.drive(lane, start, now);
+            self.drive(lane, start);
         }
     }
 
-    fn drive(self: &Arc<Self>, lane: &Arc<Lane>, start: Start, now: Tick) {
-        let inside = begun::is_inside(&self.runtime);
-        let mut rest = None;
-        if inside && self.answers_at_once() {
-            rest = driver::at_once(self, lane, now);
-            if rest.is_none() {
-                return;
-            }
-        }
-        let driver = driver::run(Arc::clone(self), Arc::clone(lane), rest);
+    fn drive(self: &Arc<Self>, lane: &Arc<Lane>, start: Start) {
+        let driver = driver::run(Arc::clone(self), Arc::clone(lane));
         match start {
-            Start::Here if inside => {
+            Start::Here if begun::is_inside(&self.runtime) => {
                 begun::begin(&self.runtime, self.tasks.track_future(self.part(driver)));
             }
             Start::Here | Start::InATask => self.spawn(driver),
         }
-    }
-
-    /// Whether the store's answers need not be awaited. In a simulation of several processes, theirs are.
-    fn answers_at_once(&self) -> bool {
-        #[cfg(feature = "testing")]
-        if self.settings.process.is_some() {
-            return false;
-        }
-        self.store.at_once().is_some()
     }
 
     // ---- grants ------------------------------------------------------------------------------------------------

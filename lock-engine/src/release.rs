@@ -60,14 +60,13 @@ pub(super) fn answered(
 /// that it is the reaper's.
 ///
 /// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although
-/// the release goes on being re-sent. `first` is the outcome of a call that was answered in place.
+/// the release goes on being re-sent.
 pub(crate) async fn send(
     engine: &Arc<Engine>,
     hold: &Arc<Hold>,
     mut then: Option<Takeover>,
     watches: u32,
     mut report: Option<Report>,
-    mut first: Option<StoreError>,
     on_error: impl Fn(&StoreError),
 ) -> Sent {
     let key = &hold.item.key;
@@ -76,16 +75,8 @@ pub(crate) async fn send(
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
-        let answer = match first.take() {
-            Some(error) => {
-                engine.answered_with(&error);
-                Err(error)
-            }
-            None => {
-                let request = Arc::new(request(engine, hold, Duration::ZERO, then.clone(), watches));
-                engine.bounded(|store| store.release(request)).await
-            }
-        };
+        let request = Arc::new(request(engine, hold, Duration::ZERO, then.clone(), watches));
+        let answer = engine.bounded(|store| store.release(request)).await;
         let error = match answer {
             Ok(released) => {
                 let now = engine.clock.now();
@@ -162,7 +153,7 @@ pub(crate) fn abandon(
     async move {
         unconfirmed.disarm();
         if rest.is_zero() {
-            send(&engine, &hold, None, 0, None, None, |_| ()).await;
+            send(&engine, &hold, None, 0, None, |_| ()).await;
         } else {
             linger(&engine, &hold, rest).await;
         }

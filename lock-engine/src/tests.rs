@@ -91,7 +91,7 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     drop(held);
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Thread A goes on.
-    engine.apply(&lane, &mut Effects::default(), true, Start::InATask, engine.clock.now());
+    engine.apply(&lane, &mut Effects::default(), true, Start::InATask);
     let soon = Request { wait: Wait::For(Duration::from_secs(1)), ..mutex(&engine, "k") };
     drop(acquire(soon).await);
 }

@@ -35,7 +35,6 @@ use std::time::Duration;
 use crate::key::LockKey;
 
 mod answer;
-mod at_once;
 mod error;
 mod few;
 mod latch;
@@ -50,7 +49,6 @@ mod time;
 mod watch;
 
 pub use answer::{Acquired, BoxFuture, Busy, Granted, Kept, Released, TokenRange, Withdrawn};
-pub use at_once::AtOnce;
 pub use error::{StoreError, StoreErrorKind};
 pub use few::Few;
 pub use latch::{CountDownRequest, LatchStore};
@@ -126,13 +124,6 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
     /// Checks that the store can be used, for `LockManager::connect`.
     fn check(&self) -> BoxFuture<Result<(), StoreError>>;
-
-    /// The calls that it answers in place; `None`, as of any store with a network behind it, when it has to be awaited. A
-    /// store that is wrapped around another one, to count its calls or to make them fail, says `None` too, or they would
-    /// pass it by.
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
-    }
 
     /// The store's semaphores; `None` when it has none.
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {

@@ -1,29 +1,22 @@
 //! The driver of a key: the one task that carries out its machine's steps.
 //!
-//! A store that answers in place needs no task: [`at_once`] goes as far as it can, where the driver is started, and
-//! [`run`] is for the rest.
-//!
 //! It is the contender for the remote lock and the releaser of the remote hold, one call at a time, so the next
 //! local asker queues behind a release. It is never part of a waiter's future: waiters come and go, its calls end.
 
 mod steps;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use lock_core::FencingToken;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
 use lock_core::store::{
-    AcquireRequest, DIRECT_LEASE, Notice, ServerTime, StoreError, StoreErrorKind, TokenRange,
+    AcquireRequest, DIRECT_LEASE, Notice, ServerTime, StoreError, StoreErrorKind, Takeover, TokenRange,
 };
 
-use self::steps::Releasing;
 use super::hold::Hold;
-use super::machine::{Ask, Effects, Machine};
-use super::pending::Pending;
+use super::machine::{Again, Ask, Effects, Machine, Order, Step};
 use super::registry::Lane;
 use super::release::{self, Sent};
 use super::subscription::{Heard, Subscription};
@@ -62,69 +55,23 @@ impl Drop for Alive {
     }
 }
 
-/// What a driver has to await before it goes on.
-enum Awaited {
-    /// The answer to a request.
-    Acquire { ask: Ask, request: Arc<AcquireRequest> },
-    /// What follows from an error.
-    Refused { ask: Ask, request: Arc<AcquireRequest>, error: StoreError },
-    /// The answer to a release; `first`: the error that it was answered with already.
-    Release { releasing: Releasing, first: Option<StoreError> },
-    /// That the store knows for how long it is to keep a key.
-    Linger { hold: Arc<Hold>, rest: Duration, pending: Option<Pending> },
-    /// A message, the answer to a subscription, a change of the machine, or this time.
-    Change { until: Tick },
-    /// That others have had their turn: it has done much without a pause, perhaps in somebody's drop.
-    Turn,
-}
-
-/// A driver that has something to await, and so needs a task.
-pub(super) struct Rest {
-    driver: Driver,
-    awaited: Awaited,
-}
-
-/// Drives the key for as long as the store answers in place. It is `now`.
-pub(super) fn at_once(engine: &Arc<Engine>, lane: &Arc<Lane>, now: Tick) -> Option<Rest> {
-    // As in a task of its own, a panic is told of by its hook and by what is dropped.
-    let done = catch_unwind(AssertUnwindSafe(|| {
-        let mut alive = Alive { engine: Arc::clone(engine), lane: Arc::clone(lane), done: false };
-        let mut driver = Driver::new(engine, lane);
-        let awaited = driver.advance(now);
-        alive.done = true;
-        match awaited {
-            Some(awaited) => Some(Rest { driver, awaited }),
-            None => {
-                driver.end();
-                None
-            }
-        }
-    }));
-    done.unwrap_or_default()
-}
-
-/// Drives the key to the end; `begun`, if something was done at once. A runtime that is going may drop it unpolled: that
-/// is an end too.
-pub(super) fn run(
-    engine: Arc<Engine>,
-    lane: Arc<Lane>,
-    begun: Option<Rest>,
-) -> impl Future<Output = ()> + Send + use<> {
+/// Drives the key to the end. A runtime that is going may drop it unpolled: that is an end too.
+pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = ()> + Send {
     let alive = Alive { engine: Arc::clone(&engine), lane: Arc::clone(&lane), done: false };
     async move {
         // All of it, and not its flag alone.
         let mut alive = alive;
-        let (mut driver, mut awaited) = match begun {
-            Some(Rest { driver, awaited }) => (driver, Some(awaited)),
-            None => (Driver::new(&engine, &lane), None),
-        };
+        let mut driver = Driver::new(&engine, &lane);
         loop {
-            if let Some(awaited) = awaited {
-                driver.await_it(awaited).await;
-            }
-            awaited = driver.advance(engine.clock.now());
-            if awaited.is_none() {
-                break;
+            match driver.act(|machine, now, _| machine.next_step(now)) {
+                Step::Exit => break,
+                Step::Acquire(ask) => driver.acquire(ask).await,
+                Step::Release { hold, order, then } => driver.release(hold, order, then).await,
+                Step::Linger { hold, rest, pending } => {
+                    release::linger(&engine, &hold, rest).await;
+                    drop(pending);
+                }
+                Step::Park { until } => driver.park(until).await,
             }
         }
         alive.done = true;
@@ -176,24 +123,16 @@ impl Driver {
         self.engine.act_at(&self.lane, now, f)
     }
 
-    async fn await_it(&mut self, awaited: Awaited) {
-        match awaited {
-            Awaited::Acquire { ask, request } => self.ask(ask, request).await,
-            Awaited::Refused { ask, request, error } => {
-                self.engine.answered_with(&error);
-                self.refused(ask, request, error).await;
-            }
-            Awaited::Release { releasing, first } => self.give_back(releasing, first).await,
-            Awaited::Linger { hold, rest, pending } => {
-                release::linger(&self.engine, &hold, rest).await;
-                drop(pending);
-            }
-            Awaited::Change { until } => self.park(until).await,
-            Awaited::Turn => tokio::task::yield_now().await,
+    async fn acquire(&mut self, ask: Ask) {
+        // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
+        // by the request itself.
+        self.subscription.skip();
+        let request = self.next_request(ask);
+        if self.queued.is_some()
+            && let Some(queued) = lock(&self.lane.queued).as_mut()
+        {
+            queued.asking = true;
         }
-    }
-
-    async fn ask(&mut self, ask: Ask, request: Arc<AcquireRequest>) {
         let engine = Arc::clone(&self.engine);
         let sent = engine.clock.now();
         match engine.bounded_by(request.timeout, |store| store.acquire(Arc::clone(&request))).await {
@@ -228,20 +167,22 @@ impl Driver {
         self.failed(&error, ask.replication);
     }
 
-    async fn give_back(&mut self, mut releasing: Releasing, first: Option<StoreError>) {
+    async fn release(&mut self, hold: Arc<Hold>, order: Order, then: Option<Again>) {
         let engine = Arc::clone(&self.engine);
-        let takeover = releasing.then.as_ref().map(|(_, takeover)| takeover.clone());
-        let report = releasing.report.take();
+        let _pending = order.pending.unwrap_or_else(|| engine.pending_releases.count());
+        let then = then.map(|again| {
+            let request = Arc::new(self.request(again.lease, again.tokens));
+            (again, Takeover { request, listeners: again.listeners })
+        });
+        let takeover = then.as_ref().map(|(_, takeover)| takeover.clone());
+        let watches = u32::from(self.subscription.is_watched());
         let lane = Arc::clone(&self.lane);
         let note = |error: &StoreError| {
             let random = jitter();
             engine.act(&lane, |machine, now, effects| machine.note_error(error, now, random, effects));
         };
-        match release::send(&engine, &releasing.hold, takeover, releasing.watches, report, first, note).await
-        {
-            Sent::Answered { sent, released } => {
-                self.released(&releasing, &released, sent, engine.clock.now());
-            }
+        match release::send(&engine, &hold, takeover, watches, order.report, note).await {
+            Sent::Answered { sent, released } => self.released(then, &released, sent, engine.clock.now()),
             Sent::GivenUp => self.act(|machine, now, _| machine.on_released(now, None)),
         }
     }

@@ -1,7 +1,6 @@
-//! What a driver does without waiting: its machine's steps, and the answers to them.
+//! What a driver asks the store for, and what it does with the answers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
@@ -12,58 +11,24 @@ use lock_core::store::{
 };
 use lock_core::{FencingToken, Replication};
 
-use super::{Awaited, Driver};
+use super::Driver;
 use crate::LONGEST;
 use crate::hold::{Hold, Lease};
 use crate::keeper;
-use crate::machine::{Again, Ask, Order, Report, Rivals, Step};
-use crate::pending::Pending;
+use crate::machine::{Again, Ask, Rivals};
 use crate::registry::{LaneKind, Queued};
-use crate::release;
 use crate::subscription::Subscription;
 use crate::trace::TARGET;
 
-/// So many steps are made without a pause. An acquire takes two, and so does a release.
-const STEPS: usize = 32;
-
-/// A release that is under way.
-pub(super) struct Releasing {
-    pub(super) hold: Arc<Hold>,
-    pub(super) report: Option<Report>,
-    /// What is acquired together with it.
-    pub(super) then: Option<(Again, Takeover)>,
-    /// How many watches of the key are the driver's.
-    pub(super) watches: u32,
-    _pending: Pending,
-}
-
 impl Driver {
-    /// Goes on until something has to be awaited; `None` when nothing is left to do. It is `now`.
-    pub(super) fn advance(&mut self, mut now: Tick) -> Option<Awaited> {
-        for _ in 0..STEPS {
-            let step = self.act_at(now, |machine, now, _| machine.next_step(now));
-            let awaited = match step {
-                Step::Exit => return None,
-                Step::Acquire(ask) => self.acquire(ask, &mut now),
-                Step::Release { hold, order, then } => self.release(hold, order, then, &mut now),
-                Step::Linger { hold, rest, pending } => Some(Awaited::Linger { hold, rest, pending }),
-                Step::Park { until } => Some(Awaited::Change { until }),
-            };
-            if awaited.is_some() {
-                return awaited;
-            }
-        }
-        Some(Awaited::Turn)
-    }
-
-    fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
+    pub(super) fn request(&self, lease: Lease, tokens: u32) -> AcquireRequest {
         let items = self.lane.items(self.engine.settings.owners.next());
         let timeout = self.engine.settings.call_timeout;
         AcquireRequest::new(items, lease.duration, timeout).tokens(tokens).retention(lease.retention)
     }
 
     /// The request that waits at the store, or a new one.
-    fn next_request(&mut self, ask: Ask) -> Arc<AcquireRequest> {
+    pub(super) fn next_request(&mut self, ask: Ask) -> Arc<AcquireRequest> {
         let Ask { lease, tokens, replication, .. } = ask;
         let request = |driver: &Self| {
             let mut request = driver.request(lease, tokens).replicated(replication);
@@ -136,30 +101,6 @@ impl Driver {
         }
     }
 
-    fn acquire(&mut self, ask: Ask, now: &mut Tick) -> Option<Awaited> {
-        // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
-        // by the request itself.
-        self.subscription.skip();
-        let request = self.next_request(ask);
-        if self.queued.is_some()
-            && let Some(queued) = lock(&self.lane.queued).as_mut()
-        {
-            queued.asking = true;
-        }
-        let engine = Arc::clone(&self.engine);
-        let Some(store) = engine.store.at_once() else { return Some(Awaited::Acquire { ask, request }) };
-        let sent = *now;
-        let answer = engine.at_once(|| store.acquire_now(&request));
-        *now = engine.clock.now();
-        match answer {
-            Ok(acquired) => {
-                self.acquired(ask, &request, acquired, sent, *now);
-                None
-            }
-            Err(error) => Some(Awaited::Refused { ask, request, error }),
-        }
-    }
-
     /// The store has answered the request that was sent at `sent`.
     pub(super) fn acquired(
         &mut self,
@@ -199,7 +140,7 @@ impl Driver {
     }
 
     pub(super) fn failed(&self, error: &StoreError, asked: Replication) {
-        // It may be where nothing of others may panic.
+        // Shielded: the waiters still have to be told.
         shielded(|| tracing::debug!(target: TARGET, key = %self.lane.key, %error, "acquire attempt failed"));
         let random = jitter();
         self.act(|machine, now, effects| machine.on_error(error, asked, now, random, effects));
@@ -248,49 +189,15 @@ impl Driver {
         self.engine.watch_of(&self.lane, hold, || keeper::next_renewal(&self.engine, hold, now));
     }
 
-    fn release(
-        &mut self,
-        hold: Arc<Hold>,
-        order: Order,
-        then: Option<Again>,
-        now: &mut Tick,
-    ) -> Option<Awaited> {
-        let engine = Arc::clone(&self.engine);
-        let takeover = |again: Again| {
-            let request = Arc::new(self.request(again.lease, again.tokens));
-            (again, Takeover { request, listeners: again.listeners })
-        };
-        let releasing = Releasing {
-            hold,
-            report: order.report,
-            then: then.map(takeover),
-            watches: u32::from(self.subscription.is_watched()),
-            _pending: order.pending.unwrap_or_else(|| engine.pending_releases.count()),
-        };
-        let Some(store) = engine.store.at_once() else {
-            return Some(Awaited::Release { releasing, first: None });
-        };
-        let Releasing { hold, then, watches, .. } = &releasing;
-        let then = then.as_ref().map(|(_, takeover)| takeover.clone());
-        let request = release::request(&engine, hold, Duration::ZERO, then, *watches);
-        let sent = *now;
-        let answer = engine.at_once(|| store.release_now(&request));
-        *now = engine.clock.now();
-        match answer {
-            Ok(released) => {
-                let mut releasing = releasing;
-                engine.rtt.record(sent, *now);
-                release::answered(&engine, &releasing.hold, &released, false, releasing.report.take());
-                self.released(&releasing, &released, sent, *now);
-                None
-            }
-            Err(error) => Some(Awaited::Release { releasing, first: Some(error) }),
-        }
-    }
-
     /// The store has answered the release that was sent at `sent`.
-    pub(super) fn released(&mut self, releasing: &Releasing, released: &Released, sent: Tick, now: Tick) {
-        if let (Some((again, takeover)), Some(granted)) = (&releasing.then, &released.then) {
+    pub(super) fn released(
+        &mut self,
+        then: Option<(Again, Takeover)>,
+        released: &Released,
+        sent: Tick,
+        now: Tick,
+    ) {
+        if let (Some((again, takeover)), Some(granted)) = (then, &released.then) {
             self.act_at(now, |machine, _, _| machine.on_taken_over());
             self.granted(&takeover.request, again.lease, sent, now, granted);
             return;

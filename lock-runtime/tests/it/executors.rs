@@ -1,9 +1,11 @@
 //! Futures of this crate under other executors than tokio, and in runtimes that lack something.
 
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use crate::block_on::block_on;
+use lock_runtime::testing::{self, memory_manager};
 use lock_runtime::{ConnectError, LockError, LockManager, Loss};
 use tokio::task::LocalSet;
 
@@ -274,4 +276,82 @@ async fn a_task_of_a_runtime_inside_a_body_is_a_stranger() {
     };
     assert!(!locks.mutex("k").with(async |_| inside(true)).await.unwrap(), "spawned");
     assert!(locks.mutex("k").with(async |_| inside(false)).await.unwrap(), "the body itself");
+}
+
+/// Two managers on one store.
+fn rivals() -> (LockManager, LockManager) {
+    let memory = testing::memory_store();
+    let on = |store| testing::manager_on(LockManager::builder(), store);
+    (on(Arc::clone(&memory)), on(memory))
+}
+
+#[test]
+fn a_guard_that_is_dropped_outside_of_a_runtime_is_released_by_the_managers() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (locks, rival, guard) = runtime.block_on(async {
+        let (locks, rival) = rivals();
+        let guard = locks.mutex("k").acquire().await.unwrap();
+        (locks, rival, guard)
+    });
+    drop(guard);
+    runtime.block_on(async {
+        drop(rival.mutex("k").wait(10 * SECOND).acquire().await.unwrap());
+        drop(locks.mutex("k").wait(10 * SECOND).acquire().await.unwrap());
+    });
+}
+
+#[test]
+fn a_guard_may_be_dropped_on_any_thread() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (locks, rival) = rivals();
+        for _ in 0..50 {
+            let guard = locks.mutex("k").acquire().await.unwrap();
+            let waiter = tokio::spawn(locks.mutex("k").acquire());
+            std::thread::spawn(move || drop(guard)).join().unwrap();
+            drop(waiter.await.unwrap().unwrap());
+            drop(rival.mutex("k").acquire().await.unwrap());
+        }
+    });
+}
+
+/// Says that its drop has begun, and does not end it before it is told to.
+struct Stuck(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        self.0.send(()).unwrap();
+        let _ = self.1.recv();
+    }
+}
+
+/// The manager's runtime is being shut down, and takes no task any more: the release is not confirmed, and nothing panics.
+#[test]
+fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
+    let builder = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let theirs = builder.unwrap();
+    let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (go, stay) = std::sync::mpsc::channel();
+    let stuck = Stuck(begun, stay);
+    let guard = theirs.block_on(async {
+        let locks = memory_manager();
+        // It is in the runtime's hands when it has been polled.
+        let (polled, is_polled) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let _stuck = stuck;
+            polled.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        is_polled.await.unwrap();
+        locks.mutex("k").acquire().await.unwrap()
+    });
+    let going = std::thread::spawn(move || drop(theirs));
+    has_begun.recv().unwrap();
+    let released = ours.block_on(guard.release());
+    // Lost, if what watches over it is gone already.
+    let said = matches!(released, Err(LockError::Unconfirmed { .. } | LockError::Lost { .. }));
+    assert!(said, "{released:?}");
+    drop(go);
+    going.join().unwrap();
 }

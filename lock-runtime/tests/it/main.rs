@@ -4,7 +4,6 @@
 //! an allocator or the default manager, is a program of its own beside this folder.
 #![allow(missing_docs)]
 
-mod at_once;
 mod bad_input;
 mod block_on;
 mod drops;

@@ -39,9 +39,8 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use lock_core::LockKey;
 use lock_core::store::{
-    AcquireRequest, Acquired, AtOnce, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore,
-    MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch,
-    Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, MarkRequest,
+    Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch, Withdrawn,
 };
 
 use self::entry::HandleId;
@@ -166,10 +165,6 @@ impl LockStore for MemoryStore {
         self.handle.call(|_| Ok(()))
     }
 
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        Some(self)
-    }
-
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
         Some(Arc::new(MemorySemaphores::new(self.handle.clone())))
     }
@@ -180,16 +175,6 @@ impl LockStore for MemoryStore {
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {
         Some(Arc::new(MemoryLatches::new(self.handle.clone())))
-    }
-}
-
-impl AtOnce for MemoryStore {
-    fn acquire_now(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
-        self.handle.acquire_in_time(request)
-    }
-
-    fn release_now(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
-        Ok(self.handle.release(request))
     }
 }
 
