@@ -7,17 +7,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use lock_core::LockKey;
-use lock_core::internal::begun;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::polled_again;
 use lock_core::internal::time::{self, Timer};
-use lock_core::store::{Kind, LONGEST_WAIT, StoreErrorKind};
+use lock_core::store::{Kind, StoreErrorKind};
 
 use super::admission::Admission;
 use super::caller::Caller;
 use super::calls::no_answer;
 use super::hold::{Lease, MaxHold, drift_margin};
-use super::machine::{Cap, Enqueued, Entry, Patience, Polled, Wish};
+use super::machine::{Cap, Enqueued, Entry, Polled, Wish};
 use super::places::{Counted, OwnPlace};
 use super::registry::{Lane, LaneKind};
 use super::request::{Request, Wait};
@@ -25,10 +24,6 @@ use super::scope::Scope;
 use crate::failure::Failure;
 use crate::metrics;
 use crate::trace::TARGET;
-
-/// A wait in which nothing was answered goes on for so long: the answer may have come while this process stood still, and
-/// has to be read first.
-const LAST_LOOK: Duration = Duration::from_millis(20);
 
 /// Waits for the keys of one request; those that an enclosing call holds are entered again.
 ///
@@ -64,8 +59,8 @@ struct Waiting {
     started: Tick,
     /// Made when the wait turns out to be one.
     timer: Option<Pin<Box<Timer>>>,
-    /// Until when it looks for an answer that is there already.
-    last_look: Option<Tick>,
+    /// Until when it goes on after its end, for an answer that nobody has had yet.
+    grace: Option<Tick>,
     queued: bool,
     /// Its task was told that it waits for itself.
     warned: bool,
@@ -200,11 +195,7 @@ fn start(
         max_hold: request.max_hold.map(|duration| MaxHold { duration, job: engine.new_id() }),
         min_hold: request.min_hold,
         replication: request.replication,
-        patience: if request.wait == Wait::No { Patience::Try } else { Patience::Wait },
-        wait: match request.wait {
-            Wait::For(wait) => wait,
-            Wait::No | Wait::Forever => LONGEST_WAIT,
-        },
+        wait: request.wait,
         guest: false,
         part: None,
         scope: Scope::current(),
@@ -250,7 +241,7 @@ fn start(
         id,
         started,
         timer: None,
-        last_look: None,
+        grace: None,
         queued,
         warned: false,
         _own,
@@ -309,7 +300,7 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
         Kind::Read if shares_reads => LaneKind::Read,
         _ => LaneKind::Own,
     };
-    if lane_kind == LaneKind::Read && wish.patience == Patience::Try {
+    if lane_kind == LaneKind::Read && wish.wait == Wait::No {
         // A shared hold that takes nobody any more is no obstacle to a reader.
         let joined = engine.registry.find(key, lane_kind).and_then(|lane| {
             let entered =
@@ -361,7 +352,7 @@ impl Waiting {
         let (polled, now) = self.request.engine.act(&self.lane, |machine, now, effects| {
             (machine.poll_waiter(id, now, cx.waker(), effects), now)
         });
-        let woken_soon = match polled {
+        match polled {
             Polled::Granted(entry) => {
                 self.queued = false;
                 return Poll::Ready(Ok(Some(entry)));
@@ -375,36 +366,25 @@ impl Waiting {
                 self.record(Err(&error));
                 return Poll::Ready(Err(error));
             }
-            Polled::Pending { woken_soon } => woken_soon,
-        };
-        let settings = &self.request.engine.settings;
-        let answered = settings.call_timeout * 2 + self.request.replication.timeout();
-        // The first answer grants most, within about one call time-out, so they need no timer. That
-        // is certain only where the manager's runtime is the one that polls us, and so runs.
-        let runs = || begun::is_inside(&self.request.engine.runtime);
-        let (mut end, woken_soon) = match self.request.wait {
+            Polled::Pending => {}
+        }
+        let engine = &self.request.engine;
+        let timeout = engine.settings.call_timeout;
+        let replicas = self.request.replication.timeout();
+        let mut end = match self.request.wait {
             Wait::Forever => return self.poll_forever(cx, now),
-            Wait::For(wait) => (self.started + wait, woken_soon && now + answered < self.started + wait),
+            Wait::For(wait) => self.started + wait,
             // An answer ends it, at the latest that of the call after the one under way: two call
             // time-outs, and one for what each takes longer.
-            Wait::No => {
-                (self.started + settings.call_timeout * 3 + self.request.replication.timeout() * 2, true)
-            }
+            Wait::No => self.started + timeout * 3 + replicas * 2,
         };
-        if woken_soon && runs() {
-            return Poll::Pending;
-        }
         if now >= end {
-            // The attempt that is under way may be confirmed by replicas.
-            let confirmed = self.request.replication.timeout().min(settings.call_timeout);
-            end = end + self.request.engine.grace() + confirmed;
-            let awaited =
-                self.request.engine.act(&self.lane, |machine, now, _| machine.awaits_first_answer(id, now));
-            if awaited && now >= end {
-                end = *self.last_look.get_or_insert(now + LAST_LOOK);
-            }
-            if !awaited || now >= end {
-                let error = self.give_up(now, awaited);
+            let unanswered = engine.act(&self.lane, |machine, now, _| machine.awaits_first_answer(id, now));
+            // From now on, and not from the end: the answer may have come while this process stood still. Replicas
+            // may be about to confirm it.
+            end = *self.grace.get_or_insert(now + engine.grace() + replicas.min(timeout));
+            if !unanswered || now >= end {
+                let error = self.give_up(now, unanswered);
                 self.record(Err(&error));
                 return Poll::Ready(Err(error));
             }

@@ -77,11 +77,6 @@ impl Pace {
         if wanted.is_none() { self.not_before } else { self.not_before.max(self.setback.until) }
     }
 
-    /// Whether the next attempt with this policy is due, or will be after the longest step-back.
-    pub(crate) fn is_due_soon(&self, wanted: Replication, now: Tick) -> bool {
-        self.not_before_with(wanted) <= now + STEP_BACK_LONGEST
-    }
-
     /// Whether those with a policy are held back.
     pub(crate) fn is_set_back(&self, now: Tick) -> bool {
         now < self.setback.until
@@ -119,7 +114,7 @@ impl Pace {
     /// growing if this attempt fails, too. For who is `alone`, every pause is that of others, who have left a driver that has
     /// not noticed yet.
     pub(crate) fn asked(&mut self, wanted: Replication, alone: bool, now: Tick) {
-        if alone && !self.is_due_soon(wanted, now) {
+        if alone && self.not_before_with(wanted) > now + STEP_BACK_LONGEST {
             self.now(now);
         }
         if self.errors > 0 && self.step_back.is_none() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
+use lock_core::store::LONGEST_WAIT;
 use lock_core::{LockKey, Replication};
 
 use super::Engine;
@@ -23,6 +24,15 @@ pub enum Wait {
 impl Wait {
     pub fn at_most(limit: Duration) -> Self {
         if limit.is_zero() { Self::No } else { Self::For(limit) }
+    }
+
+    /// How long it is, as far as a queue at the store has to know; `None` without one.
+    pub(crate) fn at_the_store(self) -> Option<Duration> {
+        match self {
+            Self::No => None,
+            Self::For(limit) => Some(limit),
+            Self::Forever => Some(LONGEST_WAIT),
+        }
     }
 }
 

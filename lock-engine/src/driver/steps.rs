@@ -36,7 +36,7 @@ impl Driver {
             request.timeout += replication.timeout();
             request
         };
-        let Some(wait) = ask.wait.filter(|_| self.lane.waits_at_the_store()) else {
+        let Some(wait) = ask.wait.at_the_store().filter(|_| self.lane.waits_at_the_store()) else {
             self.leave_queue();
             return Arc::new(request(self));
         };

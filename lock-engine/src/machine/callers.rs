@@ -10,12 +10,13 @@ use tokio::sync::oneshot;
 use super::inside::stop_watching;
 use super::{
     Cap, Effects, Ended, Enqueued, Entry, Held, Leaving, Lingering, LiveEntry, LostGrants, Machine, Order,
-    Patience, Pending, Phase, Polled, Waiter, WaiterState, Wish,
+    Pending, Phase, Polled, Waiter, WaiterState, Wish,
 };
 use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
 use crate::hold::Grant;
 use crate::registry::LaneKind;
+use crate::request::Wait;
 
 impl Machine {
     /// Somebody wants the key.
@@ -38,7 +39,7 @@ impl Machine {
         if self.is_closed_for(&wish, now, effects) {
             return Ok(Enqueued::Elsewhere);
         }
-        if wish.patience == Patience::Try && self.is_busy_for_a_try() {
+        if wish.wait == Wait::No && self.is_busy_for_a_try() {
             return Err(self.refuse_a_try(&wish, now));
         }
         if self.waiters.len() >= cap.most {
@@ -46,25 +47,17 @@ impl Machine {
         }
         let alone = matches!(self.phase, Phase::Free) && !wish.guest && self.first_active().is_none();
         self.pace.asked(wish.replication, alone, now);
-        self.tries += usize::from(wish.patience == Patience::Try);
+        self.tries += usize::from(wish.wait == Wait::No);
         self.guests += usize::from(wish.guest);
         let id = self.new_id();
-        let waiter = Waiter {
-            wish,
-            state: WaiterState::Active,
-            waker: None,
-            calls: self.calls,
-            answers: self.answers,
-            late: false,
-        };
-        self.waiters.push(id, Box::new(waiter));
+        self.waiters.insert(id, Box::new(Waiter { wish, state: WaiterState::Active, waker: None }));
         self.kick(now, effects);
         Ok(Enqueued::Waiting(id))
     }
 
     /// A waiter's future is polled.
     pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick, waker: &Waker, effects: &mut Effects) -> Polled {
-        let Some(waiter) = self.waiters.get_mut(id) else {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
             return Polled::Failed(Failure::ShutDown);
         };
         match &waiter.state {
@@ -88,7 +81,7 @@ impl Machine {
                 self.kick(now, effects);
             }
         }
-        if let Some(waiter) = self.waiters.get(id)
+        if let Some(waiter) = self.waiters.get(&id)
             && (!waiter.wish.scope.is_empty() || self.lane == LaneKind::Read)
         {
             let wish = waiter.wish.clone();
@@ -102,37 +95,23 @@ impl Machine {
                 return Polled::Elsewhere;
             }
         }
-        // Only for one that is alone, or an answer would wake a whole queue for nothing.
-        let woken_soon = self.asking && self.waiters.len() == 1;
-        if let Some(waiter) = self.waiters.get_mut(id) {
-            self.late = self.late + usize::from(woken_soon) - usize::from(waiter.late);
-            waiter.late = woken_soon;
-            if !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
-                effects.discarded = waiter.waker.replace(waker.clone());
-            }
+        if let Some(waiter) = self.waiters.get_mut(&id)
+            && !waiter.waker.as_ref().is_some_and(|old| old.will_wake(waker))
+        {
+            effects.discarded = waiter.waker.replace(waker.clone());
         }
-        Polled::Pending { woken_soon }
+        Polled::Pending
     }
 
-    /// Whether the waiter's first attempt is still unanswered, so that a wait shorter than a round trip is not over.
-    /// A contender that has parked because somebody else has the key is not about to ask.
-    pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick) -> bool {
-        let Some(waiter) = self.waiters.get_mut(id) else { return false };
-        let due_soon = || self.pace.is_due_soon(waiter.wish.replication, now);
-        let asking = match self.phase {
-            Phase::Calling => self.driver,
-            Phase::Free => self.driver && (!self.parked || due_soon()),
-            _ => false,
-        };
-        let awaits = asking && waiter.answers == self.answers;
-        self.late += usize::from(awaits && !waiter.late);
-        waiter.late |= awaits;
-        awaits
+    /// Whether the store is being asked, has not answered since the waiter came, and nobody is known to have the key:
+    /// a wait shorter than a round trip is not over then.
+    pub(crate) fn awaits_first_answer(&self, id: u64, now: Tick) -> bool {
+        self.driver && id > self.answered && self.taken_for(now).is_none()
     }
 
     /// Whether the task that waits holds the key already, in a way that re-entry can't see.
     pub(crate) fn waits_for_itself(&self, id: u64) -> bool {
-        let task = self.waiters.get(id).and_then(|waiter| waiter.wish.task);
+        let task = self.waiters.get(&id).and_then(|waiter| waiter.wish.task);
         task.is_some() && self.live_tasks().any(|other| other == task)
     }
 

@@ -9,11 +9,12 @@ use lock_core::store::{Busy, ServerTime, StoreError, TokenRange};
 
 use super::inside::stop_watching;
 use super::{
-    Ask, COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Patience, Phase, Rivals, Step,
-    Waiter, WaiterState, Wish,
+    Ask, COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Phase, Rivals, Step, Waiter,
+    WaiterState, Wish,
 };
 use crate::failure::{Failure, Loss};
 use crate::hold::Hold;
+use crate::request::Wait;
 use crate::settings::LONGEST;
 
 impl Machine {
@@ -131,12 +132,11 @@ impl Machine {
                 let ask = Ask {
                     lease: wish.lease,
                     tokens: self.wanted_tokens(),
-                    wait: (wish.patience == Patience::Wait).then_some(wish.wait),
+                    wait: wish.wait,
                     min_hold: wish.min_hold,
                     replication: wish.replication,
                 };
-                self.calls += 1;
-                self.asking = true;
+                self.asked_for = self.next_id;
                 Step::Acquire(ask)
             }
         }
@@ -166,11 +166,6 @@ impl Machine {
         }
     }
 
-    fn answered(&mut self) {
-        self.answers += 1;
-        self.asking = false;
-    }
-
     /// The store granted the key.
     pub(crate) fn on_granted(
         &mut self,
@@ -181,7 +176,7 @@ impl Machine {
         now: Tick,
         effects: &mut Effects,
     ) {
-        self.answered();
+        self.answered = self.asked_for;
         self.busy_until = None;
         self.pace.granted(now);
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
@@ -203,7 +198,6 @@ impl Machine {
             Some(head) if !self.shut_down => self.offer(head, now, effects),
             _ => self.begin_release(Order::default(), now, effects),
         }
-        self.wake_late(effects);
     }
 
     /// Somebody else has the key.
@@ -217,23 +211,25 @@ impl Machine {
         effects: &mut Effects,
     ) {
         let remaining = busy.remaining;
-        self.answered();
+        self.answered = self.asked_for;
         self.phase = Phase::Free;
         self.windows_without_release = 0;
         // Who does not know says something very long.
         self.busy_until = (remaining <= LONGEST).then(|| now + remaining);
         self.pace.busy(now, remaining, listening, longest, random);
         self.pace.rivals(busy.listeners, random);
-        let calls = self.calls;
         if self.tries > 0 {
             // A try that came while the call was under way gets an attempt of its own.
-            let answered = |waiter: &Waiter| waiter.wish.patience == Patience::Try && waiter.calls < calls;
+            let asked_for = self.asked_for;
+            let answered = |id, waiter: &Waiter| waiter.wish.wait == Wait::No && id <= asked_for;
             self.fail_where(answered, &self.busy(now), effects);
         }
-        if self.next_up(now).is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Try) {
-            self.pace.now(now);
+        match self.next_up(now).map(|(_, waiter)| (waiter.wish.wait, waiter.waker.clone())) {
+            Some((Wait::No, _)) => self.pace.now(now),
+            // Its wait may be over but for this answer.
+            Some((_, waker)) => effects.wake = waker,
+            None => {}
         }
-        self.wake_late(effects);
     }
 
     /// The attempt with this policy failed.
@@ -245,7 +241,7 @@ impl Machine {
         random: f64,
         effects: &mut Effects,
     ) {
-        self.answered();
+        self.answered = self.asked_for;
         self.phase = Phase::Free;
         if asked.is_none() {
             self.note_error(error, now, random, effects);
@@ -255,7 +251,6 @@ impl Machine {
             self.tell(error, |wish| !wish.replication.is_none(), effects);
             self.unconfirmed = true;
         }
-        self.wake_late(effects);
     }
 
     /// A store error that waiters should know about.
@@ -271,8 +266,7 @@ impl Machine {
             return;
         }
         let told = Failure::Store(error.clone());
-        let ends =
-            |waiter: &Waiter| concerned(&waiter.wish) && (fatal || waiter.wish.patience == Patience::Try);
+        let ends = |_, waiter: &Waiter| concerned(&waiter.wish) && (fatal || waiter.wish.wait == Wait::No);
         self.fail_where(ends, &told, effects);
     }
 
@@ -281,7 +275,7 @@ impl Machine {
         self.phase = Phase::Free;
         self.busy_until = None;
         self.windows_without_release = 0;
-        let waits = self.first_active().is_some_and(|(_, waiter)| waiter.wish.patience == Patience::Wait);
+        let waits = self.first_active().is_some_and(|(_, waiter)| waiter.wish.wait != Wait::No);
         match rivals {
             Some(rivals) if waits && rivals.listeners > 0 && !self.pace.listeners_are_phantoms(now) => {
                 self.pace.step_back(now, rivals.round_trip, rivals.echo);
@@ -300,7 +294,6 @@ impl Machine {
     pub(crate) fn on_driver_gone(&mut self, effects: &mut Effects) {
         self.driver = false;
         self.parked = false;
-        self.asking = false;
         // A release that had been begun tells of its end itself.
         effects.left_to_lease |=
             matches!(self.phase, Phase::Ending { .. } | Phase::Lingering { step: Lingering::Untold(_), .. });
@@ -314,7 +307,7 @@ impl Machine {
 
     /// Tells all waiters the error, and takes back what they are offered.
     pub(crate) fn fail_all(&mut self, error: &Failure, now: Tick, effects: &mut Effects) {
-        self.fail_where(|_| true, error, effects);
+        self.fail_where(|_, _| true, error, effects);
         if let Phase::Held(held) = &mut self.phase
             && held.offer.take().is_some()
             && held.live.is_none()

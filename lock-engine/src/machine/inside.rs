@@ -8,12 +8,13 @@ use lock_core::store::{Few, Kind, ListenerPolicy, MAX_TOKENS};
 
 use super::{
     Again, Effects, Entry, Held, Live, LiveEntry, MOST_DOUBLINGS, Machine, OFFER_TIME, OWN_OFFER_TIME, Offer,
-    Order, Patience, Phase, WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
+    Order, Phase, WINDOWS_WITHOUT_RELEASE, Waiter, WaiterState, Wish,
 };
 use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
 use crate::hold::{Grant, Hold, Lease};
 use crate::registry::LaneKind;
+use crate::request::Wait;
 
 /// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
 pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
@@ -24,7 +25,7 @@ pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
 impl Machine {
     pub(super) fn is_busy_for_a_try(&self) -> bool {
         // A stale one is not waiting as long as nobody polls it.
-        let waits = |waiter: &Waiter| matches!(waiter.state, WaiterState::Active | WaiterState::Offered);
+        let waits = |waiter: &Box<Waiter>| matches!(waiter.state, WaiterState::Active | WaiterState::Offered);
         let others = self.waiters.values().any(waits);
         others || matches!(self.phase, Phase::Held(_) | Phase::Lingering { .. })
     }
@@ -38,8 +39,16 @@ impl Machine {
         self.first_where(|waiter| waiter.wish.replication.is_none())
     }
 
+    /// Those with this number or a larger one.
+    fn waiters_from(&self, id: u64) -> impl Iterator<Item = (u64, &Waiter)> {
+        let all = self.waiters.range(id..).map(|(id, waiter)| (*id, &**waiter));
+        #[cfg(test)]
+        let all = all.inspect(|_| self.seen.update(|seen| seen + 1));
+        all
+    }
+
     fn first_where(&self, which: impl Fn(&Waiter) -> bool) -> Option<(u64, &Waiter)> {
-        self.waiters.iter().find(|(_, waiter)| waiter.is_active() && which(waiter))
+        self.waiters_from(0).find(|(_, waiter)| waiter.is_active() && which(waiter))
     }
 
     /// For whom the key is asked next: the first, or who does not need the replicas that have just not confirmed.
@@ -71,11 +80,10 @@ impl Machine {
 
     /// Takes a waiter out of the queue.
     pub(super) fn take_waiter(&mut self, id: u64, effects: &mut Effects) -> Option<Box<Waiter>> {
-        let mut waiter = self.waiters.remove(id)?;
+        let mut waiter = self.waiters.remove(&id)?;
         effects.discarded = waiter.waker.take();
-        self.tries -= usize::from(waiter.wish.patience == Patience::Try);
+        self.tries -= usize::from(waiter.wish.wait == Wait::No);
         self.guests -= usize::from(waiter.wish.guest);
-        self.late -= usize::from(waiter.late);
         if self.waiters.is_empty() {
             effects.deserted = true;
         }
@@ -153,7 +161,7 @@ impl Machine {
         let (clock, valid) = match &self.phase {
             Phase::Held(held) if held.offer.is_some() => (self.clock, self.has_room(held, now)),
             _ => {
-                if let Some(waiter) = self.waiters.get_mut(id) {
+                if let Some(waiter) = self.waiters.get_mut(&id) {
                     waiter.state = WaiterState::Active;
                 }
                 self.kick(now, effects);
@@ -188,7 +196,7 @@ impl Machine {
         self.end_offer(offer.filter(|offer| offer.open > 1), &WaiterState::Active);
         if self.tries > 0 {
             let busy = self.busy(now);
-            self.fail_where(|waiter| waiter.wish.patience == Patience::Try, &busy, effects);
+            self.fail_where(|_, waiter| waiter.wish.wait == Wait::No, &busy, effects);
         }
         Some(Entry { grant, reentrant: false, handed_off, part: None })
     }
@@ -198,8 +206,7 @@ impl Machine {
     pub(super) fn next_holder(&self, after: Option<u64>, now: Tick) -> Option<u64> {
         let Phase::Held(held) = &self.phase else { return None };
         let active = Waiter::is_active;
-        let behind =
-            after.and_then(|after| self.waiters.starting(after + 1).find(|(_, waiter)| active(waiter)));
+        let behind = after.and_then(|after| self.waiters_from(after + 1).find(|(_, waiter)| active(waiter)));
         let (id, next) = behind.or_else(|| self.first_active())?;
         let good = !self.shut_down
             && self.lane.hands_on()
@@ -236,8 +243,7 @@ impl Machine {
     /// Those who are still offered the hold are not any more.
     pub(super) fn end_offer(&mut self, offer: Option<Offer>, state: &WaiterState) {
         let Some(offer) = offer else { return };
-        let offered = self.waiters.starting_mut(0).take_while(|(id, _)| *id <= offer.last);
-        for (_, waiter) in offered {
+        for (_, waiter) in self.waiters.range_mut(..=offer.last) {
             if matches!(waiter.state, WaiterState::Offered) {
                 waiter.state = state.clone();
             }
@@ -261,7 +267,7 @@ impl Machine {
             if self.lane == LaneKind::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
         let fresh = held.used == 0;
         let mut offer = Offer { since: now, open: 0, last: first };
-        for (id, waiter) in self.waiters.starting_mut(first) {
+        for (&id, waiter) in self.waiters.range_mut(first..) {
             let fits = waiter.wish.fits(&held.hold) && (fresh || waiter.wish.min_hold.is_zero());
             if !waiter.is_active() || !fits {
                 continue;
@@ -328,26 +334,14 @@ impl Machine {
 
     pub(super) fn fail_where(
         &mut self,
-        which: impl Fn(&Waiter) -> bool,
+        which: impl Fn(u64, &Waiter) -> bool,
         error: &Failure,
         effects: &mut Effects,
     ) {
-        for waiter in self.waiters.values_mut() {
-            if !matches!(waiter.state, WaiterState::Failed(_) | WaiterState::Moved) && which(waiter) {
+        for (&id, waiter) in &mut self.waiters {
+            if !matches!(waiter.state, WaiterState::Failed(_) | WaiterState::Moved) && which(id, waiter) {
                 waiter.state = WaiterState::Failed(error.clone());
                 effects.wake_more.extend(waiter.waker.take());
-            }
-        }
-    }
-
-    /// Wakes waiters that the answer which has just come was awaited by, see [`Waiter::late`].
-    pub(super) fn wake_late(&self, effects: &mut Effects) {
-        if self.late == 0 {
-            return;
-        }
-        for waiter in self.waiters.values() {
-            if waiter.late && matches!(waiter.state, WaiterState::Active) {
-                effects.wake_more.extend(waiter.waker.clone());
             }
         }
     }

@@ -9,8 +9,8 @@ mod inside;
 mod shared;
 #[cfg(test)]
 mod tests;
-mod waiters;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use lock_core::store::{Few, Kind, ListenerPolicy, TokenRange};
 use lock_core::{FencingToken, LockKey, Replication};
 use tokio::sync::oneshot;
 
-use self::waiters::Waiters;
 use super::caller::Caller;
 use super::hold::{Grant, Hold, Lease, MaxHold};
 use super::pace::Pace;
 use super::pending::Pending;
 use super::registry::LaneKind;
+use super::request::Wait;
 use crate::failure::Failure;
 use crate::scope::Scope;
 
@@ -50,9 +50,7 @@ pub(crate) struct Wish {
     pub(crate) max_hold: Option<MaxHold>,
     pub(crate) min_hold: Duration,
     pub(crate) replication: Replication,
-    pub(crate) patience: Patience,
-    /// How long it waits, as far as a queue at the store has to know.
-    pub(crate) wait: Duration,
+    pub(crate) wait: Wait,
     /// It may enter a grant of an enclosing call here, and is not to be granted anything else.
     pub(crate) guest: bool,
     /// Which of the keys of that grant it wants, if they are several.
@@ -67,15 +65,6 @@ impl Wish {
     fn fits(&self, hold: &Hold) -> bool {
         self.lease == hold.lease && hold.replication.satisfies(self.replication)
     }
-}
-
-/// Whether a caller waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// One attempt.
-    Try,
-    /// Until its own future gives up.
-    Wait,
 }
 
 /// A guard's part in a hold.
@@ -133,10 +122,7 @@ pub(crate) enum Enqueued {
 /// The answer to a poll of a waiter.
 #[derive(Debug)]
 pub(crate) enum Polled {
-    /// `woken_soon`: by the answer to a call that is under way, whatever it is.
-    Pending {
-        woken_soon: bool,
-    },
+    Pending,
     Granted(Entry),
     Failed(Failure),
     /// It has to ask again, in another lane.
@@ -244,8 +230,7 @@ pub(crate) enum Step {
 pub(crate) struct Ask {
     pub(crate) lease: Lease,
     pub(crate) tokens: u32,
-    /// How long it waits, if at all.
-    pub(crate) wait: Option<Duration>,
+    pub(crate) wait: Wait,
     pub(crate) min_hold: Duration,
     pub(crate) replication: Replication,
 }
@@ -381,11 +366,6 @@ struct Waiter {
     wish: Wish,
     state: WaiterState,
     waker: Option<Waker>,
-    /// [`Machine::calls`] and [`Machine::answers`] when it came.
-    calls: u64,
-    answers: u64,
-    /// The next answer wakes it, whatever it is: its wait is over, or it has no timer yet.
-    late: bool,
 }
 
 impl Waiter {
@@ -406,6 +386,9 @@ enum WaiterState {
     Moved,
 }
 
+/// Who waits in this process, by number: in the order in which they came.
+type Waiters = BTreeMap<u64, Box<Waiter>>;
+
 /// All that is known about one key in this process.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -425,10 +408,9 @@ pub(crate) struct Machine {
     busy_until: Option<Tick>,
     /// Offers in a row that nobody claimed.
     unclaimed: u32,
-    /// How many waiters make one attempt only, are guests, and are [`Waiter::late`].
+    /// How many waiters make one attempt only, and how many are guests.
     tries: usize,
     guests: usize,
-    late: usize,
     /// Tokens used by the last hold.
     used_tokens: u32,
     counter_ahead: bool,
@@ -437,15 +419,16 @@ pub(crate) struct Machine {
     /// The last attempt was not confirmed by replicas; who waits without a policy has the next one.
     unconfirmed: bool,
     windows_without_release: u32,
-    /// Acquire calls begun so far, and those answered.
-    calls: u64,
-    answers: u64,
-    /// An acquire call is under way: it is answered, or overdue, within about one call time-out.
-    asking: bool,
+    /// The last waiter that was there when the last acquire was sent, and when the last one that was answered was.
+    asked_for: u64,
+    answered: u64,
     pub(crate) pace: Pace,
     shut_down: bool,
     /// Taken out of the registry; whoever finds this looks the key up again.
     pub(crate) removed: bool,
+    /// How many waiters were looked at one after the other.
+    #[cfg(test)]
+    seen: std::cell::Cell<usize>,
 }
 
 impl Machine {
@@ -466,18 +449,18 @@ impl Machine {
             unclaimed: 0,
             tries: 0,
             guests: 0,
-            late: 0,
             used_tokens: 1,
             counter_ahead: false,
             freed_by_force: false,
             unconfirmed: false,
             windows_without_release: 0,
-            calls: 0,
-            answers: 0,
-            asking: false,
+            asked_for: 0,
+            answered: 0,
             pace: Pace::default(),
             shut_down,
             removed: false,
+            #[cfg(test)]
+            seen: std::cell::Cell::default(),
         }
     }
 

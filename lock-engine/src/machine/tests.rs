@@ -24,7 +24,7 @@ fn replication(replicas: u32) -> Replication {
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Enqueue {
-        patience: Patience,
+        wait: Wait,
         fixed: bool,
         replicas: u32,
         kept: bool,
@@ -56,11 +56,11 @@ fn failure() -> impl Strategy<Value = StoreErrorKind> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let patience = prop_oneof![1 => Just(Patience::Try), 4 => Just(Patience::Wait)];
+    let wait = prop_oneof![1 => Just(Wait::No), 4 => Just(Wait::Forever)];
     prop_oneof![
-        6 => (patience, prop::bool::weighted(0.1), 0..3u32, prop::bool::weighted(0.1), prop::option::weighted(0.2, 0..4usize))
-            .prop_map(|(patience, fixed, replicas, kept, inside)| Op::Enqueue {
-                patience, fixed, replicas, kept, inside
+        6 => (wait, prop::bool::weighted(0.1), 0..3u32, prop::bool::weighted(0.1), prop::option::weighted(0.2, 0..4usize))
+            .prop_map(|(wait, fixed, replicas, kept, inside)| Op::Enqueue {
+                wait, fixed, replicas, kept, inside
             }),
         8 => (0..8usize).prop_map(Op::Poll),
         2 => (0..8usize).prop_map(Op::Leave),
@@ -202,7 +202,7 @@ impl World {
         let (min_hold, wanted) = (waiting.min_hold, waiting.replication);
         let waker = Waker::from(Arc::clone(&waiting.flag));
         match self.act(|machine, now, effects| machine.poll_waiter(id, now, &waker, effects)) {
-            Polled::Pending { .. } => {}
+            Polled::Pending => {}
             Polled::Granted(entry) => {
                 self.waiting.remove(&id);
                 self.granted(entry, min_hold, wanted);
@@ -216,7 +216,7 @@ impl World {
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Enqueue { patience, fixed, replicas, kept, inside } => {
+            Op::Enqueue { wait, fixed, replicas, kept, inside } => {
                 let lease = if fixed { Lease::fixed(LEASE) } else { Lease::renewed(LEASE) };
                 let scope = self.scope_of(inside);
                 let min_hold = if kept { MIN_HOLD } else { Duration::ZERO };
@@ -226,8 +226,7 @@ impl World {
                     max_hold: None,
                     min_hold,
                     replication: replication(replicas),
-                    patience,
-                    wait: Duration::MAX,
+                    wait,
                     guest: false,
                     part: None,
                     scope,
@@ -243,8 +242,8 @@ impl World {
                         self.poll(id);
                     }
                     // Or what the store has told those who wait.
-                    Err(Failure::Busy { .. }) if patience == Patience::Try => {}
-                    Err(Failure::Store(error)) if patience == Patience::Try => {
+                    Err(Failure::Busy { .. }) if wait == Wait::No => {}
+                    Err(Failure::Store(error)) if wait == Wait::No => {
                         assert!(!error.kind().is_misconfiguration(), "{error}");
                         assert!(error.kind() != StoreErrorKind::NotReplicated || replicas > 0);
                     }
@@ -457,7 +456,7 @@ impl World {
         assert!(!active || served, "a lost wake-up: {:?}", self.machine);
         let is_offered = |waiter: &Waiter| matches!(waiter.state, WaiterState::Offered);
         let offered: Vec<_> =
-            self.machine.waiters.iter().filter(|(_, waiter)| is_offered(waiter)).map(|(id, _)| id).collect();
+            self.machine.waiters.iter().filter(|(_, waiter)| is_offered(waiter)).map(|(id, _)| *id).collect();
         for id in &offered {
             let waiting = &self.waiting[id];
             let woken = waiting.flag.0.load(Ordering::SeqCst) || !waiting.polled;
@@ -472,9 +471,8 @@ impl World {
             _ => 0,
         };
         assert_eq!(open, offered.len(), "offers without a hold");
-        let tries = || self.machine.waiters.values().filter(|waiter| waiter.wish.patience == Patience::Try);
+        let tries = || self.machine.waiters.values().filter(|waiter| waiter.wish.wait == Wait::No);
         assert_eq!(tries().count(), self.machine.tries);
-        assert_eq!(self.machine.waiters.values().filter(|waiter| waiter.late).count(), self.machine.late);
         if let Phase::Held(Held { live: Some(_), .. }) = &self.machine.phase {
             let told = tries().all(|waiter| matches!(waiter.state, WaiterState::Failed(_)));
             assert!(told, "a try waits behind a guard");
@@ -571,10 +569,9 @@ async fn looks(waiters: usize) -> usize {
     const ROUNDS: usize = 10;
     let mut world = World::new();
     // With fixed leases, each has a grant of its own from the store.
-    let waiter =
-        || Op::Enqueue { patience: Patience::Wait, fixed: true, replicas: 0, kept: false, inside: None };
+    let waiter = || Op::Enqueue { wait: Wait::Forever, fixed: true, replicas: 0, kept: false, inside: None };
     (0..waiters).for_each(|_| world.apply(waiter()));
-    world.machine.waiters.seen.set(0);
+    world.machine.seen.set(0);
     for round in 1..=ROUNDS {
         while world.grants < round {
             world.apply(Op::Drive);
@@ -592,7 +589,7 @@ async fn looks(waiters: usize) -> usize {
         world.apply(Op::RivalReleases);
         tokio::time::advance(LEASE).await;
     }
-    world.machine.waiters.seen.get()
+    world.machine.seen.get()
 }
 
 #[tokio::test(start_paused = true)]
