@@ -123,7 +123,7 @@ impl Admission {
     async fn outcome(&self, ended: Ended) -> Result<(), Failure> {
         let unanswered = |said: &str| Failure::Unconfirmed(StoreError::new(StoreErrorKind::Unanswered, said));
         let outcome = match ended {
-            Ended::Nested | Ended::HandedOn | Ended::Lingering | Ended::ReleasingUnheard => return Ok(()),
+            Ended::Nested | Ended::HandedOn | Ended::ReleasingUnheard => return Ok(()),
             Ended::Lost => return Err(self.lost()),
             Ended::NotHeld => return Err(Failure::NotHeld),
             Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),

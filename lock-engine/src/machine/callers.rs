@@ -7,10 +7,9 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::{Few, Kind};
 use tokio::sync::oneshot;
 
-use super::inside::stop_watching;
 use super::{
-    Cap, Effects, Ended, Enqueued, Entry, Held, Leaving, Lingering, LiveEntry, LostGrants, Machine, Order,
-    Pending, Phase, Polled, Waiter, WaiterState, Wish,
+    Cap, Effects, Ended, Enqueued, Entry, Held, Leaving, LiveEntry, LostGrants, Machine, Order, Pending,
+    Phase, Polled, Waiter, WaiterState, Wish,
 };
 use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
@@ -39,7 +38,7 @@ impl Machine {
         if self.is_closed_for(&wish, now, effects) {
             return Ok(Enqueued::Elsewhere);
         }
-        if wish.wait == Wait::No && self.is_busy_for_a_try() {
+        if wish.wait == Wait::No && self.is_busy_for_a_try(now) {
             return Err(self.refuse_a_try(&wish, now));
         }
         if self.waiters.len() >= cap.most {
@@ -221,23 +220,16 @@ impl Machine {
             self.offer(next, now, effects);
             Ended::HandedOn
         } else if let pending @ Some(_) = reserve() {
-            if now < min_hold_end {
-                stop_watching(&hold, effects);
-                let step = Lingering::Untold(pending);
-                self.end_hold(Phase::Lingering { hold, until: min_hold_end, step }, effects);
-                self.kick(now, effects);
-                Ended::Lingering
-            } else {
-                let (report, ended) = match leaving {
-                    Leaving::Released => {
-                        let (report, outcome) = oneshot::channel();
-                        (Some(report), Ended::Releasing(outcome))
-                    }
-                    Leaving::Dropped => (None, Ended::ReleasingUnheard),
-                };
-                self.begin_release(Order { report, pending }, now, effects);
-                ended
-            }
+            let (report, ended) = match leaving {
+                // At the end of the `min_hold`, nobody is there any more.
+                Leaving::Released if now >= min_hold_end => {
+                    let (report, outcome) = oneshot::channel();
+                    (Some(report), Ended::Releasing(outcome))
+                }
+                Leaving::Released | Leaving::Dropped => (None, Ended::ReleasingUnheard),
+            };
+            self.begin_release(Order { report, pending }, min_hold_end, now, effects);
+            ended
         } else {
             self.leave_to_lease(now, effects);
             Ended::LeftToLease

@@ -9,8 +9,7 @@ use lock_core::store::{Busy, ServerTime, StoreError, TokenRange};
 
 use super::inside::stop_watching;
 use super::{
-    Ask, COUNTER_AHEAD, Effects, Held, Lingering, Machine, Offer, Order, Phase, Rivals, Step, Waiter,
-    WaiterState, Wish,
+    Ask, COUNTER_AHEAD, Effects, Held, Machine, Offer, Order, Phase, Rivals, Step, Waiter, WaiterState, Wish,
 };
 use crate::failure::{Failure, Loss};
 use crate::hold::Hold;
@@ -28,7 +27,11 @@ impl Machine {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => {
                 held.live.as_ref().map_or(now, |live| live.min_hold_end)
             }
-            Phase::Lingering { hold: other, until, .. } if Arc::ptr_eq(other, hold) => *until,
+            Phase::Ending { hold: other, min_hold_end, .. }
+                if Arc::ptr_eq(other, hold) && now < *min_hold_end =>
+            {
+                *min_hold_end
+            }
             // The driver is about to send the release anyway, and will hear that nothing was held.
             _ => return,
         };
@@ -87,29 +90,26 @@ impl Machine {
     pub(crate) fn next_step(&mut self, now: Tick) -> Step {
         self.parked = false;
         match std::mem::replace(&mut self.phase, Phase::Calling) {
-            Phase::Ending { hold, order } => {
+            Phase::Ending { hold, order, min_hold_end, .. } if now >= min_hold_end => {
                 let then = self.takeover(now);
                 Step::Release { hold, order, then }
             }
-            Phase::Lingering { hold, until, step: Lingering::Untold(pending) } => {
-                let rest = until.since(now);
-                self.phase = Phase::Lingering { hold: Arc::clone(&hold), until, step: Lingering::Told };
-                Step::Linger { hold, rest, pending }
+            // The store ends the hold by itself; nobody here waits for it any more.
+            Phase::Ending { told: true, .. } if self.shut_down => {
+                self.phase = Phase::Free;
+                self.driver = false;
+                Step::Exit
             }
-            Phase::Lingering { hold, until, step: Lingering::Told } => {
-                if self.shut_down {
-                    // The store ends the hold by itself; nobody here waits for it any more.
-                    self.phase = Phase::Free;
-                    self.driver = false;
-                    Step::Exit
-                } else if now < until {
+            Phase::Ending { hold, mut order, min_hold_end, told } => {
+                let step = if told {
                     self.parked = true;
-                    self.phase = Phase::Lingering { hold, until, step: Lingering::Told };
-                    Step::Park { until }
+                    Step::Park { until: min_hold_end }
                 } else {
-                    let then = self.takeover(now);
-                    Step::Release { hold, order: Order::default(), then }
-                }
+                    let (hold, pending) = (Arc::clone(&hold), order.pending.take());
+                    Step::Linger { hold, rest: min_hold_end.since(now), pending }
+                };
+                self.phase = Phase::Ending { hold, order, min_hold_end, told: true };
+                step
             }
             held @ Phase::Held(_) => {
                 self.phase = held;
@@ -196,7 +196,7 @@ impl Machine {
         self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
         match head {
             Some(head) if !self.shut_down => self.offer(head, now, effects),
-            _ => self.begin_release(Order::default(), now, effects),
+            _ => self.begin_release(Order::default(), now, now, effects),
         }
     }
 
@@ -295,8 +295,7 @@ impl Machine {
         self.driver = false;
         self.parked = false;
         // A release that had been begun tells of its end itself.
-        effects.left_to_lease |=
-            matches!(self.phase, Phase::Ending { .. } | Phase::Lingering { step: Lingering::Untold(_), .. });
+        effects.left_to_lease |= matches!(self.phase, Phase::Ending { told: false, .. });
         if !matches!(self.phase, Phase::Held(_)) {
             let gone = std::mem::replace(&mut self.phase, Phase::Free);
             if let Phase::Ending { order, .. } = gone {
@@ -312,7 +311,7 @@ impl Machine {
             && held.offer.take().is_some()
             && held.live.is_none()
         {
-            self.begin_release(Order::default(), now, effects);
+            self.begin_release(Order::default(), now, now, effects);
         }
     }
 

@@ -23,11 +23,15 @@ pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
 }
 
 impl Machine {
-    pub(super) fn is_busy_for_a_try(&self) -> bool {
+    pub(super) fn is_busy_for_a_try(&self, now: Tick) -> bool {
         // A stale one is not waiting as long as nobody polls it.
         let waits = |waiter: &Box<Waiter>| matches!(waiter.state, WaiterState::Active | WaiterState::Offered);
         let others = self.waiters.values().any(waits);
-        others || matches!(self.phase, Phase::Held(_) | Phase::Lingering { .. })
+        match &self.phase {
+            Phase::Held(_) => true,
+            Phase::Ending { min_hold_end, .. } => others || now < *min_hold_end,
+            Phase::Free | Phase::Calling => others,
+        }
     }
 
     pub(super) fn first_active(&self) -> Option<(u64, &Waiter)> {
@@ -236,7 +240,7 @@ impl Machine {
         }
         match self.next_holder(Some(from), now) {
             Some(next) => self.offer(next, now, effects),
-            None => self.begin_release(Order::default(), now, effects),
+            None => self.begin_release(Order::default(), now, now, effects),
         }
     }
 
@@ -290,11 +294,17 @@ impl Machine {
         }
     }
 
-    pub(super) fn begin_release(&mut self, order: Order, now: Tick, effects: &mut Effects) {
+    pub(super) fn begin_release(
+        &mut self,
+        order: Order,
+        min_hold_end: Tick,
+        now: Tick,
+        effects: &mut Effects,
+    ) {
         let Phase::Held(held) = &self.phase else { return };
         let hold = Arc::clone(&held.hold);
         stop_watching(&hold, effects);
-        self.end_hold(Phase::Ending { hold, order }, effects);
+        self.end_hold(Phase::Ending { hold, order, min_hold_end, told: false }, effects);
         self.kick(now, effects);
     }
 
@@ -349,7 +359,7 @@ impl Machine {
     /// Sees to it that the driver runs if there is something to do for it.
     pub(super) fn kick(&mut self, now: Tick, effects: &mut Effects) {
         let needed = match &self.phase {
-            Phase::Ending { .. } | Phase::Lingering { .. } => true,
+            Phase::Ending { .. } => true,
             Phase::Free => self.first_active().is_some(),
             Phase::Calling | Phase::Held(_) => false,
         };

@@ -200,8 +200,6 @@ pub(crate) enum Ended {
     Releasing(oneshot::Receiver<Result<(), Failure>>),
     /// The same, and nobody is there to hear of it.
     ReleasingUnheard,
-    /// `min_hold` is not over: the key stays taken, the store is told in the background.
-    Lingering,
     /// No release can be sent, and nobody here may have it: the lease ends the hold.
     LeftToLease,
     /// The lock was lost before.
@@ -261,24 +259,14 @@ enum Phase {
     /// A call of the driver is under way.
     Calling,
     Held(Held),
-    /// The body is over, `min_hold` is not.
-    Lingering {
-        hold: Arc<Hold>,
-        until: Tick,
-        step: Lingering,
-    },
-    /// To be released by the driver.
+    /// To be released by the driver, at the end of its `min_hold`.
     Ending {
         hold: Arc<Hold>,
         order: Order,
+        min_hold_end: Tick,
+        /// The store knows for how long the key stays taken.
+        told: bool,
     },
-}
-
-/// Whether the store knows for how long the key stays taken.
-#[derive(Debug)]
-enum Lingering {
-    Untold(Option<Pending>),
-    Told,
 }
 
 #[derive(Debug)]
@@ -472,9 +460,8 @@ impl Machine {
     pub(crate) fn taken_for(&self, now: Tick) -> Option<Duration> {
         let until = match &self.phase {
             Phase::Held(held) => Some(held.hold.deadline()),
-            Phase::Lingering { until, .. } => Some(*until),
+            Phase::Ending { min_hold_end, .. } => Some(*min_hold_end),
             Phase::Free | Phase::Calling => self.busy_until,
-            Phase::Ending { .. } => None,
         };
         until.filter(|&until| now < until).map(|until| until.since(now))
     }
@@ -504,7 +491,7 @@ impl Machine {
     pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
         match &self.phase {
             Phase::Held(held) => Some(&held.hold),
-            Phase::Lingering { hold, .. } | Phase::Ending { hold, .. } => Some(hold),
+            Phase::Ending { hold, .. } => Some(hold),
             Phase::Free | Phase::Calling => None,
         }
     }
