@@ -342,36 +342,12 @@ fn a_task_that_is_woken_while_it_parks_goes_to_one_thread() {
         let wakers: Vec<_> = (0..2)
             .map(|_| {
                 let slot = Arc::clone(&slot);
-                spawn(move || slot.wake(Some))
+                spawn(move || slot.wake())
             })
             .collect();
         let kept = slot.park(1);
         let handed: Vec<u32> =
             wakers.into_iter().filter_map(|waker| waker.join().unwrap()).chain(kept).collect();
         assert_eq!(handed, [1], "woken twice, so it is polled, and by one");
-    });
-}
-
-#[test]
-fn a_wake_up_in_the_second_poll_is_not_lost() {
-    loom::model(|| {
-        let slot = Arc::new(lock_core::internal::begun::Slot::default());
-        assert_eq!(slot.park(1), None);
-        // As `wake_together` takes it: to be polled by the one who wakes it.
-        let mut taken = None;
-        assert_eq!(
-            slot.wake(|task| {
-                taken = Some(task);
-                None
-            }),
-            None
-        );
-        let waker = {
-            let slot = Arc::clone(&slot);
-            spawn(move || slot.wake(Some))
-        };
-        let kept = slot.park(taken.unwrap());
-        let handed: Vec<u32> = waker.join().unwrap().into_iter().chain(kept).collect();
-        assert_eq!(handed, [1]);
     });
 }

@@ -6,35 +6,38 @@ mod on {
     use std::borrow::Cow;
     use std::time::Duration;
 
+    use crate::trace::TARGET;
+
     pub type Label = Cow<'static, str>;
 
     pub fn acquired(label: &Label, outcome: &'static str, took: impl FnOnce() -> Duration) {
-        metrics::histogram!("lock_acquire_seconds", "lock" => label.clone(), "outcome" => outcome)
+        metrics::histogram!(target: TARGET, "lock_acquire_seconds", "lock" => label.clone(), "outcome" => outcome)
             .record(took().as_secs_f64());
     }
 
     pub fn held(label: &Label, held: impl FnOnce() -> Duration) {
-        metrics::histogram!("lock_hold_seconds", "lock" => label.clone()).record(held().as_secs_f64());
+        metrics::histogram!(target: TARGET, "lock_hold_seconds", "lock" => label.clone())
+            .record(held().as_secs_f64());
     }
 
     pub fn lost() {
-        metrics::counter!("lock_lost_total").increment(1);
+        metrics::counter!(target: TARGET, "lock_lost_total").increment(1);
     }
 
     pub fn handed_off() {
-        metrics::counter!("lock_handoffs_total").increment(1);
+        metrics::counter!(target: TARGET, "lock_handoffs_total").increment(1);
     }
 
     pub fn requeued() {
-        metrics::counter!("lock_requeued_total").increment(1);
+        metrics::counter!(target: TARGET, "lock_requeued_total").increment(1);
     }
 
     pub fn waiters(change: f64) {
-        metrics::gauge!("lock_waiters").increment(change);
+        metrics::gauge!(target: TARGET, "lock_waiters").increment(change);
     }
 
     pub fn release_failed() {
-        metrics::counter!("lock_release_failed_total").increment(1);
+        metrics::counter!(target: TARGET, "lock_release_failed_total").increment(1);
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`TARGET`]: where events and spans belong.
+//! [`TARGET`]: where events, spans and metrics belong.
 
-/// Target of all events and spans: programs filter by the name of the crate that they know.
+/// Target of all events, spans and metrics: programs filter by the name of the crate that they know.
 pub(crate) const TARGET: &str = "lock_runtime::engine";

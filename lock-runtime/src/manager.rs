@@ -302,7 +302,8 @@ impl LockManager {
     /// granted. Bodies that hold a lock have until `grace` is over to finish; then their locks are
     /// lost, which cancels them, and released. Finally the releases that are under way are awaited,
     /// for at most two call time-outs. Those that the store has not answered until the end of the
-    /// lease are not among them: they are sent again for as long as the manager is there.
+    /// lease are not among them: they are sent again for as long as the manager is there. Stocks hold
+    /// nothing in this process; their handles go on working.
     ///
     /// # Errors
     ///

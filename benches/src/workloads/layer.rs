@@ -1,7 +1,8 @@
 //! `layer`: what the tower layer adds to a request.
 //!
 //! First on the memory store, without any network: calls of a service whose `clone` allocates, as axum's does, bare and
-//! behind the layer in turn, each of them timed in batches that are long beside a look at the clock. Then an axum server
+//! behind the layer in turn, and a lock taken and dropped without either, each of them timed in batches that are long
+//! beside a look at the clock. Then an axum server
 //! over loopback with its locks at the server: a PING, a bare request and a locked one in turn, on one connection.
 
 use std::convert::Infallible;
@@ -64,7 +65,9 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
         cost,
         extra: vec![
             ("added_ns_p50", json!(added(&bare.locked, &bare.plain).map(nanos))),
-            ("allocs_added", json!(round(bare.allocations))),
+            ("pair_ns_p50", json!(bare.pairs.percentile(50.0).map(nanos))),
+            ("allocs_added", json!(round(bare.allocations - bare.pair_allocations))),
+            ("pair_allocs", json!(round(bare.pair_allocations))),
             ("skip_added_ns", json!(added(&bare.skipped, &bare.plain_get).map(nanos))),
             ("skip_allocs_added", json!(round(bare.skip_allocations))),
             ("http_added_p50_us", json!(added(&http.locked, &http.plain))),
@@ -98,7 +101,9 @@ struct Calls {
     locked: Samples,
     plain_get: Samples,
     skipped: Samples,
+    pairs: Samples,
     allocations: f64,
+    pair_allocations: f64,
     skip_allocations: f64,
 }
 
@@ -110,8 +115,9 @@ async fn calls(options: &Options) -> Result<Calls, String> {
     let uris: Result<Vec<Uri>, _> = (0..options.keys).map(|key| format!("/orders/{key}").parse()).collect();
     let uris = uris.map_err(|error| error.to_string())?;
 
-    batches(&mut plain, &mut locked, &uris, WARM_UP).await;
-    let mut calls = batches(&mut plain, &mut locked, &uris, options.secs / 2).await;
+    let keys: Vec<String> = (0..options.keys).map(|key| format!("order:{key}")).collect();
+    batches(&mut plain, &mut locked, &locks, &uris, &keys, WARM_UP).await;
+    let mut calls = batches(&mut plain, &mut locked, &locks, &uris, &keys, options.secs / 2).await;
     for (method, added) in
         [(Method::POST, &mut calls.allocations), (Method::GET, &mut calls.skip_allocations)]
     {
@@ -124,6 +130,11 @@ async fn calls(options: &Options) -> Result<Calls, String> {
         }
         *added = (with as f64 - bare as f64) / f64::from(COUNTED);
     }
+    let (mut keys, mut least) = (keys.iter().cycle(), u64::MAX);
+    for _ in 0..ROUNDS {
+        least = least.min(alloc::count(pairs(&locks, &mut keys, COUNTED)).await.1);
+    }
+    calls.pair_allocations = least as f64 / f64::from(COUNTED);
     Ok(calls)
 }
 
@@ -131,7 +142,14 @@ fn layer(locks: &LockManager) -> LockLayer<lock_runtime::layer::PartKey> {
     LockLayer::new(locks.clone(), path_segment(1).prefix("order:"))
 }
 
-async fn batches<S>(plain: &mut Handler, locked: &mut S, uris: &[Uri], time: Duration) -> Calls
+async fn batches<S>(
+    plain: &mut Handler,
+    locked: &mut S,
+    locks: &LockManager,
+    uris: &[Uri],
+    keys: &[String],
+    time: Duration,
+) -> Calls
 where
     S: Service<Request<Empty<Bytes>>, Error = Infallible>,
 {
@@ -140,12 +158,17 @@ where
         locked: Samples::new(),
         plain_get: Samples::new(),
         skipped: Samples::new(),
+        pairs: Samples::new(),
         allocations: 0.0,
+        pair_allocations: 0.0,
         skip_allocations: 0.0,
     };
-    let mut uris = uris.iter().cycle();
+    let (mut uris, mut keys) = (uris.iter().cycle(), keys.iter().cycle());
     let end = Instant::now() + time;
     while Instant::now() < end {
+        let start = Instant::now();
+        pairs(locks, &mut keys, BATCH).await;
+        calls.pairs.record(start.elapsed());
         for (method, bare, with) in [
             (Method::POST, &mut calls.plain, &mut calls.locked),
             (Method::GET, &mut calls.plain_get, &mut calls.skipped),
@@ -172,6 +195,13 @@ where
         let Ok(()) = std::future::poll_fn(|cx| service.poll_ready(cx)).await;
         let Ok(response) = service.call(request).await;
         drop(response);
+    }
+}
+
+/// Takes locks and drops their guards.
+async fn pairs<'k>(locks: &LockManager, keys: &mut impl Iterator<Item = &'k String>, count: u32) {
+    for key in keys.take(count as usize) {
+        drop(locks.mutex(key).acquire().await);
     }
 }
 

@@ -1,13 +1,9 @@
-//! Background tasks that are polled where they are, and not by the scheduler.
+//! Background tasks whose first poll is where they are, and not the scheduler's.
 //!
 //! [`begin`]: the first poll is here and now. A request leaves at once, and not when the scheduler comes to the task that
 //! sends it; what is left of the task is spawned when something wakes it. Whoever begins it need not be polled again: it
 //! does not belong to the caller.
-//!
-//! [`wake_together`]: one answer that wakes many such tasks polls them one after the other, which costs less than a task
-//! of the runtime for each.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -25,7 +21,7 @@ struct Begun {
     slot: Slot<Task>,
 }
 
-/// Where a task waits to be woken. Each time it is woken, it is handed to one thread.
+/// Where a task waits to be woken: then it is handed to one thread.
 pub struct Slot<T>(Mutex<State<T>>);
 
 impl<T> std::fmt::Debug for Slot<T> {
@@ -68,30 +64,18 @@ impl<T> Slot<T> {
         *lock(&self.0) = State::Gone;
     }
 
-    /// The task, if it waits. It is offered to `poll` first; what that leaves does not come back.
-    pub fn wake(&self, poll: impl FnOnce(T) -> Option<T>) -> Option<T> {
+    /// The task, if it waits.
+    pub fn wake(&self) -> Option<T> {
         let mut state = lock(&self.0);
-        match std::mem::replace(&mut *state, State::Polled { woken: true }) {
-            State::Polled { .. } => None,
-            State::Gone => {
-                *state = State::Gone;
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Polled { .. } => {
+                *state = State::Polled { woken: true };
                 None
             }
-            State::Parked(task) => {
-                let left = poll(task);
-                *state = if left.is_some() { State::Gone } else { State::Polled { woken: false } };
-                left
-            }
+            State::Gone => None,
+            State::Parked(task) => Some(task),
         }
     }
-}
-
-/// Tasks to be polled by [`wake_together`].
-type Woken = Vec<(Arc<Begun>, Task)>;
-
-thread_local! {
-    /// What [`wake_together`] has woken on this thread; nothing when it is not running.
-    static WOKEN: RefCell<Option<Woken>> = const { RefCell::new(None) };
 }
 
 impl Begun {
@@ -114,17 +98,7 @@ impl Wake for Begun {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let alone = self.slot.wake(|task| {
-            let mut task = Some(task);
-            // Not there any more when a thread-local of somebody wakes us at the end of its thread.
-            let _ = WOKEN.try_with(|woken| {
-                if let Some(woken) = &mut *woken.borrow_mut() {
-                    woken.extend(task.take().map(|task| (Arc::clone(self), task)));
-                }
-            });
-            task
-        });
-        if let Some(task) = alone {
+        if let Some(task) = self.slot.wake() {
             drop(self.runtime.spawn(task));
         }
     }
@@ -138,25 +112,6 @@ pub fn is_inside(runtime: &Handle) -> bool {
 /// Polls `task` once, and leaves the rest to `runtime`, in which the caller is.
 pub fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
     Arc::new(Begun { runtime: runtime.clone(), slot: Slot::default() }).poll(Box::pin(task));
-}
-
-/// Runs `wake`, and then polls the tasks that it woke. They were begun in the runtime in which the caller is.
-pub fn wake_together(wake: impl FnOnce()) {
-    struct Reset;
-    impl Drop for Reset {
-        fn drop(&mut self) {
-            for (begun, task) in WOKEN.take().unwrap_or_default() {
-                begun.poll(task);
-            }
-        }
-    }
-    if WOKEN.with_borrow(Option::is_some) {
-        return wake();
-    }
-    WOKEN.set(Some(Vec::new()));
-    let reset = Reset;
-    wake();
-    drop(reset);
 }
 
 #[cfg(test)]
@@ -197,40 +152,6 @@ mod tests {
             end.send(()).unwrap();
         });
         ended.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn tasks_that_are_woken_together_are_polled_there() {
-        let mut gates = Vec::new();
-        let (entered, mut order) = tokio::sync::mpsc::unbounded_channel();
-        for number in 0..3 {
-            let (go, gone) = oneshot::channel::<()>();
-            let (again, more) = oneshot::channel::<()>();
-            gates.push((Some(go), Some(again)));
-            let entered = entered.clone();
-            begin(&Handle::current(), async move {
-                gone.await.unwrap();
-                entered.send((number, tokio::task::try_id())).unwrap();
-                more.await.unwrap();
-                entered.send((number + 10, tokio::task::try_id())).unwrap();
-            });
-        }
-        wake_together(|| {
-            for (go, _) in &mut gates {
-                go.take().unwrap().send(()).unwrap();
-            }
-            assert!(order.try_recv().is_err(), "not before all are woken");
-        });
-        for number in 0..3 {
-            assert_eq!(order.try_recv(), Ok((number, tokio::task::try_id())));
-        }
-        // Once more, and each by itself.
-        wake_together(|| gates[0].1.take().unwrap().send(()).unwrap());
-        assert_eq!(order.try_recv(), Ok((10, tokio::task::try_id())));
-        gates[1].1.take().unwrap().send(()).unwrap();
-        let (number, task) = order.recv().await.unwrap();
-        assert!(number == 11 && task.is_some() && task != tokio::task::try_id(), "a task of its own");
-        assert!(WOKEN.with_borrow(Option::is_none));
     }
 
     #[tokio::test]

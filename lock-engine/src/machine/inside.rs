@@ -25,8 +25,10 @@ pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
 impl Machine {
     pub(super) fn is_busy_for_a_try(&self, now: Tick) -> bool {
         // A stale one is not waiting as long as nobody polls it.
-        let waits = |waiter: &Box<Waiter>| matches!(waiter.state, WaiterState::Active | WaiterState::Offered);
-        let others = self.waiters.values().any(waits);
+        let others = self
+            .waiters
+            .values()
+            .any(|waiter| matches!(waiter.state, WaiterState::Active | WaiterState::Offered));
         match &self.phase {
             Phase::Held(_) => true,
             Phase::Ending { min_hold_end, .. } => others || now < *min_hold_end,

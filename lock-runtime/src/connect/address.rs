@@ -45,6 +45,11 @@ impl Address {
             return Self::quorum(urls);
         }
         if let Some(name) = url.strip_prefix("memory:") {
+            if name.starts_with("//") {
+                return Err(refused(
+                    "a store in memory has no host; write `memory:`, or `memory:name` to share it",
+                ));
+            }
             return Ok(Self::Memory(Some(name.to_owned()).filter(|name| !name.is_empty())));
         }
         match url.split_once("://") {
@@ -111,7 +116,9 @@ impl Address {
 
     #[cfg(not(feature = "redis"))]
     fn redis(_: &str) -> Result<Self, ConnectError> {
-        Err(refused("this build has no Redis store; switch on the feature `redis`"))
+        let what = "this build has no Redis store; switch on the feature `redis` of lock-runtime, or `tls-rustls` or \
+                    `tls-native` for `rediss://`";
+        Err(refused(what))
     }
 
     /// The clock of whoever uses the store.

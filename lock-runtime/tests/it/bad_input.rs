@@ -274,6 +274,8 @@ fn a_url_of_no_store_is_refused_with_those_that_there_are() {
         ("MEMORY:", "`memory:`"),
         ("memory:", ""),
         ("memory:a/b", ""),
+        ("memory://", "`memory:name`"),
+        ("memory://hunter2", "`memory:name`"),
         ("REDIS://h", "can't begin with \"REDIS\""),
         ("http://ann:hunter2@h", "can't begin with \"http\""),
         ("unix:///tmp/x.sock?pass=hunter2", "can't begin with \"unix\""),

@@ -169,7 +169,10 @@ impl Handle {
                 if i32::try_from(left).is_err() {
                     // It tells nobody: who waits knows by itself when a lease ends.
                     *freed = false;
-                    let what = format!("the semaphore {name:?} would have {left} permits left");
+                    let what = format!(
+                        "the semaphore {name:?} would have {left} permits left; use {} at most",
+                        i32::MAX
+                    );
                     return Err(StoreError::new(StoreErrorKind::Refused, what));
                 }
                 semaphore.left = left;

@@ -253,14 +253,12 @@ fn send_group<S: Step>(
         }
         .await;
         let mut unanswered = Vec::new();
-        begun::wake_together(|| {
-            for ((request, answer), result) in requests.into_iter().zip(answers).zip(results) {
-                match result {
-                    Some(result) => drop(answer.send(result)),
-                    None => unanswered.push((request, answer)),
-                }
+        for ((request, answer), result) in requests.into_iter().zip(answers).zip(results) {
+            match result {
+                Some(result) => drop(answer.send(result)),
+                None => unanswered.push((request, answer)),
             }
-        });
+        }
         let Err(fault) = sent else { return };
         // Or because one was withdrawn meanwhile.
         let too_late = fault.error.kind() == StoreErrorKind::TooLate;

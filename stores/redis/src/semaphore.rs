@@ -216,8 +216,9 @@ impl Node {
             (4, _) => {
                 let left = numbers.first().copied().unwrap_or_default();
                 let what = format!(
-                    "the semaphore {:?} would have {left} permits left; Java counts them in an `int`",
-                    names.permits
+                    "the semaphore {:?} would have {left} permits left; Java counts them in an `int`, so use {} at most",
+                    names.permits,
+                    i32::MAX
                 );
                 Some(Err(self.address.error(StoreErrorKind::Refused, what).into()))
             }

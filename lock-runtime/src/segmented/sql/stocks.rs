@@ -45,7 +45,7 @@ impl SqlStocks {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Denied`](lock_core::store::StoreErrorKind::Denied) when the user may not; whatever the database says.
+    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) when the user may not; whatever the database says.
     ///
     /// # Cancel safety
     ///
