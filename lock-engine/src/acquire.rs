@@ -15,7 +15,7 @@ use lock_core::store::{Kind, StoreErrorKind};
 use super::admission::Admission;
 use super::caller::Caller;
 use super::calls::no_answer;
-use super::hold::{Lease, MaxHold, drift_margin};
+use super::hold::{Lease, drift_margin};
 use super::machine::{Cap, Enqueued, Entry, Polled, Wish};
 use super::places::{Counted, OwnPlace};
 use super::registry::{Lane, LaneKind};
@@ -192,7 +192,7 @@ fn start(
     let wish = Wish {
         kind: request.spec.kind,
         lease: request.lease,
-        max_hold: request.max_hold.map(|duration| MaxHold { duration, job: engine.new_id() }),
+        max_hold: request.max_hold,
         min_hold: request.min_hold,
         replication: request.replication,
         wait: request.wait,
@@ -453,7 +453,6 @@ impl Waiting {
     /// Lets the caller in; a longer fixed lease inside a shorter one takes one store call first.
     fn enter(&mut self, entry: Entry) -> Entered {
         let engine = Arc::clone(&self.request.engine);
-        engine.watch_max_hold(&self.lane, &entry.grant);
         let recorded = entry.clone();
         let hold = Arc::clone(&entry.grant.hold);
         let reentrant = entry.reentrant;

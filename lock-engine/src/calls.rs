@@ -138,7 +138,8 @@ impl Engine {
     ) -> Result<(), Loss> {
         let why = match kept {
             Kept::Renewed if hold.renewed(sent, self.clock.now(), lease) => {
-                self.watch_again(hold);
+                let now = self.clock.now();
+                self.renew_at(hold, |ticks| hold.next_renewal(ticks, now));
                 return Ok(());
             }
             Kept::Renewed => Loss::LeaseOver,

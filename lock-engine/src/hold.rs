@@ -21,6 +21,21 @@ pub(crate) fn drift_margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
+/// The ticks of an engine: what is due at one tick shares calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ticks {
+    /// As a part of one tick: engines that were started together do not call together.
+    pub(crate) phase: f64,
+}
+
+impl Ticks {
+    /// The last tick before `due`.
+    pub(crate) fn before(self, due: Tick, length: Duration) -> Tick {
+        let phase = length.mul_f64(self.phase);
+        (due.saturating_sub(phase).rounded_down(length) + phase).min(due)
+    }
+}
+
 /// How long a hold lives if nobody releases it, and how long its counters outlive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
@@ -241,6 +256,20 @@ impl Hold {
         self.renewing.load(Ordering::Acquire)
     }
 
+    /// When it is to be renewed, a third of the lease from now, or else its deadline. A hold with less than half of what
+    /// renewals ask for is renewed at once: it had a shorter fixed lease before.
+    pub(crate) fn next_renewal(&self, ticks: Ticks, now: Tick) -> Tick {
+        if !self.is_renewing() {
+            return self.deadline();
+        }
+        let lease = self.renewal_lease();
+        if self.deadline() < now + lease / 2 {
+            return now;
+        }
+        // Holds of about the same age share a call.
+        ticks.before(now + lease / 3, lease / 60).min(self.deadline())
+    }
+
     pub(crate) fn stop_renewing(&self) {
         self.renewing.store(false, Ordering::Release);
     }
@@ -275,13 +304,6 @@ pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, Sto
     };
     // None at all is no answer.
     each.reduce(worse).unwrap_or(Ok(Kept::Gone))
-}
-
-/// The longest life of a hold in one caller's hands, and the number of the timer job that ends it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MaxHold {
-    pub(crate) duration: Duration,
-    pub(crate) job: u64,
 }
 
 /// [`Grant::state`]: somebody has seen that it is lost.

@@ -1,6 +1,6 @@
 //! The timekeeper: renews holds in batches, and notices what is over.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lock_core::internal::chance::jitter;
@@ -12,17 +12,15 @@ use lock_core::store::{
 use tokio_util::sync::CancellationToken;
 
 use super::hold::{Hold, all_kept};
-use super::machine::Machine;
 use super::registry::{Lane, Queued};
-use super::timers::{Job, Timers};
+use super::timers::Timers;
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
-use crate::failure::Loss;
 use crate::metrics;
 use crate::trace::TARGET;
 
 /// Most holds renewed by one store call.
 const BATCH: usize = 100;
-/// Most jobs carried out before other tasks of the runtime have their turn.
+/// Most lanes looked at before other tasks of the runtime have their turn.
 const TURN: usize = 10 * BATCH;
 /// After a call that failed, places are kept again so soon.
 const KEEP_AGAIN: Duration = Duration::from_millis(100);
@@ -59,30 +57,15 @@ pub(crate) async fn run(alive: Alive, timers: Arc<Timers>, clock: Clock, ended: 
             () = timers.earlier() => continue,
             () = tokio::time::sleep(sleep) => {}
         }
-        let jobs = timers.due(clock.now(), TURN);
-        let more = jobs.len() == TURN;
+        let lanes = timers.due(clock.now(), TURN);
+        let more = lanes.len() == TURN;
         let Some(engine) = alive.0.upgrade() else { return };
-        engine.carry_out(jobs);
+        engine.carry_out(lanes);
         drop(engine);
         if more {
             tokio::task::yield_now().await;
         }
     }
-}
-
-/// When the hold's job is due: its renewal, a third of the lease from now, or its deadline.
-///
-/// Renewals are rounded down to ticks of a sixtieth of the lease, so that holds of about the same age share a call. A
-/// hold with less than half of what renewals ask for is renewed at once: it had a shorter fixed lease before.
-pub(crate) fn next_renewal(engine: &Engine, hold: &Hold, now: Tick) -> Tick {
-    if !hold.is_renewing() {
-        return hold.deadline();
-    }
-    let lease = hold.renewal_lease();
-    if hold.deadline() < now + lease / 2 {
-        return now;
-    }
-    engine.tick(now + lease / 3, lease / 60).min(hold.deadline())
 }
 
 /// When to try again after `failures` renewals in a row have failed: quickly, then slower, always before the
@@ -95,53 +78,22 @@ fn next_retry(hold: &Hold, now: Tick, failures: u64) -> Tick {
 }
 
 impl Engine {
-    fn carry_out(self: &Arc<Self>, jobs: Vec<Job>) {
-        let now = self.clock.now();
+    fn carry_out(self: &Arc<Self>, lanes: Vec<(Tick, Weak<Lane>)>) {
         let (mut renew, mut waiting) = (Vec::new(), Vec::new());
-        for job in jobs {
+        for (timer, lane) in lanes {
+            let Some(lane) = lane.upgrade() else { continue };
             // A panic must not take the timekeeper with it, and so every lock.
-            shielded(|| self.carry_out_one(job, now, &mut renew, &mut waiting));
+            shielded(|| {
+                let due = self.act(&lane, |machine, now, effects| machine.on_time(timer, now, effects));
+                renew.extend(due.renew);
+                waiting.extend(due.keep_place.then_some(lane));
+            });
         }
         for batch in renew.chunks(BATCH) {
             self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));
         }
         for batch in waiting.chunks(BATCH) {
             self.spawn(keep_places(Arc::clone(self), batch.to_vec()));
-        }
-    }
-
-    fn carry_out_one(
-        self: &Arc<Self>,
-        job: Job,
-        now: Tick,
-        renew: &mut Vec<Arc<Hold>>,
-        waiting: &mut Vec<Arc<Lane>>,
-    ) {
-        match job {
-            Job::Hold(hold) if !hold.is_valid(now) => self.lose(&hold, Loss::LeaseOver),
-            Job::Hold(hold) => {
-                // Until the answer comes, only the deadline matters.
-                self.watch_at(&hold, || hold.deadline());
-                if hold.is_renewing() {
-                    renew.push(hold);
-                }
-            }
-            Job::MaxHold(lane) => {
-                if let Some(lane) = lane.upgrade() {
-                    self.act(&lane, Machine::end_max_hold);
-                }
-            }
-            Job::Sweep(lane) => {
-                if let Some(lane) = lane.upgrade() {
-                    self.act(&lane, Machine::sweep);
-                }
-            }
-            Job::LetGo(lane) => {
-                if let Some(lane) = lane.upgrade() {
-                    self.act(&lane, Machine::let_go);
-                }
-            }
-            Job::Waiting(lane) => waiting.extend(lane.upgrade()),
         }
     }
 }
@@ -173,7 +125,7 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
 
 fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
     let (now, failures) = (engine.clock.now(), hold.renewal_failed());
-    engine.watch_at(hold, || next_retry(hold, now, failures));
+    engine.renew_at(hold, |_| next_retry(hold, now, failures));
     // Last, and shielded: the other holds of the call have to be tried again, too.
     shielded(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
@@ -188,13 +140,13 @@ pub(super) fn keep_place(engine: &Arc<Engine>, lane: &Arc<Lane>, standing: Stand
         _ => often,
     };
     // All together, so that they share calls.
-    keep_place_at(engine, lane, engine.tick(engine.clock.now() + pause, often / 4));
+    keep_place_at(engine, lane, engine.ticks.before(engine.clock.now() + pause, often / 4));
 }
 
 /// Keeps the places of these, and looks how they stand, soon.
 fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
     // All together, so that they share calls.
-    let due = engine.tick(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
+    let due = engine.ticks.before(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
     lanes.iter().for_each(|lane| keep_place_at(engine, lane, due));
 }
 
@@ -204,36 +156,36 @@ pub(super) fn join_crowd(engine: &Engine, lane: &Arc<Lane>, request: &AcquireReq
     // Any other may keep a free lock to itself for as long as it is thought to live.
     let direct = request.items.len() == 1 && request.token_floor == 0;
     if direct && lane.has_a_queue() && engine.store.keeps_far_waiters() {
-        engine.crowds.join(&lane.key, lane.second_id, Arc::downgrade(lane), engine.clock.now());
+        engine.crowds.join(&lane.key, lane.id, Arc::downgrade(lane), engine.clock.now());
     }
 }
 
 /// The key has no request any more that waits at the store.
 pub(super) fn leave_crowd(engine: &Arc<Engine>, lane: &Lane) {
-    let near = engine.crowds.leave(&lane.key, lane.second_id, engine.clock.now());
+    let near = engine.crowds.leave(&lane.key, lane.id, engine.clock.now());
     keep_places_soon(engine, &near);
 }
 
 fn standing(engine: &Engine, lane: &Lane) -> Standing {
-    match engine.crowds.is_far(&lane.key, lane.second_id) {
+    match engine.crowds.is_far(&lane.key, lane.id) {
         true => Standing::Far,
         false => Standing::Waiter,
     }
 }
 
 fn keep_place_at(engine: &Arc<Engine>, lane: &Arc<Lane>, due: Tick) {
-    // Under the mutex, so that it is not set again after the request has gone.
-    let queued = lock(&lane.queued);
-    if queued.is_some() {
-        engine.timers.set(lane.second_id, due, Job::Waiting(Arc::downgrade(lane)));
-    }
+    engine.act(lane, |machine, _, _| {
+        if let Some(queued) = &mut machine.queued {
+            queued.keep_at = due;
+        }
+    });
 }
 
 /// One call that keeps the places of waiters, and tells those that have lost theirs, or were granted what they wait for.
 async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let mut queued = Vec::with_capacity(lanes.len());
     lanes.retain(|lane| {
-        let waits = lock(&lane.queued).clone();
+        let waits = lock(&lane.machine).queued.clone();
         queued.extend(waits.clone());
         waits.is_some()
     });
@@ -258,7 +210,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
         let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
         // What is said of a request that has gone meanwhile, or is being sent again, is about the past.
         let current = |waits: &Queued| Arc::ptr_eq(&waits.request, &queued.request) && !waits.asking;
-        if !lock(&lane.queued).as_ref().is_some_and(current) {
+        if !lock(&lane.machine).queued.as_ref().is_some_and(current) {
             keep_place(&engine, lane, Standing::Waiter);
             continue;
         }
@@ -293,7 +245,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
         if known
             && !each.is_empty()
             && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
-            && let Some(waits) = lock(&lane.queued).as_mut()
+            && let Some(waits) = lock(&lane.machine).queued.as_mut()
             && current(waits)
         {
             waits.since = waits.since.max(sent);

@@ -64,12 +64,12 @@ use tokio_util::task::TaskTracker;
 
 use self::crowds::Crowds;
 use self::health::Health;
-use self::hold::{Grant, Hold, Lease};
+use self::hold::{Grant, Hold, Lease, Ticks};
 use self::machine::{Effects, Ended, Entry, Leaving, LostGrants, Machine};
 use self::pending::PendingReleases;
 use self::registry::{Lane, LaneKind, Registry, Spec};
 use self::rtt::RoundTrip;
-use self::timers::{Job, Timers};
+use self::timers::Timers;
 use crate::failure::{Failure, Loss};
 use crate::scope::Scope;
 use crate::trace::TARGET;
@@ -113,8 +113,7 @@ pub struct Engine {
     pending_repeats: PendingReleases,
     release_warned: AtomicBool,
     pub shut_down: AtomicBool,
-    /// Of its ticks, as a part of one: managers that were started together do not call together.
-    phase: f64,
+    pub(crate) ticks: Ticks,
     /// Everything that runs in the background and ends by itself.
     pub(crate) tasks: TaskTracker,
     /// Ends the timekeeper when the engine goes.
@@ -156,19 +155,13 @@ impl Engine {
             pending_repeats,
             release_warned: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
-            phase: jitter(),
+            ticks: Ticks { phase: jitter() },
             tasks: TaskTracker::new(),
             ended: ended.clone(),
         });
         let keeper = keeper::run(keeper::Alive::new(Arc::downgrade(&engine)), timers, clock, ended);
         drop(engine.runtime.spawn(engine.part(keeper)));
         engine
-    }
-
-    /// The last tick before `due`. Jobs of one tick share calls.
-    fn tick(&self, due: Tick, length: Duration) -> Tick {
-        let phase = length.mul_f64(self.phase);
-        (due.saturating_sub(phase).rounded_down(length) + phase).min(due)
     }
 
     pub(crate) fn new_id(&self) -> u64 {
@@ -245,9 +238,8 @@ impl Engine {
     /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this lane.
     fn make_lane(&self, key: &LockKey, kind: LaneKind, spec: &Spec) -> Arc<Lane> {
         let shut_down = self.shut_down.load(Ordering::Acquire);
-        let machine = Machine::new(key.clone(), kind, self.clock, shut_down);
-        let second_id = if kind == LaneKind::Mutex { 0 } else { self.new_id() };
-        Lane::new(self.id, (self.new_id(), second_id), kind, spec.clone(), machine)
+        let machine = Machine::new(key.clone(), kind, self.clock, self.ticks, shut_down);
+        Lane::new(self.id, self.new_id(), kind, spec.clone(), machine)
     }
 
     /// Where a call that wants `key` enters again, if it is inside a hold of it.
@@ -324,6 +316,12 @@ impl Engine {
         let mut effects = Effects::default();
         let result = f(&mut machine, now, &mut effects);
         let idle = machine.is_idle();
+        let due = machine.due();
+        // It may come too early for what is due later by now. Under the mutex, so that none is left of a lane that is idle.
+        if due < machine.timer || due == Tick::MAX && machine.timer < due {
+            self.timers.change(lane.id, machine.timer, due, || Arc::downgrade(lane));
+            machine.timer = due;
+        }
         drop(machine);
         self.apply(lane, &mut effects, idle, start);
         result
@@ -337,12 +335,6 @@ impl Engine {
         idle: bool,
         start: Start,
     ) {
-        if let Some(hold) = effects.unwatch.take() {
-            self.timers.remove(hold.id);
-        }
-        if let Some(hold) = effects.rewatch.take() {
-            self.watch_again(&hold);
-        }
         if let Some(hold) = effects.verify.take() {
             self.spawn(Arc::clone(self).verify(hold));
         }
@@ -352,12 +344,6 @@ impl Engine {
         }
         if let Some((hold, report)) = effects.downgrade.take() {
             self.spawn(Arc::clone(self).downgrade(hold, report));
-        }
-        if let Some(due) = effects.sweep {
-            self.timers.set(lane.id, due, Job::Sweep(Arc::downgrade(lane)));
-        }
-        if let Some(due) = effects.let_go {
-            self.timers.set(lane.second_id, due, Job::LetGo(Arc::downgrade(lane)));
         }
         if effects.detach {
             self.registry.detach(lane);
@@ -384,17 +370,11 @@ impl Engine {
         if effects.notify {
             lane.changed.notify_one();
         }
-        if idle && self.registry.remove_idle(lane) {
-            self.timers.remove(lane.id);
-            if lane.second_id > 0 {
-                self.timers.remove(lane.second_id);
-            }
+        if idle {
+            self.registry.remove_idle(lane);
         }
         for waker in effects.wake.take().into_iter().chain(std::mem::take(&mut effects.wake_more)) {
             shielded(|| waker.wake());
-        }
-        if let Some(job) = effects.max_hold_over {
-            self.timers.remove(job);
         }
         if let Some(LostGrants { grants, news }) = effects.lost.take() {
             for grant in grants.iter() {
@@ -468,44 +448,14 @@ impl Engine {
     pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, why: Loss) {
         match hold.lane() {
             Some(lane) => self.act(&lane, |machine, now, effects| machine.lose(hold, why, now, effects)),
-            None => {
-                hold.mark_lost(why);
-                self.timers.remove(hold.id);
-            }
+            None => drop(hold.mark_lost(why)),
         }
     }
 
-    /// Sets the job at the end of a grant's `max_hold`, unless the grant has ended.
-    pub(crate) fn watch_max_hold(&self, lane: &Arc<Lane>, grant: &Arc<Grant>) {
-        if grant.max_hold_end == Tick::MAX {
-            return;
-        }
-        // Under the machine's mutex, as in `watch_at`.
-        let machine = lock(&lane.machine);
-        if let Some((job, due)) = machine.max_hold(grant) {
-            self.timers.set(job, due, Job::MaxHold(Arc::downgrade(lane)));
-        }
-    }
-
-    /// The hold's deadline has moved, or its renewal has begun or ended: its job moves too.
-    fn watch_again(&self, hold: &Arc<Hold>) {
-        self.watch_at(hold, || keeper::next_renewal(self, hold, self.clock.now()));
-    }
-
-    /// Sets the hold's job, unless the hold has ended.
-    fn watch_at(&self, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
+    /// The hold was renewed, or could not be: it is looked at again then.
+    fn renew_at(self: &Arc<Self>, hold: &Arc<Hold>, due: impl FnOnce(Ticks) -> Tick) {
         if let Some(lane) = hold.lane() {
-            self.watch_of(&lane, hold, due);
-        }
-    }
-
-    /// The same for who has the hold's key at hand.
-    fn watch_of(&self, lane: &Lane, hold: &Arc<Hold>, due: impl FnOnce() -> Tick) {
-        // Under the machine's mutex, so that a job is never set again after the hold has ended, and none that was due
-        // before something changed takes the place of a later one.
-        let machine = lock(&lane.machine);
-        if machine.has(hold) {
-            self.timers.set(hold.id, due(), Job::Hold(Arc::clone(hold)));
+            self.act(&lane, |machine, _, _| machine.renew_at(hold, due));
         }
     }
 

@@ -312,7 +312,7 @@ fn the_timekeeper_hears_of_a_job_that_is_due_earlier() {
         let due = Tick::from_nanos(5);
         let other = spawn({
             let timers = Arc::clone(&timers);
-            move || timers.set(1, due, Job::Sweep(Weak::new()))
+            move || timers.change(1, Tick::MAX, due, Weak::new)
         });
         let until = timers.sleep_until();
         other.join().unwrap();

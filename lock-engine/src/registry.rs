@@ -77,17 +77,13 @@ pub(crate) struct Lane {
     pub(crate) spec: Spec,
     /// Whose it is.
     pub(crate) engine: u64,
-    /// Number of its sweep job, and of itself.
+    /// Larger than those of older lanes.
     pub(crate) id: u64,
-    /// Number of the job that keeps its place in the store's queues, or lets readers go elsewhere.
-    pub(crate) second_id: u64,
     pub(crate) machine: Mutex<Machine>,
     /// Wakes the parked driver.
     pub(crate) changed: Notify,
     /// Kept between drivers while somebody waits.
     pub(crate) watch: Mutex<Option<Watch>>,
-    /// What waits at the store, and has to be kept there.
-    pub(crate) queued: Mutex<Option<Queued>>,
 }
 
 /// A request that the store has taken note of as waiting.
@@ -102,27 +98,21 @@ pub(crate) struct Queued {
     /// It is being sent again, or that was not answered: it may have a new place by now, so what `keep` says of that must
     /// not make an older grant look newer.
     pub(crate) asking: bool,
+    /// When its place is to be kept next.
+    pub(crate) keep_at: Tick,
 }
 
 impl Lane {
-    pub(crate) fn new(
-        engine: u64,
-        ids: (u64, u64),
-        kind: LaneKind,
-        spec: Spec,
-        machine: Machine,
-    ) -> Arc<Self> {
+    pub(crate) fn new(engine: u64, id: u64, kind: LaneKind, spec: Spec, machine: Machine) -> Arc<Self> {
         Arc::new(Self {
             key: machine.key().clone(),
             kind,
             spec,
             engine,
-            id: ids.0,
-            second_id: ids.1,
+            id,
             machine: Mutex::new(machine),
             changed: Notify::new(),
             watch: Mutex::new(None),
-            queued: Mutex::new(None),
         })
     }
 

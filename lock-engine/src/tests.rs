@@ -12,7 +12,6 @@ use crate::acquire::Acquire;
 use crate::admission::Admission;
 use crate::metrics::Label;
 use crate::request::{Request, Wait};
-use crate::scope::Scoped;
 
 /// Starts an engine on a memory store of its own.
 pub(crate) fn engine() -> Arc<Engine> {
@@ -94,20 +93,4 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     engine.apply(&lane, &mut Effects::default(), true, Start::InATask);
     let soon = Request { wait: Wait::For(Duration::from_secs(1)), ..mutex(&engine, "k") };
     drop(acquire(soon).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_late_deadline_does_not_take_the_place_of_a_renewal() {
-    let engine = engine();
-    let lease = Lease::fixed(Duration::from_secs(10));
-    let outer = acquire(Request { lease, ..mutex(&engine, "k") }).await;
-    let lane = engine.registry.find(&LockKey::new("k").unwrap(), LaneKind::Mutex).unwrap();
-    let hold = lock(&lane.machine).hold().cloned().unwrap();
-    // Thread A, `watch_again` of the driver: is stopped before the machine's mutex. Thread B: a renewed call inside.
-    let inner = Scoped::new(inside(&outer), acquire(mutex(&engine, "k"))).await;
-    assert!(hold.is_renewing());
-    // Thread A goes on.
-    engine.watch_again(&hold);
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    assert!(!inner.grant().is_lost(), "the watchdog did not renew");
 }

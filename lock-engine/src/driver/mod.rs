@@ -36,7 +36,7 @@ impl Drop for Alive {
         if self.done {
             return;
         }
-        if let Some(queued) = lock(&self.lane.queued).take()
+        if let Some(queued) = lock(&self.lane.machine).queued.take()
             && !self.engine.runtime_is_gone()
         {
             self.engine.reap(queued.request);
@@ -129,7 +129,7 @@ impl Driver {
         self.subscription.skip();
         let request = self.next_request(ask);
         if self.queued.is_some()
-            && let Some(queued) = lock(&self.lane.queued).as_mut()
+            && let Some(queued) = lock(&self.lane.machine).queued.as_mut()
         {
             queued.asking = true;
         }
@@ -190,7 +190,7 @@ impl Driver {
     /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
     /// wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime) {
-        let queued = lock(&self.lane.queued).as_ref().map(|queued| (queued.found, queued.since));
+        let queued = lock(&self.lane.machine).queued.as_ref().map(|queued| (queued.found, queued.since));
         let Some((_, since)) = queued.filter(|(found, _)| *found < server_time) else {
             // It comes late, to a process that was stopped or over a slow connection.
             self.act(|machine, now, _| machine.pace.now(now));

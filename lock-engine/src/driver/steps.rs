@@ -76,12 +76,9 @@ impl Driver {
     /// Its place is not kept any more.
     pub(super) fn stop_queueing(&mut self) -> Option<Arc<AcquireRequest>> {
         let request = self.queued.take()?;
-        let mut queued = lock(&self.lane.queued);
         // Another driver of the key may have one of its own there already.
-        if queued.as_ref().is_some_and(|queued| Arc::ptr_eq(&queued.request, &request)) {
-            *queued = None;
-            self.engine.timers.remove(self.lane.second_id);
-            drop(queued);
+        let ours = |queued: &mut Queued| Arc::ptr_eq(&queued.request, &request);
+        if self.act(|machine, _, _| machine.queued.take_if(ours)).is_some() {
             keeper::leave_crowd(&self.engine, &self.lane);
         }
         if self.lane.has_a_queue() {
@@ -94,8 +91,9 @@ impl Driver {
     /// The store has taken note that the request, sent at `since`, waits.
     fn keep_place(&self, request: &Arc<AcquireRequest>, since: Tick, found: ServerTime) {
         if self.queued.as_ref().is_some_and(|queued| Arc::ptr_eq(queued, request)) {
-            *lock(&self.lane.queued) =
-                Some(Queued { request: Arc::clone(request), since, found, asking: false });
+            let queued =
+                Queued { request: Arc::clone(request), since, found, asking: false, keep_at: Tick::MAX };
+            lock(&self.lane.machine).queued = Some(queued);
             keeper::join_crowd(&self.engine, &self.lane, request);
             keeper::keep_place(&self.engine, &self.lane, Standing::Waiter);
         }
@@ -186,7 +184,6 @@ impl Driver {
         self.act_at(now, |machine, now, effects| {
             machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
         });
-        self.engine.watch_of(&self.lane, hold, || keeper::next_renewal(&self.engine, hold, now));
     }
 
     /// The store has answered the release that was sent at `sent`.

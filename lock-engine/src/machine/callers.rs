@@ -26,7 +26,7 @@ impl Machine {
         cap: Cap,
         effects: &mut Effects,
     ) -> Result<Enqueued, Failure> {
-        if let Some(entry) = self.reenter(&wish, now, effects) {
+        if let Some(entry) = self.reenter(&wish, now) {
             return Ok(Enqueued::Entered(entry));
         }
         if self.shut_down {
@@ -84,7 +84,7 @@ impl Machine {
             && (!waiter.wish.scope.is_empty() || self.lane == LaneKind::Read)
         {
             let wish = waiter.wish.clone();
-            let entry = self.reenter(&wish, now, effects).or_else(|| self.join(&wish, now));
+            let entry = self.reenter(&wish, now).or_else(|| self.join(&wish, now));
             if let Some(entry) = entry {
                 self.take_waiter(id, effects);
                 return Polled::Granted(entry);
@@ -178,18 +178,20 @@ impl Machine {
         effects: &mut Effects,
     ) -> Ended {
         let was_lost = entry.grant.end(now);
-        let Some((live, at)) = self.live_of(&entry.grant) else {
+        let Phase::Held(Held { hold, renewal, live: Some(live), .. }) = &mut self.phase else {
+            return if was_lost { Ended::Lost } else { Ended::NotHeld };
+        };
+        let Some(at) = live.position(&entry.grant) else {
             return if was_lost { Ended::Lost } else { Ended::NotHeld };
         };
         if live.entries.len() > 1 {
             live.entries.take(at);
-            let renewed = live.entries.iter().any(|e| e.renewed);
-            let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
-            if entry.grant.hold.is_renewing() && !renewed {
-                entry.grant.hold.stop_renewing();
-                effects.rewatch = Some(Arc::clone(&entry.grant.hold));
-                if entry.grant.hold.deadline() < until {
-                    effects.lengthen = Some((Arc::clone(&entry.grant.hold), until.since(now)));
+            if hold.is_renewing() && !live.entries.iter().any(|e| e.renewed) {
+                hold.stop_renewing();
+                *renewal = hold.deadline();
+                let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
+                if hold.deadline() < until {
+                    effects.lengthen = Some((Arc::clone(hold), until.since(now)));
                 }
             }
             self.wake_reentrants(effects);
@@ -202,7 +204,7 @@ impl Machine {
             return self.only_readers_left(effects);
         }
         let min_hold_end = live.min_hold_end;
-        let hold = Arc::clone(&entry.grant.hold);
+        let hold = Arc::clone(hold);
         if !hold.is_valid(now) {
             self.lose(&hold, Loss::LeaseOver, now, effects);
             return Ended::Lost;

@@ -7,12 +7,12 @@ use lock_core::Replication;
 use lock_core::internal::clock::Tick;
 use lock_core::store::{Busy, ServerTime, StoreError, TokenRange};
 
-use super::inside::stop_watching;
 use super::{
-    Ask, COUNTER_AHEAD, Effects, Held, Machine, Offer, Order, Phase, Rivals, Step, Waiter, WaiterState, Wish,
+    Ask, COUNTER_AHEAD, Due, Effects, Held, Live, Machine, Order, Phase, Rivals, Step, Waiter, WaiterState,
+    Wish,
 };
 use crate::failure::{Failure, Loss};
-use crate::hold::Hold;
+use crate::hold::{Hold, Ticks};
 use crate::request::Wait;
 use crate::settings::LONGEST;
 
@@ -22,7 +22,7 @@ impl Machine {
         if !hold.mark_lost(why) {
             return;
         }
-        stop_watching(hold, effects);
+        hold.stop_renewing();
         let min_hold_end = match &self.phase {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => {
                 held.live.as_ref().map_or(now, |live| live.min_hold_end)
@@ -37,10 +37,7 @@ impl Machine {
         };
         effects.abandon = Some((Arc::clone(hold), min_hold_end.since(now)));
         if let Some(held) = self.end_hold(Phase::Free, effects) {
-            if let Some(mut live) = held.live {
-                effects.max_hold_over = live.max_hold_job;
-                effects.lost = Some(live.tell_loss());
-            }
+            effects.lost = held.live.map(|mut live| live.tell_loss());
             self.end_offer(held.offer, &WaiterState::Active);
         }
         self.pace.now(now);
@@ -56,32 +53,78 @@ impl Machine {
         }
     }
 
+    /// When something is due, whatever it is.
+    pub(crate) fn due(&self) -> Tick {
+        let place = self.queued.as_ref().map_or(Tick::MAX, |queued| queued.keep_at);
+        let Phase::Held(held) = &self.phase else { return place };
+        let offer = held.offer.as_ref().map_or(Tick::MAX, |offer| offer.since + self.offer_time());
+        let live = held.live.as_ref().filter(|live| !live.all_told);
+        let max_hold = live.map_or(Tick::MAX, Live::max_hold_end);
+        place.min(held.renewal).min(offer).min(max_hold).min(held.drain_end)
+    }
+
+    /// The time for which the lane's timer was set has come.
+    pub(crate) fn on_time(&mut self, timer: Tick, now: Tick, effects: &mut Effects) -> Due {
+        if self.timer == timer {
+            self.timer = Tick::MAX;
+        }
+        if let Some(hold) = self.held().filter(|hold| !hold.is_valid(now)).cloned() {
+            self.lose(&hold, Loss::LeaseOver, now, effects);
+        }
+        self.end_max_hold(now, effects);
+        if let Phase::Held(held) = &mut self.phase
+            && now >= held.drain_end
+        {
+            held.drain_end = Tick::MAX;
+            if self.first_active().is_some() {
+                self.close(effects);
+            }
+        }
+        self.sweep(now, effects);
+        let mut due = Due::default();
+        if let Some(queued) = self.queued.as_mut().filter(|queued| now >= queued.keep_at) {
+            queued.keep_at = Tick::MAX;
+            due.keep_place = true;
+        }
+        if let Phase::Held(held) = &mut self.phase
+            && now >= held.renewal
+        {
+            // Until the answer comes, only the deadline matters.
+            held.renewal = held.hold.deadline();
+            due.renew = Some(Arc::clone(&held.hold)).filter(|hold| hold.is_renewing());
+        }
+        due
+    }
+
+    /// The hold was renewed, or could not be: when it is to be looked at again.
+    pub(crate) fn renew_at(&mut self, hold: &Arc<Hold>, due: impl FnOnce(Ticks) -> Tick) {
+        if let Phase::Held(held) = &mut self.phase
+            && Arc::ptr_eq(&held.hold, hold)
+        {
+            held.renewal = due(self.ticks);
+        }
+    }
+
     /// The end of a `max_hold`: the signals fire, and the hold is not renewed any more. The key
     /// stays taken until the guards go or the lease is over.
-    pub(crate) fn end_max_hold(&mut self, now: Tick, effects: &mut Effects) {
-        if let Phase::Held(Held { hold, live: Some(live), .. }) = &mut self.phase
-            && live.entries.first().is_some_and(|entry| now >= entry.grant.max_hold_end)
+    fn end_max_hold(&mut self, now: Tick, effects: &mut Effects) {
+        if let Phase::Held(Held { hold, renewal, live: Some(live), .. }) = &mut self.phase
+            && !live.all_told
+            && now >= live.max_hold_end()
         {
             hold.stop_renewing();
-            effects.rewatch = Some(Arc::clone(hold));
+            *renewal = hold.deadline();
             effects.lost = Some(live.tell_loss());
         }
     }
 
     /// Takes back an offer that nobody claimed in time.
-    pub(crate) fn sweep(&mut self, now: Tick, effects: &mut Effects) {
-        self.sweeping = false;
+    fn sweep(&mut self, now: Tick, effects: &mut Effects) {
         let offer_time = self.offer_time();
-        let Phase::Held(Held { offer: offer @ Some(_), .. }) = &mut self.phase else { return };
-        let Some(Offer { since, last, .. }) = *offer else { return };
-        let due = since + offer_time;
-        if now < due {
-            self.sweeping = true;
-            effects.sweep = Some(due);
-            return;
-        }
-        let unclaimed = offer.take();
-        self.end_offer(unclaimed, &WaiterState::Stale);
+        let Phase::Held(Held { offer, .. }) = &mut self.phase else { return };
+        let Some(unclaimed) = offer.take_if(|offer| now >= offer.since + offer_time) else { return };
+        let last = unclaimed.last;
+        self.end_offer(Some(unclaimed), &WaiterState::Stale);
         self.unclaimed = self.unclaimed.saturating_add(1);
         self.pass_on(last, now, effects);
     }
@@ -193,7 +236,17 @@ impl Machine {
         };
         let head = head.filter(|(_, waiter)| waiter.wish.fits(&hold)).map(|(id, _)| id);
         self.unconfirmed = false;
-        self.phase = Phase::Held(Held { hold, tokens, used: 0, window_end, offer: None, live: None });
+        let renewal = hold.next_renewal(self.ticks, now);
+        self.phase = Phase::Held(Held {
+            hold,
+            renewal,
+            tokens,
+            used: 0,
+            window_end,
+            drain_end: Tick::MAX,
+            offer: None,
+            live: None,
+        });
         match head {
             Some(head) if !self.shut_down => self.offer(head, now, effects),
             _ => self.begin_release(Order::default(), now, now, effects),

@@ -12,15 +12,9 @@ use super::{
 };
 use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
-use crate::hold::{Grant, Hold, Lease};
+use crate::hold::{Grant, Lease};
 use crate::registry::LaneKind;
 use crate::request::Wait;
-
-/// The hold ends, told or not: it is not renewed any more and has no deadline to look for.
-pub(super) fn stop_watching(hold: &Arc<Hold>, effects: &mut Effects) {
-    hold.stop_renewing();
-    effects.unwatch = Some(Arc::clone(hold));
-}
 
 impl Machine {
     pub(super) fn is_busy_for_a_try(&self, now: Tick) -> bool {
@@ -97,10 +91,8 @@ impl Machine {
     }
 
     pub(super) fn end_live(&mut self, effects: &mut Effects) {
-        if let Phase::Held(held) = &mut self.phase
-            && let Some(live) = held.live.take()
-        {
-            effects.max_hold_over = live.max_hold_job;
+        if let Phase::Held(held) = &mut self.phase {
+            held.live = None;
         }
         self.send_guests_away(effects);
     }
@@ -126,11 +118,11 @@ impl Machine {
     }
 
     /// The innermost live entry is an ancestor of the asker: one more entry, no store call.
-    pub(super) fn reenter(&mut self, wish: &Wish, now: Tick, effects: &mut Effects) -> Option<Entry> {
+    pub(super) fn reenter(&mut self, wish: &Wish, now: Tick) -> Option<Entry> {
         if wish.scope.is_empty() {
             return None;
         }
-        let Phase::Held(Held { live: Some(live), .. }) = &mut self.phase else { return None };
+        let Phase::Held(Held { live: Some(live), renewal, .. }) = &mut self.phase else { return None };
         // The innermost call has to be an enclosing one. Readers do not exclude each other, so a reader looks past them.
         let in_the_way = live.entries.iter().rev().find(|entry| {
             wish.kind != Kind::Read || entry.kind != Kind::Read || wish.scope.contains(&entry.grant)
@@ -143,7 +135,7 @@ impl Machine {
         let longer = !grant.hold.is_renewing() || grant.hold.renewal_lease() < wish.lease.duration;
         if wish.lease.is_renewed && longer {
             grant.hold.renew_to(wish.lease.duration);
-            effects.rewatch = Some(Arc::clone(&grant.hold));
+            *renewal = grant.hold.next_renewal(self.ticks, now);
         }
         live.entries.push(LiveEntry::new(&grant, wish, now));
         live.min_hold_end = live.min_hold_end.max(now + wish.min_hold);
@@ -190,12 +182,11 @@ impl Machine {
         let token = held.tokens.take()?;
         held.used += 1;
         let max_hold = waiter.wish.max_hold;
-        let max_hold_end = max_hold.map_or(Tick::MAX, |max_hold| now + max_hold.duration);
+        let max_hold_end = max_hold.map_or(Tick::MAX, |max_hold| now + max_hold);
         let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, clock, now, max_hold_end));
         held.live = Some(Live {
             entries: Few::one(LiveEntry::new(&grant, &waiter.wish, now)),
             min_hold_end: now + waiter.wish.min_hold,
-            max_hold_job: max_hold.map(|max_hold| max_hold.job),
             all_told: false,
         });
         let handed_off = held.used > 1;
@@ -290,10 +281,6 @@ impl Machine {
             }
         }
         held.offer = Some(offer);
-        if !self.sweeping {
-            self.sweeping = true;
-            effects.sweep = Some(now + self.offer_time());
-        }
     }
 
     pub(super) fn begin_release(
@@ -305,7 +292,7 @@ impl Machine {
     ) {
         let Phase::Held(held) = &self.phase else { return };
         let hold = Arc::clone(&held.hold);
-        stop_watching(&hold, effects);
+        hold.stop_renewing();
         self.end_hold(Phase::Ending { hold, order, min_hold_end, told: false }, effects);
         self.kick(now, effects);
     }
@@ -313,7 +300,7 @@ impl Machine {
     /// Forgets the hold without telling the store, which ends it by itself.
     pub(super) fn leave_to_lease(&mut self, now: Tick, effects: &mut Effects) {
         if let Phase::Held(held) = &self.phase {
-            stop_watching(&held.hold, effects);
+            held.hold.stop_renewing();
         }
         effects.left_to_lease = true;
         self.end_hold(Phase::Free, effects);

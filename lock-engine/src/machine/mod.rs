@@ -21,10 +21,10 @@ use lock_core::{FencingToken, LockKey, Replication};
 use tokio::sync::oneshot;
 
 use super::caller::Caller;
-use super::hold::{Grant, Hold, Lease, MaxHold};
+use super::hold::{Grant, Hold, Lease, Ticks};
 use super::pace::Pace;
 use super::pending::Pending;
-use super::registry::LaneKind;
+use super::registry::{LaneKind, Queued};
 use super::request::Wait;
 use crate::failure::Failure;
 use crate::scope::Scope;
@@ -47,7 +47,7 @@ pub(crate) struct Wish {
     /// Differs from the machine's for a reader inside an own write.
     pub(crate) kind: Kind,
     pub(crate) lease: Lease,
-    pub(crate) max_hold: Option<MaxHold>,
+    pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Duration,
     pub(crate) replication: Replication,
     pub(crate) wait: Wait,
@@ -146,14 +146,8 @@ pub(crate) struct Effects {
     pub(crate) spawn: bool,
     /// Wake the key's parked driver.
     pub(crate) notify: bool,
-    /// Call [`Machine::sweep`] at this time.
-    pub(crate) sweep: Option<Tick>,
-    /// The hold is not to be watched any more.
-    pub(crate) unwatch: Option<Arc<Hold>>,
     /// A hold was left to its lease; to be counted.
     pub(crate) left_to_lease: bool,
-    /// Renewal of the hold has begun or ended.
-    pub(crate) rewatch: Option<Arc<Hold>>,
     /// The watchdog stops, and an inner call has a fixed lease that lasts longer than what is left.
     pub(crate) lengthen: Option<(Arc<Hold>, Duration)>,
     /// The store is asked whether the hold is still there.
@@ -162,14 +156,18 @@ pub(crate) struct Effects {
     pub(crate) downgrade: Option<(Arc<Hold>, Report)>,
     /// Callers find a fresh lane from now on.
     pub(crate) detach: bool,
-    /// Call [`Machine::let_go`] at this time.
-    pub(crate) let_go: Option<Tick>,
     /// The lost signals fire.
     pub(crate) lost: Option<LostGrants>,
-    /// This timer job is not needed any more: that of a `max_hold`.
-    pub(crate) max_hold_over: Option<u64>,
     /// The hold is lost; its owner-checked release is still sent, if releases may be.
     pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
+}
+
+/// What the timekeeper has to do for a lane.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    pub(crate) renew: Option<Arc<Hold>>,
+    /// Keep the place of its request in the store's queues.
+    pub(crate) keep_place: bool,
 }
 
 /// All grants of a hold that is lost to them.
@@ -272,9 +270,13 @@ enum Phase {
 #[derive(Debug)]
 struct Held {
     hold: Arc<Hold>,
+    /// When it is renewed next, or found to be over.
+    renewal: Tick,
     tokens: TokenRange,
     used: u32,
     window_end: Tick,
+    /// When readers have had their time to leave, if somebody waits for that.
+    drain_end: Tick,
     offer: Option<Offer>,
     live: Option<Live>,
 }
@@ -307,8 +309,6 @@ struct Live {
     /// Innermost last.
     entries: Few<LiveEntry>,
     min_hold_end: Tick,
-    /// Number of the job at the end of its `max_hold`.
-    max_hold_job: Option<u64>,
     /// All were told that it is lost.
     all_told: bool,
 }
@@ -322,6 +322,11 @@ impl Live {
     /// all. It may say so too soon: who asks it just before a renewal comes makes its loss final.
     fn is_lost_at(&self, now: Tick) -> bool {
         self.entries.first().is_some_and(|entry| entry.grant.is_lost_at(now))
+    }
+
+    /// They have one.
+    fn max_hold_end(&self) -> Tick {
+        self.entries.first().map_or(Tick::MAX, |entry| entry.grant.max_hold_end)
     }
 
     fn tell_loss(&mut self) -> LostGrants {
@@ -384,14 +389,17 @@ pub(crate) struct Machine {
     lane: LaneKind,
     /// Takes nobody any more.
     closed: bool,
-    letting_go: bool,
     clock: Clock,
+    ticks: Ticks,
     phase: Phase,
     waiters: Waiters,
     next_id: u64,
     driver: bool,
     parked: bool,
-    sweeping: bool,
+    /// What waits at the store, and has to be kept there.
+    pub(crate) queued: Option<Queued>,
+    /// For when the engine has set the lane's timer; [`Tick::MAX`] when it has not.
+    pub(crate) timer: Tick,
     /// Until when somebody else has the key, as the store last said.
     busy_until: Option<Tick>,
     /// Offers in a row that nobody claimed.
@@ -420,19 +428,20 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(key: LockKey, lane: LaneKind, clock: Clock, shut_down: bool) -> Self {
+    pub(crate) fn new(key: LockKey, lane: LaneKind, clock: Clock, ticks: Ticks, shut_down: bool) -> Self {
         Self {
             key,
             lane,
             closed: false,
-            letting_go: false,
             clock,
+            ticks,
             phase: Phase::Free,
             waiters: Waiters::default(),
             next_id: 1,
             driver: false,
             parked: false,
-            sweeping: false,
+            queued: None,
+            timer: Tick::MAX,
             busy_until: None,
             unclaimed: 0,
             tries: 0,
@@ -496,11 +505,9 @@ impl Machine {
         }
     }
 
-    /// The job at the end of the `max_hold`, and when that is, unless the grant has ended.
-    pub(crate) fn max_hold(&self, grant: &Arc<Grant>) -> Option<(u64, Tick)> {
-        let Phase::Held(Held { live: Some(live), .. }) = &self.phase else { return None };
-        live.position(grant)?;
-        Some((live.max_hold_job?, grant.max_hold_end))
+    /// The hold of which guards may be in somebody's hands.
+    pub(crate) fn held(&self) -> Option<&Arc<Hold>> {
+        self.hold().filter(|_| self.is_held())
     }
 
     /// Whether a guard of the hold may be in somebody's hands.

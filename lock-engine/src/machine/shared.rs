@@ -58,12 +58,8 @@ impl Machine {
         // All readers of the hold have its one token.
         let token = FencingToken::new(held.tokens.last);
         let grant = Arc::new(Grant::new(Arc::clone(&held.hold), token, self.clock, now, Tick::MAX));
-        let live = held.live.get_or_insert_with(|| Live {
-            entries: Few::new(),
-            min_hold_end: now,
-            max_hold_job: None,
-            all_told: false,
-        });
+        let live =
+            held.live.get_or_insert_with(|| Live { entries: Few::new(), min_hold_end: now, all_told: false });
         live.entries.push(LiveEntry::new(&grant, wish, now));
         Some(Entry { grant, reentrant: false, handed_off, part: None })
     }
@@ -85,7 +81,7 @@ impl Machine {
         if self.closed {
             return true;
         }
-        let Phase::Held(held) = &self.phase else { return false };
+        let Phase::Held(held) = &mut self.phase else { return false };
         if held.live.is_none() && held.offer.is_none() {
             return false;
         }
@@ -94,30 +90,11 @@ impl Machine {
             self.close(effects);
             return true;
         }
-        if !self.letting_go {
-            self.letting_go = true;
-            effects.let_go = Some(until);
-        }
+        held.drain_end = until;
         false
     }
 
-    /// The readers in a shared hold have had their time to leave: those who wait go elsewhere.
-    pub(crate) fn let_go(&mut self, now: Tick, effects: &mut Effects) {
-        self.letting_go = false;
-        let Phase::Held(held) = &self.phase else { return };
-        if self.first_active().is_none() {
-            return;
-        }
-        let until = held.window_end + DRAIN_TIME;
-        if now < until {
-            self.letting_go = true;
-            effects.let_go = Some(until);
-        } else {
-            self.close(effects);
-        }
-    }
-
-    fn close(&mut self, effects: &mut Effects) {
+    pub(super) fn close(&mut self, effects: &mut Effects) {
         self.closed = true;
         effects.detach = true;
         for waiter in self.waiters.values_mut() {

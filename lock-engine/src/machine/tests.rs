@@ -110,7 +110,6 @@ struct World {
     notified: bool,
     /// The call that the driver is making.
     call: Option<Step>,
-    sweep: Option<Tick>,
     waiting: BTreeMap<u64, Waiting>,
     guards: Vec<Entry>,
     holds: Vec<Arc<Hold>>,
@@ -127,7 +126,13 @@ impl World {
     fn new() -> Self {
         let clock = Clock::tokio();
         Self {
-            machine: Machine::new(LockKey::new("k").unwrap(), LaneKind::Mutex, clock, false),
+            machine: Machine::new(
+                LockKey::new("k").unwrap(),
+                LaneKind::Mutex,
+                clock,
+                Ticks::default(),
+                false,
+            ),
             clock,
             store: Owner::Nobody,
             top: 1000,
@@ -135,7 +140,6 @@ impl World {
             driver: false,
             notified: false,
             call: None,
-            sweep: None,
             waiting: BTreeMap::new(),
             guards: Vec::new(),
             holds: Vec::new(),
@@ -153,9 +157,6 @@ impl World {
         assert!(!(effects.spawn && self.driver), "a second driver");
         self.driver |= effects.spawn;
         self.notified |= effects.notify;
-        if effects.sweep.is_some() {
-            self.sweep = effects.sweep;
-        }
         for grant in effects.lost.into_iter().flat_map(|lost| lost.grants) {
             grant.signal_lost();
         }
@@ -420,15 +421,9 @@ impl World {
 
     /// What the timekeeper does.
     fn keep_time(&mut self) {
-        let now = self.clock.now();
-        if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned()
-            && !hold.is_valid(now)
-        {
-            self.act(|machine, now, effects| machine.lose(&hold, Loss::LeaseOver, now, effects));
-        }
-        if self.sweep.is_some_and(|due| due <= now) {
-            self.sweep = None;
-            self.act(Machine::sweep);
+        let timer = self.machine.due();
+        if timer <= self.clock.now() {
+            drop(self.act(|machine, now, effects| machine.on_time(timer, now, effects)));
         }
     }
 
@@ -464,7 +459,7 @@ impl World {
         }
         let open = match &self.machine.phase {
             Phase::Held(Held { offer: Some(offer), .. }) => {
-                assert!(self.sweep.is_some(), "an offer that nobody takes back");
+                assert!(self.machine.due() < Tick::MAX, "an offer that nobody takes back");
                 assert!(offer.open > 0, "an offer for nobody");
                 offer.open
             }
