@@ -19,11 +19,12 @@ use super::hold::{Lease, drift_margin};
 use super::machine::{Cap, Enqueued, Entry, Polled, Wish};
 use super::places::{Counted, OwnPlace};
 use super::registry::{Lane, LaneKind};
-use super::request::{Request, Wait};
+use super::request::Request;
 use super::scope::Scope;
 use crate::failure::Failure;
 use crate::metrics;
 use crate::trace::TARGET;
+use crate::wait::Wait;
 
 /// Waits for the keys of one request; those that an enclosing call holds are entered again.
 ///
@@ -84,11 +85,6 @@ impl Acquire {
             State::Extending(_) => "extending",
             State::Done => "done",
         }
-    }
-
-    /// For somebody who waits already, and is not one too many any more.
-    pub(crate) fn counted(request: Request, counted: Counted) -> Self {
-        Self { state: State::New(Box::new(request), Some(counted)) }
     }
 }
 
@@ -197,6 +193,7 @@ fn start(
         replication: request.replication,
         wait: request.wait,
         guest: false,
+        gated: request.spec.permits > 0 && request.wait != Wait::No,
         part: None,
         scope: Scope::current(),
         task: Caller::current(),
@@ -330,13 +327,22 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
 }
 
 fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
-    let (engine, key) = (&request.engine, &request.key);
-    let own = OwnPlace::new(engine, key, cap.most)
-        .map_err(|waiting| cap.refuse(waiting, engine.registry.taken_in_own(key, engine.clock.now())))?;
+    let engine = &request.engine;
+    let key = (request.key.clone(), request.spec.permits > 0);
+    let full = |waiting| {
+        let taken = engine.registry.taken_in_own(&key, engine.clock.now());
+        cap.refuse(waiting, taken.ok().flatten())
+    };
+    let mut own = OwnPlace::new(engine, key.clone(), cap.most).map_err(full)?;
     let (lane, (enqueued, now)) =
-        engine.with_lane(key, LaneKind::Own, &request.spec, |machine, now, effects| {
+        engine.with_lane(&request.key, LaneKind::Own, &request.spec, |machine, now, effects| {
             (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
         });
+    if let Ok(Enqueued::Waiting(id)) = enqueued
+        && wish.gated
+    {
+        own.stand_in_line(&lane, id);
+    }
     Ok((lane, Some(own), enqueued, now))
 }
 
@@ -436,6 +442,16 @@ impl Waiting {
             machine.leave(id, now, effects);
             (machine.pace.last_error_for(self.request.replication), remaining, own)
         });
+        // Of those in line for permits, only the first has asked.
+        let (last_error, remaining) = match &self.request.spec {
+            spec if spec.permits > 0 => {
+                match self.request.engine.registry.taken_in_own(&self.lane.own_key(), now) {
+                    Ok(taken) => (last_error, remaining.or(taken)),
+                    Err(error) => (last_error.or(Some(error)), remaining),
+                }
+            }
+            _ => (last_error, remaining),
+        };
         if own {
             self.warn_of_itself();
         }

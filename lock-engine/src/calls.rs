@@ -106,26 +106,30 @@ impl Engine {
         no_answer(self.settings.call_timeout)
     }
 
-    /// One `keep` call; returns when it was sent.
+    /// One `keep` call for holds that are at one store; returns when it was sent.
     pub(super) async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
         // A call that hangs must leave time for another one before the lease is over.
         let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.settings.call_timeout);
         let timeout = self.settings.call_timeout.min(shortest);
-        let request = Arc::new(KeepRequest { items, timeout });
-        let result = self.bounded_by(timeout, |store| store.keep(request)).await;
+        let result = self.kept_within(timeout, items).await;
         if result.is_ok() {
             self.rtt.record(sent, self.clock.now());
         }
         (sent, result)
     }
 
+    async fn kept_within(&self, timeout: Duration, items: Vec<KeepItem>) -> Result<Vec<Kept>, StoreError> {
+        let first = items.first().map(|keep| keep.item.clone());
+        let request = Arc::new(KeepRequest { items, timeout });
+        self.bounded_by(timeout, |_| self.store_of(first.as_slice()).keep(request)).await
+    }
+
     /// The same for waiters, whose places are kept by signs of life: there is time for another call when one is lost.
     pub(super) async fn keep_waiting(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
         let timeout = self.settings.call_timeout.min(WAITER_LIFE / 5);
-        let request = Arc::new(KeepRequest { items, timeout });
-        (sent, self.bounded_by(timeout, |store| store.keep(request)).await)
+        (sent, self.kept_within(timeout, items).await)
     }
 
     /// What the store said of a hold in answer to a `keep` with `lease`, sent at `sent`.
@@ -155,8 +159,7 @@ impl Engine {
         while hold.is_valid(self.clock.now()) {
             let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
             let items = hold.keep_items(lease).collect();
-            let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
-            match self.bounded(|store| store.keep(request)).await {
+            match self.kept_within(self.settings.call_timeout, items).await {
                 Ok(kept) if kept.contains(&Kept::Gone) => {
                     return self.lose(&hold, Loss::TakenAway);
                 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::is_of_permits;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::internal::time;
@@ -61,7 +62,6 @@ impl Lease {
 ///
 /// The deadline only grows, and once the hold is lost it stays lost: a late renewal does not revive it.
 pub(crate) struct Hold {
-    pub(crate) id: u64,
     /// The key, or the first of several. Its kind is the one that was asked for, see [`Hold::kind`].
     pub item: Item,
     /// The other keys, with their tokens.
@@ -89,11 +89,10 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// A hold whose request was sent at `sent`.
-    pub(crate) fn new(id: u64, item: Item, lease: Lease, sent: Tick, runtime: Handle) -> Self {
+    pub(crate) fn new(item: Item, lease: Lease, sent: Tick, runtime: Handle) -> Self {
         let duration = lease.duration;
         let deadline = (sent + duration).saturating_sub(drift_margin(duration));
         Self {
-            id,
             item,
             more: Box::default(),
             lane: Weak::new(),
@@ -170,6 +169,11 @@ impl Hold {
     pub(crate) fn keep_items(&self, lease: Duration) -> impl Iterator<Item = KeepItem> {
         let retention = self.lease.retention;
         self.items().into_iter().map(move |item| KeepItem::hold(item, lease).retention(retention))
+    }
+
+    /// Whether it is of permits, which are at the store's semaphores.
+    pub(crate) fn is_of_permits(&self) -> bool {
+        is_of_permits(&self.item.owner)
     }
 
     /// How many keys it has.
@@ -524,7 +528,7 @@ mod tests {
 
     fn hold(clock: Clock, lease: Lease) -> Arc<Hold> {
         let item = Item { key: LockKey::new("k").unwrap(), kind: Kind::Mutex, owner: OwnerId::new("o:1") };
-        Arc::new(Hold::new(1, item, lease, clock.now(), Handle::current()))
+        Arc::new(Hold::new(item, lease, clock.now(), Handle::current()))
     }
 
     const LEASE: Duration = Duration::from_secs(10);

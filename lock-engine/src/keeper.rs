@@ -89,7 +89,9 @@ impl Engine {
                 waiting.extend(due.keep_place.then_some(lane));
             });
         }
-        for batch in renew.chunks(BATCH) {
+        let (permits, locks): (Vec<_>, Vec<_>) =
+            renew.into_iter().partition(|hold: &Arc<Hold>| hold.is_of_permits());
+        for batch in locks.chunks(BATCH).chain(permits.chunks(BATCH)) {
             self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));
         }
         for batch in waiting.chunks(BATCH) {

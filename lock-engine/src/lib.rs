@@ -30,12 +30,11 @@ pub mod failure;
 mod health;
 pub mod hold;
 mod keeper;
-pub mod line;
 pub mod machine;
 pub mod metrics;
 pub mod pace;
 mod pending;
-pub mod permits;
+mod permits;
 pub mod places;
 mod reaper;
 pub mod registry;
@@ -46,17 +45,19 @@ pub mod scope;
 pub mod settings;
 pub mod subscription;
 mod timers;
+pub mod wait;
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::internal::begun;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::is_of_permits;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use lock_core::internal::sync::{Apart, MutexGuard, lock, shielded};
-use lock_core::store::{Kind, LockStore, StoreError};
+use lock_core::store::{Item, Kind, LockStore, SemaphoreStore, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +68,7 @@ use self::health::Health;
 use self::hold::{Grant, Hold, Lease, Ticks};
 use self::machine::{Effects, Ended, Entry, Leaving, LostGrants, Machine};
 use self::pending::PendingReleases;
+use self::permits::PermitsAsLocks;
 use self::registry::{Lane, LaneKind, Registry, Spec};
 use self::rtt::RoundTrip;
 use self::timers::Timers;
@@ -98,6 +100,8 @@ pub struct Engine {
     pub settings: EngineSettings,
     pub clock: Clock,
     pub store: Arc<dyn LockStore>,
+    /// The store's semaphores, once somebody has asked for them.
+    permits: OnceLock<Option<PermitsAsLocks>>,
     pub runtime: Handle,
     pub(crate) registry: Apart<Registry>,
     pub(crate) rtt: RoundTrip,
@@ -142,6 +146,7 @@ impl Engine {
             settings,
             clock,
             store,
+            permits: OnceLock::new(),
             runtime,
             registry: Apart::default(),
             rtt: RoundTrip::default(),
@@ -223,6 +228,38 @@ impl Engine {
         }
     }
 
+    /// The store's semaphores, if it has some.
+    pub fn semaphores(&self) -> Option<&Arc<dyn SemaphoreStore>> {
+        if self.permits.get().is_none() {
+            // Outside of the cell: a store of the user's own is asked.
+            let permits = self.store.semaphores().map(PermitsAsLocks);
+            self.permits.get_or_init(|| permits);
+        }
+        self.permits.get()?.as_ref().map(|permits| &permits.0)
+    }
+
+    /// Where these are held: permits are at the store's semaphores.
+    pub(crate) fn store_of(&self, items: &[Item]) -> &dyn LockStore {
+        match self.permits.get() {
+            Some(Some(permits)) if items.first().is_some_and(|item| is_of_permits(&item.owner)) => permits,
+            _ => &*self.store,
+        }
+    }
+
+    /// It is the waiter's turn, who could not be granted anything before.
+    pub(crate) fn admit(self: &Arc<Self>, lane: &Arc<Lane>, waiter: u64) {
+        self.act(lane, |machine, now, effects| machine.admit(waiter, now, effects));
+    }
+
+    /// The lane's waiter has permits, or has gone: the next in line asks.
+    pub(crate) fn leave_line(self: &Arc<Self>, lane: &Lane) {
+        if lane.spec.permits > 0
+            && let Some((next, waiter)) = self.registry.leave_line(lane)
+        {
+            self.admit(&next, waiter);
+        }
+    }
+
     /// How many callers of this process have the mutex of `key`, or want it.
     pub fn load_of(&self, key: &LockKey) -> usize {
         let Some(lane) = self.registry.find(key, LaneKind::Mutex) else { return 0 };
@@ -250,7 +287,7 @@ impl Engine {
     fn host(&self, key: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
         let find = |grant: &Arc<Grant>| {
             let (held, at) = grant.hold.find(key)?;
-            let host = grant.hold.lane().filter(|host| host.engine == self.id)?;
+            let host = grant.hold.lane().filter(|host| host.engine == self.id && host.spec.permits == 0)?;
             grant.is_live().then_some((held, (!grant.hold.is_single()).then_some(at), host))
         };
         let Some((held, part, lane)) = scope.innermost(find) else { return Ok(None) };

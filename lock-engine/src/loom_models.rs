@@ -13,8 +13,9 @@ use super::hold::drift_margin;
 use super::*;
 use crate::acquire::{Acquire, Refused};
 use crate::admission::Admission;
-use crate::request::{Request, Wait};
+use crate::request::Request;
 use crate::tests::mutex;
+use crate::wait::Wait;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -37,7 +38,7 @@ fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::J
 
 fn hold(runtime: &Handle, lease: Lease) -> Arc<Hold> {
     let item = Item { key: LockKey::new("k").unwrap(), kind: Kind::Mutex, owner: OwnerId::new("o:1") };
-    Arc::new(Hold::new(1, item, lease, Clock::Model.now(), runtime.clone()))
+    Arc::new(Hold::new(item, lease, Clock::Model.now(), runtime.clone()))
 }
 
 fn grant(hold: &Arc<Hold>) -> Arc<Grant> {

@@ -15,27 +15,18 @@ use lock_core::store::{
     ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
 
-use crate::{Engine, LONGEST};
+use crate::LONGEST;
 
 /// When no held permit ends by itself: longer than any lease, so that nobody takes it for one. If they have heard nothing, the
 /// fallback lets waiters look again long before.
 const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
 
-/// The locks that an engine of permits sees.
-pub struct PermitsAsLocks {
-    store: Arc<dyn SemaphoreStore>,
-    _keeps: Arc<Engine>,
-}
-
-impl PermitsAsLocks {
-    pub fn new(store: Arc<dyn SemaphoreStore>, keeps: Arc<Engine>) -> Self {
-        Self { store, _keeps: keeps }
-    }
-}
+/// The permits of a store, as locks.
+pub(crate) struct PermitsAsLocks(pub(crate) Arc<dyn SemaphoreStore>);
 
 impl fmt::Debug for PermitsAsLocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.fmt(f)
+        self.0.fmt(f)
     }
 }
 
@@ -62,7 +53,7 @@ fn wish(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {
 impl LockStore for PermitsAsLocks {
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
         let Some(wish) = wish(&request) else { return refused() };
-        let answer = self.store.acquire(wish);
+        let answer = self.0.acquire(wish);
         Box::pin(async move {
             Ok(match answer.await? {
                 // Nobody asks for the token of a permit, but the engine wants one.
@@ -83,7 +74,7 @@ impl LockStore for PermitsAsLocks {
     fn release(&self, request: Arc<ReleaseRequest>) -> Answer<Released> {
         let Some(item) = only(&request.items) else { return refused() };
         let (key, ids) = (item.key.clone(), ids_of(&item.owner));
-        let answer = self.store.release(PermitsRelease { key, ids, timeout: request.timeout });
+        let answer = self.0.release(PermitsRelease { key, ids, timeout: request.timeout });
         Box::pin(async move {
             let held = answer.await?.into_iter().all(|held| held);
             Ok(Released { held: Few::one(held), other_listeners: 0, echo: false, then: None })
@@ -96,7 +87,7 @@ impl LockStore for PermitsAsLocks {
             ids: ids_of(&keep.item.owner),
             lease: keep.lease,
         });
-        let answer = self.store.keep(PermitsKeep { holds: holds.collect(), timeout: request.timeout });
+        let answer = self.0.keep(PermitsKeep { holds: holds.collect(), timeout: request.timeout });
         Box::pin(async move {
             // With one permit of several gone, what was asked for is not held any more.
             let kept = |permits: Option<Vec<bool>>| match permits {
@@ -110,14 +101,14 @@ impl LockStore for PermitsAsLocks {
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> Answer<Withdrawn> {
         match wish(&request) {
-            Some(wish) => self.store.withdraw(wish),
+            Some(wish) => self.0.withdraw(wish),
             None => refused(),
         }
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> Answer<Watch> {
         match only(&request.items) {
-            Some(item) => self.store.watch(item.key.clone(), request.timeout),
+            Some(item) => self.0.watch(item.key.clone(), request.timeout),
             None => refused(),
         }
     }

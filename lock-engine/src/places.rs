@@ -8,6 +8,7 @@ use lock_core::internal::sync::atomic::Ordering;
 use lock_core::internal::sync::shielded;
 
 use super::Engine;
+use super::registry::Lane;
 use crate::metrics;
 
 /// A place among the callers that wait, of all keys.
@@ -30,22 +31,34 @@ impl Drop for Counted {
     }
 }
 
-/// A place among those who wait for a key in lanes of their own.
+/// A place among those who wait for a key in lanes of their own, and in line if it is for permits.
 pub struct OwnPlace {
     engine: Arc<Engine>,
-    key: LockKey,
+    key: (LockKey, bool),
+    lane: Option<Arc<Lane>>,
 }
 
 impl OwnPlace {
     /// An error has the number of those who wait, if they are `most`.
-    pub fn new(engine: &Arc<Engine>, key: &LockKey, most: usize) -> Result<Self, usize> {
-        engine.registry.wait_in_own(key, most)?;
-        Ok(Self { engine: Arc::clone(engine), key: key.clone() })
+    pub fn new(engine: &Arc<Engine>, key: (LockKey, bool), most: usize) -> Result<Self, usize> {
+        engine.registry.wait_in_own(&key, most)?;
+        Ok(Self { engine: Arc::clone(engine), key, lane: None })
+    }
+
+    /// Its waiter asks the store when it is its turn.
+    pub(crate) fn stand_in_line(&mut self, lane: &Arc<Lane>, waiter: u64) {
+        self.lane = Some(Arc::clone(lane));
+        if self.engine.registry.stand_in_line(lane, waiter) {
+            self.engine.admit(lane, waiter);
+        }
     }
 }
 
 impl Drop for OwnPlace {
     fn drop(&mut self) {
+        if let Some(lane) = &self.lane {
+            self.engine.leave_line(lane);
+        }
         self.engine.registry.stop_waiting_in_own(&self.key);
     }
 }

@@ -1,14 +1,14 @@
 //! [`Registry`]: the keys that this process holds or wants.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, MutexGuard, lock};
-use lock_core::store::{AcquireRequest, Few, Item, Kind, ServerTime, Watch};
+use lock_core::store::{AcquireRequest, Few, Item, Kind, ServerTime, StoreError, Watch};
 use lock_core::{LockKey, OwnerId};
 use tokio::sync::Notify;
 
@@ -51,7 +51,7 @@ impl Spec {
     }
 
     /// Permits of a semaphore. Each caller has a lane of its own.
-    pub(crate) fn permits(permits: u32) -> Self {
+    pub fn permits(permits: u32) -> Self {
         Self { permits, ..Self::one(Kind::Mutex) }
     }
 
@@ -141,6 +141,11 @@ impl Lane {
         self.spec.any(|kind| kind == Kind::Write)
     }
 
+    /// By what the registry counts those who wait in lanes like this.
+    pub(crate) fn own_key(&self) -> (LockKey, bool) {
+        (self.key.clone(), self.spec.permits > 0)
+    }
+
     fn is_of(&self, key: &LockKey) -> bool {
         self.key == *key || self.spec.more.iter().any(|(other, _)| other == key)
     }
@@ -162,16 +167,24 @@ pub(crate) struct Registry {
     readers: Lanes,
     /// By number.
     own: Mutex<HashMap<u64, Arc<Lane>>>,
-    /// Who waits in lanes of their own, by the (first) key's name.
-    waiting: Mutex<HashMap<LockKey, InOwn>>,
+    /// Who waits in lanes of their own, by the (first) key's name, and whether it is one of permits.
+    waiting: Mutex<HashMap<(LockKey, bool), InOwn>>,
 }
 
 /// The callers that wait for a key in lanes of their own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct InOwn {
     callers: usize,
-    /// Until when the key is taken, as the store last told one of them.
-    taken_until: Tick,
+    /// Until when the key is taken, as the store last told one of them; its error if it has failed.
+    told: Result<Tick, StoreError>,
+    /// Those who want permits, by lane, in the order in which they came. The first asks the store.
+    line: BTreeMap<u64, (Arc<Lane>, u64)>,
+}
+
+impl Default for InOwn {
+    fn default() -> Self {
+        Self { callers: 0, told: Ok(Tick::default()), line: BTreeMap::new() }
+    }
 }
 
 impl Registry {
@@ -200,11 +213,13 @@ impl Registry {
         lock(self.lanes(kind)?).get(key).cloned()
     }
 
-    /// Every lane that has to do with `key`. Looks at all lanes that callers have to themselves.
+    /// Every lane that has to do with the locks of `key`. Looks at all lanes that callers have to themselves.
     pub(crate) fn find_all(&self, key: &LockKey) -> Vec<Arc<Lane>> {
         let shared = [LaneKind::Mutex, LaneKind::Write, LaneKind::Read].into_iter();
         let mut found: Vec<_> = shared.filter_map(|kind| self.find(key, kind)).collect();
-        found.extend(lock(&self.own).values().filter(|lane| lane.is_of(key)).cloned());
+        found.extend(
+            lock(&self.own).values().filter(|lane| lane.spec.permits == 0 && lane.is_of(key)).cloned(),
+        );
         found
     }
 
@@ -261,32 +276,36 @@ impl Registry {
     }
 
     /// One more caller waits for `key` in a lane of its own, unless `cap` do so already: how many then.
-    pub(crate) fn wait_in_own(&self, key: &LockKey, cap: usize) -> Result<(), usize> {
+    pub(crate) fn wait_in_own(&self, key: &(LockKey, bool), cap: usize) -> Result<(), usize> {
         let mut waiting = lock(&self.waiting);
-        match waiting.get_mut(key) {
-            Some(in_own) if in_own.callers >= cap => return Err(in_own.callers),
-            Some(in_own) => in_own.callers += 1,
-            None if cap == 0 => return Err(0),
-            None => drop(waiting.insert(key.clone(), InOwn { callers: 1, taken_until: Tick::default() })),
+        let callers = waiting.get(key).map_or(0, |in_own| in_own.callers);
+        if callers >= cap {
+            return Err(callers);
         }
+        waiting.entry(key.clone()).or_default().callers += 1;
         Ok(())
     }
 
-    /// One of them was told until when the key is taken.
-    pub(crate) fn is_taken_in_own(&self, key: &LockKey, until: Tick) {
+    /// One of them was told until when the key is taken, or why that is not known.
+    pub(crate) fn told_in_own(&self, key: &(LockKey, bool), told: Result<Tick, StoreError>) {
         if let Some(in_own) = lock(&self.waiting).get_mut(key) {
-            in_own.taken_until = until;
+            in_own.told = told;
         }
     }
 
-    /// For how long the key is still taken, as the store last told one of them.
-    pub(crate) fn taken_in_own(&self, key: &LockKey, now: Tick) -> Option<Duration> {
-        let until = lock(&self.waiting).get(key)?.taken_until;
-        (now < until).then(|| until.since(now))
+    /// What the store last told one of them: for how long the key is still taken, or its error.
+    pub(crate) fn taken_in_own(
+        &self,
+        key: &(LockKey, bool),
+        now: Tick,
+    ) -> Result<Option<Duration>, StoreError> {
+        let waiting = lock(&self.waiting);
+        let Some(in_own) = waiting.get(key) else { return Ok(None) };
+        in_own.told.clone().map(|until| (now < until).then(|| until.since(now)))
     }
 
     /// One caller less waits so.
-    pub(crate) fn stop_waiting_in_own(&self, key: &LockKey) {
+    pub(crate) fn stop_waiting_in_own(&self, key: &(LockKey, bool)) {
         let mut waiting = lock(&self.waiting);
         if let Some(in_own) = waiting.get_mut(key) {
             in_own.callers -= 1;
@@ -294,6 +313,23 @@ impl Registry {
                 waiting.remove(key);
             }
         }
+    }
+
+    /// The lane's waiter wants permits, and asks when all before it have asked; whether it is the first.
+    pub(crate) fn stand_in_line(&self, lane: &Arc<Lane>, waiter: u64) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let Some(in_own) = waiting.get_mut(&lane.own_key()) else { return true };
+        in_own.line.insert(lane.id, (Arc::clone(lane), waiter));
+        in_own.line.first_key_value().is_some_and(|(first, _)| *first == lane.id)
+    }
+
+    /// The lane's waiter has permits, or has gone. Returns whose turn it is now, if it was the first.
+    pub(crate) fn leave_line(&self, lane: &Lane) -> Option<(Arc<Lane>, u64)> {
+        let mut waiting = lock(&self.waiting);
+        let line = &mut waiting.get_mut(&lane.own_key())?.line;
+        let was_first = line.first_key_value().is_some_and(|(first, _)| *first == lane.id);
+        line.remove(&lane.id);
+        line.first_key_value().filter(|_| was_first).map(|(_, next)| next.clone())
     }
 
     /// Lanes in use, for tests that look for leaks.

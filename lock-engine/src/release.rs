@@ -76,7 +76,7 @@ pub(crate) async fn send(
     loop {
         let sent = engine.clock.now();
         let request = Arc::new(request(engine, hold, Duration::ZERO, then.clone(), watches));
-        let answer = engine.bounded(|store| store.release(request)).await;
+        let answer = engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await;
         let error = match answer {
             Ok(released) => {
                 let now = engine.clock.now();
@@ -170,7 +170,9 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
         let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
     let request = Arc::new(request(engine, hold, rest + LINGER_SLACK, None, 0));
-    if let Err(error) = engine.bounded(|store| store.release(request)).await {
+    if let Err(error) =
+        engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await
+    {
         // The hold ends with its lease at the latest, which is at least `min_hold` long.
         tracing::debug!(target: TARGET, key = %hold.item.key, %error, "min_hold not shortened");
         engine.release_later(Arc::clone(hold), end);
@@ -180,7 +182,7 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
 /// One attempt to release `hold`, which nobody awaits.
 pub(super) async fn once(engine: &Arc<Engine>, hold: &Hold) -> Result<(), StoreError> {
     let request = Arc::new(request(engine, hold, Duration::ZERO, None, 0));
-    let released = engine.bounded(|store| store.release(request)).await?;
+    let released = engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await?;
     answered(engine, hold, &released, false, None);
     tracing::debug!(target: TARGET, key = %hold.item.key, "release confirmed after the lease");
     Ok(())

@@ -1,40 +1,17 @@
-//! [`Request`]: what a caller wants of the engine, and [`Wait`], for how long it waits.
+//! [`Request`]: what a caller wants of the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
-use lock_core::store::LONGEST_WAIT;
 use lock_core::{LockKey, Replication};
 
 use super::Engine;
 use super::failure::Failure;
 use super::hold::Lease;
 use super::registry::Spec;
+use super::wait::Wait;
 use crate::metrics::Label;
-
-/// How long a caller is willing to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    No,
-    For(Duration),
-    Forever,
-}
-
-impl Wait {
-    pub fn at_most(limit: Duration) -> Self {
-        if limit.is_zero() { Self::No } else { Self::For(limit) }
-    }
-
-    /// How long it is, as far as a queue at the store has to know; `None` without one.
-    pub(crate) fn at_the_store(self) -> Option<Duration> {
-        match self {
-            Self::No => None,
-            Self::For(limit) => Some(limit),
-            Self::Forever => Some(LONGEST_WAIT),
-        }
-    }
-}
 
 /// What a lock builder has collected.
 #[derive(Clone, Debug)]

@@ -11,7 +11,8 @@ use super::*;
 use crate::acquire::Acquire;
 use crate::admission::Admission;
 use crate::metrics::Label;
-use crate::request::{Request, Wait};
+use crate::request::Request;
+use crate::wait::Wait;
 
 /// Starts an engine on a memory store of its own.
 pub(crate) fn engine() -> Arc<Engine> {

@@ -313,9 +313,8 @@ impl LockManager {
     ///
     /// Dropped, it leaves the manager shut down for new callers; locks that are held stay held.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), ShutdownError> {
-        let ((cut_off, drained), (permits, permits_drained)) =
-            tokio::join!(self.engine.shutdown(grace), self.counting.shutdown(grace));
-        match (cut_off + permits, drained && permits_drained) {
+        self.counting.shut_down();
+        match self.engine.shutdown(grace).await {
             (0, true) => Ok(()),
             (cut_off, drained) => Err(ShutdownError::new(cut_off, drained)),
         }
@@ -335,12 +334,6 @@ impl LockManager {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
-    }
-
-    /// The engine of the semaphores, once there is one.
-    #[cfg(feature = "testing")]
-    pub(crate) fn permits_engine(&self) -> Option<&Arc<Engine>> {
-        self.counting.engine_of_permits()
     }
 }
 

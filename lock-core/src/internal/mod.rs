@@ -11,7 +11,7 @@ pub mod tasks;
 pub mod time;
 
 pub use crate::replication::OF_HOW_MANY;
-pub use crate::store::semaphore::{ids_of, owner_of};
+pub use crate::store::semaphore::{ids_of, is_of_permits, owner_of};
 pub use crate::store::server_clock::ServerClock;
 pub use crate::store::stock::{plan, steps};
 pub use crate::token::Owners;

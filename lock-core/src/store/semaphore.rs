@@ -50,6 +50,11 @@ pub fn owner_of(owner: &OwnerId, permits: u32) -> OwnerId {
     OwnerId::new(format!("{owner}#{permits}"))
 }
 
+/// Whether the owner was made by [`owner_of`].
+pub fn is_of_permits(owner: &OwnerId) -> bool {
+    owner.as_str().contains('#')
+}
+
 /// Returns the permits of an owner made by [`owner_of`].
 pub fn ids_of(owner: &OwnerId) -> Vec<PermitId> {
     let permits = owner.as_str().rsplit_once('#').and_then(|(_, permits)| permits.parse().ok());

@@ -42,6 +42,7 @@ impl Drop for Alive {
             self.engine.reap(queued.request);
         }
         super::keeper::leave_crowd(&self.engine, &self.lane);
+        self.engine.leave_line(&self.lane);
         self.engine.act(&self.lane, |machine, now, effects| {
             machine.on_driver_gone(effects);
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
@@ -100,6 +101,7 @@ impl Driver {
     /// Its machine needs it no more.
     fn end(mut self) {
         self.leave_queue();
+        self.engine.leave_line(&self.lane);
         let mut watch = self.subscription.into_watch();
         if watch.is_none() || self.lane.has_a_queue() {
             return;
@@ -135,7 +137,10 @@ impl Driver {
         }
         let engine = Arc::clone(&self.engine);
         let sent = engine.clock.now();
-        match engine.bounded_by(request.timeout, |store| store.acquire(Arc::clone(&request))).await {
+        let call = Arc::clone(&request);
+        let answer =
+            engine.bounded_by(request.timeout, |_| engine.store_of(&call.items).acquire(Arc::clone(&call)));
+        match answer.await {
             Ok(acquired) => {
                 let now = engine.clock.now();
                 self.acquired(ask, &request, acquired, sent, now);
@@ -206,7 +211,7 @@ impl Driver {
         let Some(item) = request.items.first().cloned() else { return };
         let engine = &self.engine;
         let direct = DIRECT_LEASE.min(lease.duration);
-        let hold = Hold::new(engine.new_id(), item, lease, since, engine.runtime.clone());
+        let hold = Hold::new(item, lease, since, engine.runtime.clone());
         let hold = hold.of(&self.lane).until(since, direct).with_unanswered(unanswered);
         let hold = Arc::new(hold);
         let now = engine.clock.now();

@@ -114,13 +114,15 @@ impl Driver {
             Acquired::Granted(granted) => self.granted(request, ask.lease, sent, now, &granted),
             Acquired::Busy(busy) => {
                 if self.lane.kind == LaneKind::Own && busy.remaining <= LONGEST {
-                    engine.registry.is_taken_in_own(&self.lane.key, now + busy.remaining);
+                    engine.registry.told_in_own(&self.lane.own_key(), Ok(now + busy.remaining));
                 }
                 self.subscription.want(now, || {
                     let (engine, request) = (Arc::clone(&engine), Arc::clone(request));
                     let key = self.lane.key.clone();
                     Box::pin(async move {
-                        let watch = engine.bounded(|store| store.watch(request)).await;
+                        let watch = engine
+                            .bounded(|_| engine.store_of(&request.items).watch(Arc::clone(&request)))
+                            .await;
                         watch.inspect_err(
                             |error| tracing::debug!(target: TARGET, %key, %error, "no subscription"),
                         )
@@ -140,6 +142,9 @@ impl Driver {
     pub(super) fn failed(&self, error: &StoreError, asked: Replication) {
         // Shielded: the waiters still have to be told.
         shielded(|| tracing::debug!(target: TARGET, key = %self.lane.key, %error, "acquire attempt failed"));
+        if self.lane.kind == LaneKind::Own {
+            self.engine.registry.told_in_own(&self.lane.own_key(), Err(error.clone()));
+        }
         let random = jitter();
         self.act(|machine, now, effects| machine.on_error(error, asked, now, random, effects));
     }
@@ -162,7 +167,7 @@ impl Driver {
             self.failed(&engine.overdue(), request.replication);
             return;
         };
-        let hold = Hold::new(engine.new_id(), item.clone(), lease, sent, engine.runtime.clone());
+        let hold = Hold::new(item.clone(), lease, sent, engine.runtime.clone());
         let hold = hold.of(&self.lane).and(more).with_unanswered(unanswered).replicated(request.replication);
         let hold = Arc::new(hold);
         if !hold.is_valid(now) {

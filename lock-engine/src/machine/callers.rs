@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
 use crate::hold::Grant;
 use crate::registry::LaneKind;
-use crate::request::Wait;
+use crate::wait::Wait;
 
 impl Machine {
     /// Somebody wants the key.
@@ -49,7 +49,10 @@ impl Machine {
         self.tries += usize::from(wish.wait == Wait::No);
         self.guests += usize::from(wish.guest);
         let id = self.new_id();
-        self.waiters.insert(id, Box::new(Waiter { wish, state: WaiterState::Active, waker: None }));
+        self.waiters.insert(
+            id,
+            Box::new(Waiter { gated: wish.gated, wish, state: WaiterState::Active, waker: None }),
+        );
         self.kick(now, effects);
         Ok(Enqueued::Waiting(id))
     }
@@ -100,6 +103,14 @@ impl Machine {
             effects.discarded = waiter.waker.replace(waker.clone());
         }
         Polled::Pending
+    }
+
+    /// It is the waiter's turn, who could not be granted anything before.
+    pub(crate) fn admit(&mut self, id: u64, now: Tick, effects: &mut Effects) {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.gated = false;
+            self.kick(now, effects);
+        }
     }
 
     /// Whether the store is being asked, has not answered since the waiter came, and nobody is known to have the key:

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::failure::{Failure, Loss};
 use crate::hold::{Hold, Ticks};
-use crate::request::Wait;
 use crate::settings::LONGEST;
+use crate::wait::Wait;
 
 impl Machine {
     /// The hold's deadline is over, the store says that it is gone, or somebody freed it by force.

@@ -14,7 +14,7 @@ use crate::caller::Caller;
 use crate::failure::{Failure, Loss};
 use crate::hold::{Grant, Lease};
 use crate::registry::LaneKind;
-use crate::request::Wait;
+use crate::wait::Wait;
 
 impl Machine {
     pub(super) fn is_busy_for_a_try(&self, now: Tick) -> bool {
@@ -250,6 +250,7 @@ impl Machine {
     /// For how long an offer stands.
     pub(super) fn offer_time(&self) -> Duration {
         match &self.phase {
+            Phase::Held(held) if held.hold.is_of_permits() => held.hold.lease.duration / 4,
             Phase::Held(held) if self.lane == LaneKind::Own => {
                 OWN_OFFER_TIME.min(held.hold.lease.duration / 4).max(OFFER_TIME)
             }

@@ -25,7 +25,7 @@ use super::hold::{Grant, Hold, Lease, Ticks};
 use super::pace::Pace;
 use super::pending::Pending;
 use super::registry::{LaneKind, Queued};
-use super::request::Wait;
+use super::wait::Wait;
 use crate::failure::Failure;
 use crate::scope::Scope;
 
@@ -53,6 +53,8 @@ pub(crate) struct Wish {
     pub(crate) wait: Wait,
     /// It may enter a grant of an enclosing call here, and is not to be granted anything else.
     pub(crate) guest: bool,
+    /// It is not to be granted anything before it is admitted.
+    pub(crate) gated: bool,
     /// Which of the keys of that grant it wants, if they are several.
     pub(crate) part: Option<u16>,
     /// The enclosing locked calls.
@@ -357,6 +359,7 @@ impl LiveEntry {
 #[derive(Debug)]
 struct Waiter {
     wish: Wish,
+    gated: bool,
     state: WaiterState,
     waker: Option<Waker>,
 }
@@ -364,7 +367,7 @@ struct Waiter {
 impl Waiter {
     /// Waits for its turn, and would take it.
     fn is_active(&self) -> bool {
-        matches!(self.state, WaiterState::Active) && !self.wish.guest
+        matches!(self.state, WaiterState::Active) && !self.wish.guest && !self.gated
     }
 }
 

@@ -96,8 +96,13 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Owner {
     Nobody,
-    Us(u64, Tick),
+    Us(usize, Tick),
     Rival,
+}
+
+/// All holds of a run are kept, so that their addresses tell them apart.
+fn id_of(hold: &Arc<Hold>) -> usize {
+    Arc::as_ptr(hold) as usize
 }
 
 struct World {
@@ -116,9 +121,9 @@ struct World {
     last_token: u64,
     releases: PendingReleases,
     /// Holds that were left to their leases.
-    left: BTreeSet<u64>,
+    left: BTreeSet<usize>,
     /// Ends of `min_hold`.
-    kept: BTreeMap<u64, Tick>,
+    kept: BTreeMap<usize, Tick>,
     grants: usize,
 }
 
@@ -161,7 +166,7 @@ impl World {
             grant.signal_lost();
         }
         if let Some(hold) = effects.abandon
-            && matches!(self.store, Owner::Us(id, _) if id == hold.0.id)
+            && matches!(self.store, Owner::Us(id, _) if id == id_of(&hold.0))
         {
             self.store = Owner::Nobody;
         }
@@ -184,7 +189,7 @@ impl World {
         assert!(entry.reentrant || hold.replication.satisfies(wanted), "granted with too few replicas");
         let kept_until = self.clock.now() + min_hold;
         assert!(!entry.handed_off || min_hold.is_zero(), "an aged hold for a min_hold");
-        let kept = self.kept.entry(hold.id).or_default();
+        let kept = self.kept.entry(id_of(hold)).or_default();
         *kept = kept_until.max(*kept);
 
         assert!(entry.grant.is_live(), "granted without validity");
@@ -229,6 +234,7 @@ impl World {
                     replication: replication(replicas),
                     wait,
                     guest: false,
+                    gated: false,
                     part: None,
                     scope,
                     task: None,
@@ -272,7 +278,7 @@ impl World {
                     assert!(!matches!(ended, Ended::NotHeld), "a guard is released once");
                     if let Ended::LeftToLease = ended {
                         assert!(full);
-                        self.left.insert(entry.grant.hold.id);
+                        self.left.insert(id_of(&entry.grant.hold));
                     }
                 }
             }
@@ -309,7 +315,7 @@ impl World {
             Op::Forget => {
                 if let Some(hold) = self.machine.hold().filter(|_| self.machine.is_held()).cloned() {
                     self.store = Owner::Nobody;
-                    self.kept.remove(&hold.id);
+                    self.kept.remove(&id_of(&hold));
                     self.act(|machine, now, effects| machine.lose(&hold, Loss::TakenAway, now, effects));
                 }
             }
@@ -334,8 +340,8 @@ impl World {
                 Step::Exit => self.driver = false,
                 Step::Park { .. } => self.notified = false,
                 Step::Linger { hold, rest, .. } => {
-                    if matches!(self.store, Owner::Us(id, _) if id == hold.id) {
-                        self.store = Owner::Us(hold.id, now + rest);
+                    if matches!(self.store, Owner::Us(id, _) if id == id_of(&hold)) {
+                        self.store = Owner::Us(id_of(&hold), now + rest);
                     }
                 }
                 step => self.call = Some(step),
@@ -369,7 +375,7 @@ impl World {
                 }
             }
             (Step::Release { hold, order, then }, None) => {
-                let held = matches!(self.store, Owner::Us(id, _) if id == hold.id);
+                let held = matches!(self.store, Owner::Us(id, _) if id == id_of(&hold));
                 if held {
                     self.store = Owner::Nobody;
                 }
@@ -401,10 +407,10 @@ impl World {
             kind: Kind::Mutex,
             owner: OwnerId::new(format!("us:{}", self.next_hold)),
         };
-        let hold = Hold::new(self.next_hold, item, lease, now, tokio::runtime::Handle::current());
+        let hold = Hold::new(item, lease, now, tokio::runtime::Handle::current());
         let hold = Arc::new(hold.replicated(replication));
         self.next_hold += 1;
-        self.store = Owner::Us(hold.id, now + LEASE);
+        self.store = Owner::Us(id_of(&hold), now + LEASE);
         self.top += u64::from(tokens);
         let range = TokenRange::ending_at(self.top, tokens);
         self.holds.push(Arc::clone(&hold));
@@ -435,14 +441,14 @@ impl World {
         assert!(live.len() <= 1, "two live grants");
         if let Some(guard) = live.first() {
             assert!(
-                matches!(self.store, Owner::Us(id, until) if id == guard.grant.hold.id && now < until),
+                matches!(self.store, Owner::Us(id, until) if id == id_of(&guard.grant.hold) && now < until),
                 "a live grant that the store does not know: {:?}",
                 self.store
             );
         }
         for hold in &self.holds {
-            let kept = self.kept.get(&hold.id).is_some_and(|&until| now < until) && hold.is_valid(now);
-            let there = matches!(self.store, Owner::Us(id, _) if id == hold.id);
+            let kept = self.kept.get(&id_of(hold)).is_some_and(|&until| now < until) && hold.is_valid(now);
+            let there = matches!(self.store, Owner::Us(id, _) if id == id_of(hold));
             assert!(there || !kept, "a key was freed before the end of its min_hold");
         }
         // Whoever is not being served has somebody who asks for it.

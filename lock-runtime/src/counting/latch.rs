@@ -15,8 +15,8 @@ use lock_engine::LONGEST_SLEEP;
 use lock_engine::failure::Failure;
 use lock_engine::pace::Pace;
 use lock_engine::places::{Counted, OwnPlace};
-use lock_engine::request::Wait;
 use lock_engine::subscription::{Heard, Subscription};
+use lock_engine::wait::Wait;
 
 use super::{Counting, dispatched};
 use crate::error::LockError;
@@ -199,7 +199,7 @@ impl CountDownLatch {
         if waiting >= most {
             return Err(full("max_waiters", waiting));
         }
-        let own = OwnPlace::new(engine, name, per_key);
+        let own = OwnPlace::new(engine, (name.clone(), false), per_key);
         Ok((counted, own.map_err(|waiting| full("max_waiters_per_key", waiting))?))
     }
 }

@@ -4,14 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::LockKey;
 use lock_core::internal::ids_of;
 use lock_core::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, StoreErrorKind};
+use lock_core::{LockKey, Replication};
+use lock_engine::acquire::Acquire;
 use lock_engine::failure::Failure;
 use lock_engine::hold::Lease;
-use lock_engine::line::Wish;
 use lock_engine::metrics::Label;
-use lock_engine::request::Wait;
+use lock_engine::registry::Spec;
+use lock_engine::request::Request;
+use lock_engine::wait::Wait;
 use tokio_util::sync::CancellationToken;
 
 use super::{Counting, dispatched};
@@ -162,18 +164,24 @@ impl Semaphore {
                 self.permits
             )));
         }
-        let lines = Arc::clone(self.counting.lines(&name)?);
-        let settings = &lines.engine.settings;
-        let wish = Wish {
-            name,
-            permits: self.permits,
+        self.counting.semaphores(&name)?;
+        let engine = Arc::clone(&self.counting.engine);
+        let settings = &engine.settings;
+        let request = Request {
+            key: name,
+            spec: Spec::permits(self.permits),
             wait: wait.unwrap_or_else(|| Wait::at_most(settings.default_wait)),
             lease: self.lease.map_or(Lease::renewed(settings.lease), Lease::fixed),
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            replication: Replication::NONE,
             label: self.label,
-            asked: lines.engine.clock.now(),
+            max_waiters: usize::MAX,
+            asked: None,
+            engine: Arc::clone(&engine),
         };
-        let name = wish.name.clone();
-        let admission = lines.acquire(wish).await.map_err(|failure| LockError::of(name, failure))?;
+        let admission =
+            Acquire::new(Box::new(request)).await.map_err(|(key, failure)| LockError::of(key, failure))?;
         Ok(SemaphorePermit::new(LockGuard::new(admission)))
     }
 
@@ -223,10 +231,13 @@ impl Semaphore {
 
     async fn change(&self, permits: Permits) -> Result<bool, LockError> {
         let name = self.name.clone()?;
-        let lines = Arc::clone(self.counting.lines(&name)?);
-        let engine = Arc::clone(&lines.engine);
+        let store = self.counting.semaphores(&name)?;
+        let engine = Arc::clone(&self.counting.engine);
         let request = PermitsChange { key: name.clone(), permits, timeout: engine.settings.call_timeout };
-        let call = async move { lines.engine.bounded(|_| lines.store.change(request)).await };
+        let call = {
+            let engine = Arc::clone(&engine);
+            async move { engine.bounded(|_| store.change(request)).await }
+        };
         dispatched(&engine, 2, call).await.map_err(|failure| match failure {
             // More than Java can count.
             Failure::Store(error) if error.kind() == StoreErrorKind::Refused => {
@@ -238,9 +249,9 @@ impl Semaphore {
 
     async fn counts(&self) -> Result<PermitCounts, LockError> {
         let name = self.name.clone()?;
-        let lines = self.counting.lines(&name)?;
-        let timeout = lines.engine.settings.call_timeout;
-        let counts = lines.engine.bounded(|_| lines.store.counts(name.clone(), timeout)).await;
+        let (engine, store) = (&self.counting.engine, self.counting.semaphores(&name)?);
+        let timeout = engine.settings.call_timeout;
+        let counts = engine.bounded(|_| store.counts(name.clone(), timeout)).await;
         counts.map_err(|error| LockError::from_store(name, error))
     }
 

@@ -12,8 +12,9 @@ use lock_engine::hold::Lease;
 #[cfg(feature = "layer")]
 use lock_engine::out_of_range;
 use lock_engine::registry::Spec;
-use lock_engine::request::{Request, Wait};
+use lock_engine::request::Request;
 use lock_engine::settings::EngineSettings;
+use lock_engine::wait::Wait;
 
 use crate::acquire::Acquire;
 use crate::body::{OnLost, Run};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::{LockKey, Replication};
-use lock_engine::request::Wait;
 use lock_engine::scope::Scope;
+use lock_engine::wait::Wait;
 
 use super::order::order;
 use crate::error::LockError;

@@ -97,16 +97,7 @@ pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
 /// Counts what `locks` still has; for tests that look for leaks.
 #[must_use]
 pub fn leftovers(locks: &LockManager) -> Leftovers {
-    let mut left = locks.engine().leftovers();
-    if let Some(permits) = locks.permits_engine() {
-        let more = permits.leftovers();
-        left.keys += more.keys;
-        left.timers += more.timers;
-        left.tasks += more.tasks;
-        left.waiters += more.waiters;
-        left.timekeepers += more.timekeepers;
-    }
-    left
+    locks.engine().leftovers()
 }
 
 // A test helper has nobody to return the error to.
