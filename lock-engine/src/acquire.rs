@@ -1,6 +1,5 @@
-//! [`Acquire`]: the future that brings a caller into one lane.
+//! [`acquire`]: brings a caller into a lane.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -8,7 +7,6 @@ use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
-use lock_core::internal::sync::polled_again;
 use lock_core::internal::time::{self, Timer};
 use lock_core::store::{Kind, StoreErrorKind};
 
@@ -26,148 +24,28 @@ use crate::metrics;
 use crate::trace::TARGET;
 use crate::wait::Wait;
 
+/// The key that a caller does not get, and why.
+pub type Refused = (LockKey, Failure);
+
 /// Waits for the keys of one request; those that an enclosing call holds are entered again.
 ///
-/// Nothing happens before the first poll. Dropped, it leaves the queue, and what has just been
-/// granted goes to the next waiter or is released.
-#[must_use = "futures do nothing unless polled"]
-pub struct Acquire {
-    state: State,
-}
-
-/// The key that a caller does not get, and why.
-pub(crate) type Refused = (LockKey, Failure);
-
-enum State {
-    /// Has its place already, if it has waited elsewhere.
-    New(Box<Request>, Option<Counted>),
-    Waiting(Box<Waiting>),
-    /// The call is inside an own fixed lease that ends too early: one store call makes it longer.
-    Extending(Box<Extending>),
-    Done,
-}
-
-struct Extending {
-    admission: Admission,
-    request: Box<Request>,
-    outcome: Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>,
-}
-
-struct Waiting {
-    request: Box<Request>,
-    lane: Arc<Lane>,
-    id: u64,
-    started: Tick,
-    /// Made when the wait turns out to be one.
-    timer: Option<Pin<Box<Timer>>>,
-    /// Until when it goes on after its end, for an answer that nobody has had yet.
-    grace: Option<Tick>,
-    queued: bool,
-    /// Its task was told that it waits for itself.
-    warned: bool,
-    /// In a lane of its own.
-    _own: Option<OwnPlace>,
-    /// `None`: it goes elsewhere with its place.
-    counted: Option<Counted>,
-    span: tracing::Span,
-}
-
-impl Acquire {
-    pub fn new(request: Box<Request>) -> Self {
-        Self { state: State::New(request, None) }
-    }
-
-    /// Returns where it stands, in a word.
-    pub fn state(&self) -> &'static str {
-        match &self.state {
-            State::New(..) => "new",
-            State::Waiting(_) => "waiting",
-            State::Extending(_) => "extending",
-            State::Done => "done",
+/// Dropped, it leaves the queue, and what has just been granted goes to the next waiter or is released.
+pub async fn acquire(mut request: Request) -> Result<Admission, Refused> {
+    loop {
+        match acquire_once(&mut request).await {
+            Ok(Some(admission)) => return Ok(admission),
+            Ok(None) => {}
+            Err(failure) => return Err((request.key, failure)),
         }
     }
 }
 
-impl Future for Acquire {
-    type Output = Result<Admission, Refused>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match std::mem::replace(&mut self.state, State::Done) {
-                State::New(request, counted) => match start(request, counted, cx) {
-                    Ok(Started::Waiting(waiting)) => {
-                        self.state = State::Waiting(waiting);
-                        return Poll::Pending;
-                    }
-                    Ok(Started::Elsewhere(request, counted)) => self.state = State::New(request, counted),
-                    Ok(Started::Entered(Entered::Admitted(admission))) => return Poll::Ready(Ok(admission)),
-                    Ok(Started::Entered(Entered::Extending(extending))) => {
-                        self.state = State::Extending(extending);
-                    }
-                    Err(error) => return Poll::Ready(Err(error)),
-                },
-                State::Waiting(mut waiting) => match waiting.poll(cx) {
-                    Poll::Ready(Ok(Some(entry))) => match waiting.enter(entry) {
-                        Entered::Admitted(admission) => return Poll::Ready(Ok(admission)),
-                        Entered::Extending(extending) => self.state = State::Extending(extending),
-                    },
-                    Poll::Ready(Ok(None)) => {
-                        self.state = State::New(waiting.request.clone(), waiting.counted.take());
-                    }
-                    Poll::Ready(Err(error)) => {
-                        return Poll::Ready(Err((waiting.request.key.clone(), error)));
-                    }
-                    Poll::Pending => {
-                        self.state = State::Waiting(waiting);
-                        return Poll::Pending;
-                    }
-                },
-                State::Extending(mut extending) => match extending.outcome.as_mut().poll(cx) {
-                    Poll::Pending => {
-                        self.state = State::Extending(extending);
-                        return Poll::Pending;
-                    }
-                    Poll::Ready(outcome) => {
-                        let Extending { admission, request, .. } = *extending;
-                        let error = match outcome {
-                            Ok(()) if !admission.grant().is_lost() => return Poll::Ready(Ok(admission)),
-                            Err(Failure::NotHeld) if request.engine.runtime_is_gone() => Failure::ShutDown,
-                            // The outer hold is gone, perhaps after the answer and before this poll: the call stands
-                            // in line like everybody else.
-                            Ok(()) | Err(Failure::Lost(_) | Failure::NotHeld) => {
-                                drop(admission);
-                                self.state = State::New(request, None);
-                                continue;
-                            }
-                            Err(Failure::Unconfirmed(cause)) => Failure::Store(cause),
-                            Err(error) => error,
-                        };
-                        return Poll::Ready(Err((request.key, error)));
-                    }
-                },
-                State::Done => polled_again(),
-            }
-        }
-    }
-}
-
-enum Started {
-    Entered(Entered),
-    /// It has been polled. What is granted at once needs no box.
-    Waiting(Box<Waiting>),
-    /// It has to ask again, in another lane.
-    Elsewhere(Box<Request>, Option<Counted>),
-}
-
-fn start(
-    mut request: Box<Request>,
-    counted: Option<Counted>,
-    cx: &mut Context<'_>,
-) -> Result<Started, Refused> {
-    let engine = &request.engine;
+/// `None`: what was entered is gone already, so the call stands in line like everybody else.
+async fn acquire_once(request: &mut Request) -> Result<Option<Admission>, Failure> {
     if let Some(failure) = request.refusal() {
-        return Err((request.key.clone(), failure));
+        return Err(failure);
     }
+    let engine = Arc::clone(&request.engine);
     let longest_call = match request.wait {
         Wait::No => engine.settings.call_timeout,
         Wait::For(wait) => wait.max(engine.settings.call_timeout),
@@ -182,9 +60,44 @@ fn start(
         token = tracing::field::Empty,
         outcome = tracing::field::Empty,
     );
-    let has_its_place = counted.is_some();
+    let (lane, entry) = match enter(request).await {
+        Ok(entered) => entered,
+        Err(error) => {
+            record(request, &span, Err(&error));
+            return Err(error);
+        }
+    };
+    let (Lease { duration: lease, is_renewed, .. }, recorded) = (request.lease, entry.clone());
+    let admission = Admission::new(Arc::clone(&engine), lane, entry, request.lease, request.label.clone());
+    // The admission is there first: a panicking subscriber or recorder must not leak the hold.
+    record(request, &span, Ok(&recorded));
+    let hold = Arc::clone(&recorded.grant.hold);
+    drop((recorded, span));
+    // A longer fixed lease inside a shorter one takes one store call.
+    let ends = || (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
+    if !admission.entry().reentrant || is_renewed || hold.is_renewing() || hold.deadline() >= ends() {
+        return Ok(Some(admission));
+    }
+    let retry_until = match request.wait {
+        Wait::No => Tick::default(),
+        Wait::For(wait) => request.asked.unwrap_or_default() + wait,
+        Wait::Forever => Tick::MAX,
+    };
+    match engine.extend(&hold, lease, retry_until).await {
+        Ok(()) if !admission.grant().is_lost() => Ok(Some(admission)),
+        Err(Failure::NotHeld) if engine.runtime_is_gone() => Err(Failure::ShutDown),
+        // The outer hold is gone, perhaps after the answer and before this poll.
+        Ok(()) | Err(Failure::Lost(_) | Failure::NotHeld) => Ok(None),
+        Err(Failure::Unconfirmed(cause)) => Err(Failure::Store(cause)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until the caller is in a lane.
+async fn enter(request: &mut Request) -> Result<(Arc<Lane>, Entry), Failure> {
+    let engine = Arc::clone(&request.engine);
     // Before anything is taken: a recorder may panic.
-    let (counted, waiting_now) = counted.map_or_else(|| Counted::new(engine), |counted| (counted, 0));
+    let (_counted, waiting) = Counted::new(&engine);
     let wish = Wish {
         kind: request.spec.kind,
         lease: request.lease,
@@ -199,83 +112,73 @@ fn start(
         task: Caller::current(),
     };
     // A call that enters again does not wait, so it may pass a cap.
-    let full = waiting_now >= engine.settings.max_waiters;
-    let of_fair = engine.settings.max_fair_waiters_per_key;
-    let per_key = match engine.settings.max_waiters_per_key {
-        most if request.spec.is_fair() && of_fair < most => {
-            Cap { most: of_fair, name: "max_fair_waiters_per_key" }
+    let full = waiting >= engine.settings.max_waiters;
+    let mut cap = if full { Cap { most: 0, name: "max_waiters" } } else { cap(request) };
+    loop {
+        let (lane, _own, enqueued, now) = find_place(request, &wish, cap).map_err(|error| match error {
+            Failure::TooManyWaiters { cap, remaining, .. } if full => {
+                Failure::TooManyWaiters { waiting, cap, remaining }
+            }
+            error => error,
+        })?;
+        request.asked.get_or_insert(now);
+        match enqueued {
+            Enqueued::Entered(entry) => return Ok((lane, entry)),
+            Enqueued::Elsewhere => {}
+            Enqueued::Waiting(id) => {
+                let mut waiting = Waiting {
+                    request,
+                    lane: &lane,
+                    id,
+                    timer: None,
+                    grace: None,
+                    queued: true,
+                    warned: false,
+                };
+                let entered = std::future::poll_fn(|cx| waiting.poll(cx)).await?;
+                drop(waiting);
+                if let Some(entry) = entered {
+                    return Ok((lane, entry));
+                }
+            }
         }
-        most => Cap { most, name: "max_waiters_per_key" },
-    };
-    let cap = if has_its_place {
-        Cap { most: usize::MAX, name: "max_waiters" }
-    } else if full {
-        Cap { most: 0, name: "max_waiters" }
-    } else if request.max_waiters < per_key.most {
-        Cap { most: request.max_waiters, name: "max_waiters of this lock" }
-    } else {
-        per_key
-    };
-    let (lane, _own, enqueued, now) = match enter(&request, &wish, cap) {
-        Ok(place) => place,
-        Err(error) => {
-            let error = if full { all_full(error, waiting_now) } else { error };
-            let started = request.asked.unwrap_or_else(|| engine.clock.now());
-            record(&request, &span, started, Err(&error));
-            return Err((request.key.clone(), error));
-        }
-    };
-    let started = *request.asked.get_or_insert(now);
-    let (id, queued) = match &enqueued {
-        Ok(Enqueued::Waiting(id)) => (*id, true),
-        _ => (0, false),
-    };
-    let counted = Some(counted);
-    // From here on, whatever panics leaves the queue.
-    let mut waiting = Waiting {
-        request,
-        lane,
-        id,
-        started,
-        timer: None,
-        grace: None,
-        queued,
-        warned: false,
-        _own,
-        counted,
-        span,
-    };
-    match enqueued {
-        Ok(Enqueued::Entered(entry)) => Ok(Started::Entered(waiting.enter(entry))),
-        // `enter` has looked for another place already.
-        Ok(Enqueued::Elsewhere) => Err((waiting.request.key.clone(), Failure::ShutDown)),
-        Ok(Enqueued::Waiting(_)) => match waiting.poll(cx) {
-            Poll::Ready(Ok(Some(entry))) => Ok(Started::Entered(waiting.enter(entry))),
-            Poll::Ready(Ok(None)) => Ok(Started::Elsewhere(waiting.request.clone(), waiting.counted.take())),
-            Poll::Ready(Err(error)) => Err((waiting.request.key.clone(), error)),
-            Poll::Pending => Ok(Started::Waiting(Box::new(waiting))),
-        },
-        Err(error) => {
-            let error = if full { all_full(error, waiting_now) } else { error };
-            waiting.record(Err(&error));
-            Err((waiting.request.key.clone(), error))
-        }
+        // It has to ask again, in another lane, and has its place among those who wait.
+        cap.most = usize::MAX;
     }
 }
 
-/// The cap that was reached is that of all keys together, for which so many wait.
-fn all_full(error: Failure, waiting: usize) -> Failure {
-    match error {
-        Failure::TooManyWaiters { cap, remaining, .. } => Failure::TooManyWaiters { waiting, cap, remaining },
-        error => error,
+/// How many callers may wait for the key.
+fn cap(request: &Request) -> Cap {
+    let settings = &request.engine.settings;
+    let mut cap = Cap { most: settings.max_waiters_per_key, name: "max_waiters_per_key" };
+    if request.spec.is_fair() && settings.max_fair_waiters_per_key < cap.most {
+        cap = Cap { most: settings.max_fair_waiters_per_key, name: "max_fair_waiters_per_key" };
     }
+    if request.max_waiters < cap.most {
+        cap = Cap { most: request.max_waiters, name: "max_waiters of this lock" };
+    }
+    cap
 }
 
-type Place = (Arc<Lane>, Option<OwnPlace>, Result<Enqueued, Failure>, Tick);
+/// A caller in a queue. Dropped, it leaves.
+struct Waiting<'r> {
+    request: &'r Request,
+    lane: &'r Arc<Lane>,
+    id: u64,
+    /// Made when the wait turns out to be one.
+    timer: Option<Pin<Box<Timer>>>,
+    /// Until when it goes on after its end, for an answer that nobody has had yet.
+    grace: Option<Tick>,
+    queued: bool,
+    /// Its task was told that it waits for itself.
+    warned: bool,
+}
+
+type Place = (Arc<Lane>, Option<OwnPlace>, Enqueued, Tick);
 
 /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
 /// others, or in one of its own.
-fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
+fn find_place(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
     let (engine, key, kind) = (&request.engine, &request.key, request.spec.kind);
     if !wish.scope.is_empty()
         && let Some(host) = engine.host(key, kind, &wish.scope)?
@@ -285,7 +188,7 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
             .with_host(&host.lane, |machine, now, effects| (machine.enqueue(guest, now, cap, effects), now));
         match entered {
             None | Some((Ok(Enqueued::Elsewhere), _)) => {}
-            Some((enqueued, now)) => return Ok((host.lane, None, enqueued, now)),
+            Some((enqueued, now)) => return Ok((host.lane, None, enqueued?, now)),
         }
     }
     let usual = request.lease.is_renewed && request.lease.retention == engine.settings.token_retention;
@@ -305,25 +208,22 @@ fn enter(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
             Some((lane, entered))
         });
         if let Some((lane, (entry, now))) = joined {
-            return Ok((lane, None, Ok(Enqueued::Entered(entry)), now));
+            return Ok((lane, None, Enqueued::Entered(entry), now));
         }
         return enter_own(request, wish, cap);
     }
     if lane_kind == LaneKind::Own {
         return enter_own(request, wish, cap);
     }
-    loop {
-        let wish = wish.clone();
-        let (lane, (enqueued, now)) =
-            engine.with_lane(key, lane_kind, &request.spec, |machine, now, effects| {
-                (machine.enqueue(wish, now, cap, effects), now)
-            });
-        if !matches!(enqueued, Ok(Enqueued::Elsewhere)) {
-            return Ok((lane, None, enqueued, now));
-        }
+    let (lane, (enqueued, now)) = engine.with_lane(key, lane_kind, &request.spec, |machine, now, effects| {
+        (machine.enqueue(wish.clone(), now, cap, effects), now)
+    });
+    let enqueued = enqueued?;
+    if let Enqueued::Elsewhere = enqueued {
         // It takes nobody any more, so the next one is another.
         engine.registry.detach(&lane);
     }
+    Ok((lane, None, enqueued, now))
 }
 
 fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
@@ -338,7 +238,8 @@ fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure>
         engine.with_lane(&request.key, LaneKind::Own, &request.spec, |machine, now, effects| {
             (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
         });
-    if let Ok(Enqueued::Waiting(id)) = enqueued
+    let enqueued = enqueued?;
+    if let Enqueued::Waiting(id) = enqueued
         && wish.gated
     {
         own.stand_in_line(&lane, id);
@@ -346,18 +247,18 @@ fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure>
     Ok((lane, Some(own), enqueued, now))
 }
 
-enum Entered {
-    Admitted(Admission),
-    Extending(Box<Extending>),
-}
+impl Waiting<'_> {
+    fn started(&self) -> Tick {
+        self.request.asked.unwrap_or_default()
+    }
 
-impl Waiting {
     /// `None`: it has to ask again, in another lane.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, Failure>> {
         let id = self.id;
-        let (polled, now) = self.request.engine.act(&self.lane, |machine, now, effects| {
-            (machine.poll_waiter(id, now, cx.waker(), effects), now)
-        });
+        let (polled, now) = self
+            .request
+            .engine
+            .act(self.lane, |machine, now, effects| (machine.poll_waiter(id, now, cx.waker(), effects), now));
         match polled {
             Polled::Granted(entry) => {
                 self.queued = false;
@@ -369,7 +270,6 @@ impl Waiting {
             }
             Polled::Failed(error) => {
                 self.queued = false;
-                self.record(Err(&error));
                 return Poll::Ready(Err(error));
             }
             Polled::Pending => {}
@@ -379,20 +279,18 @@ impl Waiting {
         let replicas = self.request.replication.timeout();
         let mut end = match self.request.wait {
             Wait::Forever => return self.poll_forever(cx, now),
-            Wait::For(wait) => self.started + wait,
+            Wait::For(wait) => self.started() + wait,
             // An answer ends it, at the latest that of the call after the one under way: two call
             // time-outs, and one for what each takes longer.
-            Wait::No => self.started + timeout * 3 + replicas * 2,
+            Wait::No => self.started() + timeout * 3 + replicas * 2,
         };
         if now >= end {
-            let unanswered = engine.act(&self.lane, |machine, now, _| machine.awaits_first_answer(id, now));
+            let unanswered = engine.act(self.lane, |machine, now, _| machine.awaits_first_answer(id, now));
             // From now on, and not from the end: the answer may have come while this process stood still. Replicas
             // may be about to confirm it.
             end = *self.grace.get_or_insert(now + engine.grace() + replicas.min(timeout));
             if !unanswered || now >= end {
-                let error = self.give_up(now, unanswered);
-                self.record(Err(&error));
-                return Poll::Ready(Err(error));
+                return Poll::Ready(Err(self.give_up(now, unanswered)));
             }
         }
         ready!(self.poll_timer(cx, end.since(now)));
@@ -405,9 +303,9 @@ impl Waiting {
 
     /// A wait without an end that is one for its own task is told of after a while.
     fn poll_forever<T>(&mut self, cx: &mut Context<'_>, now: Tick) -> Poll<T> {
-        let (id, due) = (self.id, self.started + self.request.engine.settings.default_wait);
+        let (id, due) = (self.id, self.started() + self.request.engine.settings.default_wait);
         let watches =
-            !self.warned && self.request.engine.act(&self.lane, |machine, _, _| machine.waits_for_itself(id));
+            !self.warned && self.request.engine.act(self.lane, |machine, _, _| machine.waits_for_itself(id));
         if watches && now >= due {
             self.warned = true;
             self.warn_of_itself();
@@ -437,7 +335,7 @@ impl Waiting {
     fn give_up(&mut self, now: Tick, unanswered: bool) -> Failure {
         self.queued = false;
         let id = self.id;
-        let (last_error, remaining, own) = self.request.engine.act(&self.lane, |machine, now, effects| {
+        let (last_error, remaining, own) = self.request.engine.act(self.lane, |machine, now, effects| {
             let (remaining, own) = (machine.taken_for(now), machine.waits_for_itself(id));
             machine.leave(id, now, effects);
             (machine.pace.last_error_for(self.request.replication), remaining, own)
@@ -455,56 +353,24 @@ impl Waiting {
         if own {
             self.warn_of_itself();
         }
-        let waited = now.since(self.started);
+        let waited = now.since(self.started());
         // Somebody may have been seen to have it before this call came.
         let nobody_seen = unanswered && remaining.is_none() || self.request.wait == Wait::No;
         let last_error = last_error.or_else(|| nobody_seen.then(|| no_answer(waited)));
         Failure::wait_over(last_error, waited, remaining)
     }
-
-    fn record(&self, outcome: Result<&Entry, &Failure>) {
-        record(&self.request, &self.span, self.started, outcome);
-    }
-
-    /// Lets the caller in; a longer fixed lease inside a shorter one takes one store call first.
-    fn enter(&mut self, entry: Entry) -> Entered {
-        let engine = Arc::clone(&self.request.engine);
-        let recorded = entry.clone();
-        let hold = Arc::clone(&entry.grant.hold);
-        let reentrant = entry.reentrant;
-        let (lease, label) = (self.request.lease, self.request.label.clone());
-        let admission = Admission::new(engine, Arc::clone(&self.lane), entry, lease, label);
-        // The admission is there first: a panicking subscriber or recorder must not leak the hold.
-        self.record(Ok(&recorded));
-        let Lease { duration: lease, is_renewed, .. } = self.request.lease;
-        if reentrant && !is_renewed {
-            let engine = &self.request.engine;
-            let wanted = (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
-            if !hold.is_renewing() && hold.deadline() < wanted {
-                let retry_until = match self.request.wait {
-                    Wait::No => Tick::default(),
-                    Wait::For(wait) => self.started + wait,
-                    Wait::Forever => Tick::MAX,
-                };
-                let outcome = Box::pin(engine.extend(&hold, lease, retry_until));
-                let request = self.request.clone();
-                return Entered::Extending(Box::new(Extending { admission, request, outcome }));
-            }
-        }
-        Entered::Admitted(admission)
-    }
 }
 
-impl Drop for Waiting {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.queued {
             let id = self.id;
-            self.request.engine.act(&self.lane, |machine, now, effects| machine.leave(id, now, effects));
+            self.request.engine.act(self.lane, |machine, now, effects| machine.leave(id, now, effects));
         }
     }
 }
 
-fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Result<&Entry, &Failure>) {
+fn record(request: &Request, span: &tracing::Span, outcome: Result<&Entry, &Failure>) {
     let outcome = match outcome {
         Ok(entry) => {
             span.record("token", entry.first().1.get());
@@ -529,7 +395,8 @@ fn record(request: &Request, span: &tracing::Span, started: Tick, outcome: Resul
     span.record("outcome", outcome);
     let _entered = span.enter();
     // Read only by who listens: the clock costs as much as a local hand-off.
-    let took = || request.engine.clock.now().since(started);
+    let now = || request.engine.clock.now();
+    let took = || now().since(request.asked.unwrap_or_else(now));
     tracing::debug!(target: TARGET, outcome, took = ?took(), "acquire");
     metrics::acquired(&request.label, outcome, took);
     if outcome == "handed_off" {

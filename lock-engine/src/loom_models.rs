@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::hold::drift_margin;
 use super::*;
-use crate::acquire::{Acquire, Refused};
+use crate::acquire::Refused;
 use crate::admission::Admission;
 use crate::request::Request;
 use crate::tests::mutex;
@@ -214,12 +214,14 @@ fn engine(settings: EngineSettings, runtime: &Handle) -> Arc<Engine> {
 }
 
 /// Asks for the mutex of `key`, for as long as it takes.
+type Acquire = std::pin::Pin<Box<dyn Future<Output = Result<Admission, Refused>> + Send>>;
+
 fn wait_forever(engine: &Arc<Engine>, key: &str) -> Acquire {
-    Acquire::new(Box::new(Request { wait: Wait::Forever, ..mutex(engine, key) }))
+    Box::pin(crate::acquire::acquire(Request { wait: Wait::Forever, ..mutex(engine, key) }))
 }
 
 fn poll(acquire: &mut Acquire) -> Poll<Result<Admission, Refused>> {
-    std::pin::Pin::new(acquire).poll(&mut Context::from_waker(Waker::noop()))
+    acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[test]

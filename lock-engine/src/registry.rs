@@ -1,13 +1,12 @@
 //! [`Registry`]: the keys that this process holds or wants.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
-use lock_core::internal::sync::{Mutex, MutexGuard, lock};
+use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{AcquireRequest, Few, Item, Kind, ServerTime, StoreError, Watch};
 use lock_core::{LockKey, OwnerId};
 use tokio::sync::Notify;
@@ -141,6 +140,12 @@ impl Lane {
         self.spec.any(|kind| kind == Kind::Write)
     }
 
+    /// By what it is found, if callers share it.
+    fn shared_id(&self, lanes: &HashMap<LaneId, Arc<Self>>) -> Option<LaneId> {
+        let id = LaneId::Shared(self.kind, self.key.clone());
+        lanes.get(&id).filter(|lane| lane.id == self.id).map(|_| id)
+    }
+
     /// By what the registry counts those who wait in lanes like this.
     pub(crate) fn own_key(&self) -> (LockKey, bool) {
         (self.key.clone(), self.spec.permits > 0)
@@ -157,16 +162,17 @@ impl fmt::Debug for Lane {
     }
 }
 
-type Lanes = Mutex<HashMap<LockKey, Arc<Lane>>>;
+/// By what a lane is found: all that are alike share the first, each has the second once it takes nobody any more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum LaneId {
+    Shared(LaneKind, LockKey),
+    Own(u64),
+}
 
-/// Lanes by kind and key. Lock order: one of the maps, then a machine.
+/// All lanes. Lock order: a map, then a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    mutexes: Lanes,
-    writers: Lanes,
-    readers: Lanes,
-    /// By number.
-    own: Mutex<HashMap<u64, Arc<Lane>>>,
+    lanes: Mutex<HashMap<LaneId, Arc<Lane>>>,
     /// Who waits in lanes of their own, by the (first) key's name, and whether it is one of permits.
     waiting: Mutex<HashMap<(LockKey, bool), InOwn>>,
 }
@@ -188,91 +194,55 @@ impl Default for InOwn {
 }
 
 impl Registry {
-    fn lanes(&self, kind: LaneKind) -> Option<&Lanes> {
-        match kind {
-            LaneKind::Mutex => Some(&self.mutexes),
-            LaneKind::Write => Some(&self.writers),
-            LaneKind::Read => Some(&self.readers),
-            LaneKind::Own => None,
-        }
-    }
-
     /// The lane's entry, made when it is not there. One of its own is always made.
     pub(crate) fn get(&self, key: &LockKey, kind: LaneKind, make: impl FnOnce() -> Arc<Lane>) -> Arc<Lane> {
-        let Some(lanes) = self.lanes(kind) else {
-            let mut own = lock(&self.own);
+        let mut lanes = lock(&self.lanes);
+        if kind == LaneKind::Own {
             let lane = make();
-            own.insert(lane.id, Arc::clone(&lane));
+            lanes.insert(LaneId::Own(lane.id), Arc::clone(&lane));
             return lane;
-        };
-        Arc::clone(lock(lanes).entry(key.clone()).or_insert_with(make))
+        }
+        Arc::clone(lanes.entry(LaneId::Shared(kind, key.clone())).or_insert_with(make))
     }
 
     /// The lane's entry, if it is one that callers share.
     pub(crate) fn find(&self, key: &LockKey, kind: LaneKind) -> Option<Arc<Lane>> {
-        lock(self.lanes(kind)?).get(key).cloned()
+        lock(&self.lanes).get(&LaneId::Shared(kind, key.clone())).cloned()
     }
 
-    /// Every lane that has to do with the locks of `key`. Looks at all lanes that callers have to themselves.
+    /// Every lane that has to do with the locks of `key`. Looks at all lanes.
     pub(crate) fn find_all(&self, key: &LockKey) -> Vec<Arc<Lane>> {
-        let shared = [LaneKind::Mutex, LaneKind::Write, LaneKind::Read].into_iter();
-        let mut found: Vec<_> = shared.filter_map(|kind| self.find(key, kind)).collect();
-        found.extend(
-            lock(&self.own).values().filter(|lane| lane.spec.permits == 0 && lane.is_of(key)).cloned(),
-        );
-        found
+        let lanes = lock(&self.lanes);
+        lanes.values().filter(|lane| lane.spec.permits == 0 && lane.is_of(key)).cloned().collect()
     }
 
     /// Whoever asks for the lane from now on gets a fresh one.
     pub(crate) fn detach(&self, lane: &Arc<Lane>) {
-        let Some(lanes) = self.lanes(lane.kind) else { return };
-        let mut lanes = lock(lanes);
-        if lanes.get(&lane.key).is_some_and(|current| Arc::ptr_eq(current, lane)) {
-            lanes.remove(&lane.key);
+        let mut lanes = lock(&self.lanes);
+        if let Some(shared) = lane.shared_id(&lanes) {
+            lanes.remove(&shared);
             // Never in neither: a shutdown looks at all lanes.
-            lock(&self.own).insert(lane.id, Arc::clone(lane));
+            lanes.insert(LaneId::Own(lane.id), Arc::clone(lane));
         }
     }
 
     /// Forgets the key if nothing of it is left.
-    pub(crate) fn remove_idle(&self, lane: &Arc<Lane>) -> bool {
-        let mut gone = false;
-        if let Some(lanes) = self.lanes(lane.kind) {
-            let mut lanes = lock(lanes);
-            if let Entry::Occupied(current) = lanes.entry(lane.key.clone())
-                && Arc::ptr_eq(current.get(), lane)
-            {
-                gone = set_removed(lane);
-                if gone {
-                    current.remove();
-                }
-                return gone;
-            }
+    pub(crate) fn remove_idle(&self, lane: &Arc<Lane>) {
+        let mut lanes = lock(&self.lanes);
+        let id = lane.shared_id(&lanes).unwrap_or(LaneId::Own(lane.id));
+        let mut machine = lock(&lane.machine);
+        if machine.is_idle() && lanes.remove(&id).is_some() {
+            machine.removed = true;
         }
-        let mut own = lock(&self.own);
-        if own.contains_key(&lane.id) {
-            gone = set_removed(lane);
-            if gone {
-                own.remove(&lane.id);
-            }
-        }
-        gone
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Lane>> {
-        let mut all = Vec::new();
-        for lanes in [&self.mutexes, &self.writers, &self.readers] {
-            all.extend(lock(lanes).values().cloned());
-        }
-        all.extend(lock(&self.own).values().cloned());
-        all
+        lock(&self.lanes).values().cloned().collect()
     }
 
     /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many lanes.
     pub(crate) fn any(&self, test: impl Fn(&Machine) -> bool) -> bool {
-        let test = |lane: &Arc<Lane>| test(&lock(&lane.machine));
-        [&self.mutexes, &self.writers, &self.readers].iter().any(|lanes| lock(lanes).values().any(test))
-            || lock(&self.own).values().any(test)
+        lock(&self.lanes).values().any(|lane| test(&lock(&lane.machine)))
     }
 
     /// One more caller waits for `key` in a lane of its own, unless `cap` do so already: how many then.
@@ -335,14 +305,6 @@ impl Registry {
     /// Lanes in use, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
-        self.all().len() + lock(&self.waiting).len()
+        lock(&self.lanes).len() + lock(&self.waiting).len()
     }
-}
-
-/// Under the mutex of its map.
-fn set_removed(lane: &Lane) -> bool {
-    let mut machine: MutexGuard<'_, Machine> = lock(&lane.machine);
-    let gone = machine.is_idle() && !machine.removed;
-    machine.removed |= gone;
-    gone
 }

@@ -8,7 +8,6 @@ use tokio::runtime::Handle;
 
 use super::machine::Effects;
 use super::*;
-use crate::acquire::Acquire;
 use crate::admission::Admission;
 use crate::metrics::Label;
 use crate::request::Request;
@@ -39,7 +38,7 @@ pub(crate) fn mutex(engine: &Arc<Engine>, key: &str) -> Request {
 
 /// Acquires what is asked for.
 pub(crate) async fn acquire(request: Request) -> Admission {
-    match Acquire::new(Box::new(request)).await {
+    match crate::acquire::acquire(request).await {
         Ok(admission) => admission,
         Err((key, failure)) => panic!("{key}: {failure:?}"),
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use lock_core::LockKey;
 use lock_core::internal::sync::polled_again;
 use lock_core::store::Kind;
-use lock_engine::acquire::Acquire as Admit;
+use lock_engine::acquire::acquire;
 use lock_engine::registry::Spec;
 use lock_engine::request::Request;
 use lock_engine::scope::{Scope, Scoped};
@@ -26,39 +26,30 @@ use crate::guard::LockGuard;
 /// released in the background; nothing stays behind.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire {
-    state: State,
+    /// `None` when it has ended.
+    running: Option<Running>,
+    polled: bool,
 }
 
-enum State {
-    Refused(LockError),
-    /// All keys are in one lane.
-    One(Admit),
-    /// A lock of several keys, before its first poll.
-    Keys(Box<Request>),
-    /// A lock of several keys, of which enclosing calls hold some.
-    Several(Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>),
-    Done,
-}
+type Running = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
 
 impl Acquire {
     pub(crate) fn new(request: Result<Request, LockError>) -> Self {
-        let state = match request {
-            Ok(request) if !request.spec.more.is_empty() => State::Keys(Box::new(request)),
-            Ok(request) => State::One(Admit::new(Box::new(request))),
-            Err(error) => State::Refused(error),
+        let running: Running = match request {
+            Ok(request) if request.spec.more.is_empty() => Box::pin(one(request)),
+            Ok(request) => Box::pin(all(request)),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
         };
-        Self { state }
+        Self { running: Some(running), polled: false }
     }
 }
 
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Refused(_) => "refused",
-            State::One(admit) => admit.state(),
-            State::Keys(_) => "new",
-            State::Several(_) => "waiting",
-            State::Done => "done",
+        let state = match &self.running {
+            Some(_) if self.polled => "waiting",
+            Some(_) => "new",
+            None => "done",
         };
         f.debug_struct("Acquire").field("state", &state).finish()
     }
@@ -69,63 +60,48 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let progress = ready!(tokio::task::coop::poll_proceed(cx));
-        let result = ready!(self.poll_inner(cx));
+        self.polled = true;
+        let Some(running) = &mut self.running else { polled_again() };
+        let result = ready!(running.as_mut().poll(cx));
         progress.made_progress();
+        self.running = None;
         Poll::Ready(result)
     }
 }
 
-impl Acquire {
-    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, LockError>> {
-        if let State::Refused(_) | State::Keys(_) = self.state {
-            self.state = match std::mem::replace(&mut self.state, State::Done) {
-                State::Refused(error) => return Poll::Ready(Err(error)),
-                State::Keys(request) => split(request)?,
-                state => state,
-            };
-        }
-        match &mut self.state {
-            State::One(admit) => match ready!(Pin::new(admit).poll(cx)) {
-                Ok(admission) => Poll::Ready(Ok(LockGuard::new(admission))),
-                Err((key, failure)) => Poll::Ready(Err(LockError::of(key, failure))),
-            },
-            State::Several(several) => {
-                let result = ready!(several.as_mut().poll(cx));
-                self.state = State::Done;
-                Poll::Ready(result)
-            }
-            State::Refused(_) | State::Keys(_) | State::Done => polled_again(),
-        }
-    }
+/// Takes all keys in one lane.
+async fn one(request: Request) -> Result<LockGuard, LockError> {
+    let admission = acquire(request).await;
+    admission.map(LockGuard::new).map_err(|(key, failure)| LockError::of(key, failure))
+}
+
+/// Takes several keys in one lane, or, where enclosing calls hold some of them, one after the other.
+async fn all(request: Request) -> Result<LockGuard, LockError> {
+    let (held, free) = split(&request)?;
+    if held.is_empty() { one(request).await } else { several(request, held, free).await }
 }
 
 type KindedKeys = Vec<(LockKey, Kind)>;
 
-/// Decides how a lock of several keys is taken: in one lane, or, where enclosing calls hold some of
-/// the keys, one after the other.
-fn split(mut request: Box<Request>) -> Result<State, LockError> {
+/// The keys that enclosing calls hold, and the others.
+fn split(request: &Request) -> Result<(KindedKeys, KindedKeys), LockError> {
     if let Some(failure) = request.refusal() {
-        return Err(LockError::of(request.key, failure));
+        return Err(LockError::of(request.key.clone(), failure));
     }
     let scope = Scope::current();
     let (mut held, mut free) = (KindedKeys::new(), KindedKeys::new());
-    if !scope.is_empty() {
-        for (key, kind) in request.spec.keys(&request.key) {
-            let host = request.engine.is_hosted(key, kind, &scope);
-            let hosted = host.map_err(|failure| LockError::of(key.clone(), failure))?;
-            if hosted { &mut held } else { &mut free }.push((key.clone(), kind));
-        }
+    for (key, kind) in request.spec.keys(&request.key) {
+        let host = request.engine.is_hosted(key, kind, &scope);
+        let hosted = host.map_err(|failure| LockError::of(key.clone(), failure))?;
+        if hosted { &mut held } else { &mut free }.push((key.clone(), kind));
     }
-    if held.is_empty() {
-        return Ok(State::One(Admit::new(request)));
-    }
-    request.asked.get_or_insert(request.engine.clock.now());
-    Ok(State::Several(Box::pin(several(*request, held, free))))
+    Ok((held, free))
 }
 
 /// Enters again what enclosing calls hold, one after the other in the order of the keys, then takes
 /// the others together.
-async fn several(request: Request, held: KindedKeys, free: KindedKeys) -> Result<LockGuard, LockError> {
+async fn several(mut request: Request, held: KindedKeys, free: KindedKeys) -> Result<LockGuard, LockError> {
+    request.asked.get_or_insert(request.engine.clock.now());
     let bare = Request { spec: Spec::one(request.spec.kind), ..request.clone() };
     let of = |key: LockKey, kind, more: KindedKeys| {
         let spec = Spec { kind, more: more.into(), permits: 0 };

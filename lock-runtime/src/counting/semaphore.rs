@@ -7,7 +7,7 @@ use std::time::Duration;
 use lock_core::internal::ids_of;
 use lock_core::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChange, StoreErrorKind};
 use lock_core::{LockKey, Replication};
-use lock_engine::acquire::Acquire;
+use lock_engine::acquire::acquire;
 use lock_engine::failure::Failure;
 use lock_engine::hold::Lease;
 use lock_engine::metrics::Label;
@@ -180,8 +180,7 @@ impl Semaphore {
             asked: None,
             engine: Arc::clone(&engine),
         };
-        let admission =
-            Acquire::new(Box::new(request)).await.map_err(|(key, failure)| LockError::of(key, failure))?;
+        let admission = acquire(request).await.map_err(|(key, failure)| LockError::of(key, failure))?;
         Ok(SemaphorePermit::new(LockGuard::new(admission)))
     }
 

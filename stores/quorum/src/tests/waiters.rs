@@ -6,7 +6,7 @@ use lock_core::store::{
     AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Notice, StoreErrorKind,
 };
 use lock_engine::Engine;
-use lock_engine::acquire::Acquire;
+use lock_engine::acquire::acquire;
 use lock_engine::hold::Lease;
 use lock_engine::metrics::Label;
 use lock_engine::registry::Spec;
@@ -295,7 +295,7 @@ async fn a_late_withdrawal_takes_nothing_from_a_waiter_that_goes_on() {
     let store = rig.process_with(minute);
     let engine = Engine::start(EngineSettings::default(), Clock::tokio(), store, Handle::current());
     not_undone_for_certain(&rig).await;
-    let waiting = tokio::spawn(Acquire::new(Box::new(Request {
+    let waiting = tokio::spawn(acquire(Request {
         lease: Lease::renewed(engine.settings.lease),
         engine,
         key: key("a"),
@@ -307,7 +307,7 @@ async fn a_late_withdrawal_takes_nothing_from_a_waiter_that_goes_on() {
         label: Label::Borrowed(""),
         max_waiters: usize::MAX,
         asked: None,
-    })));
+    }));
     tokio::time::sleep(SECOND / 40).await;
     rig.fail(&[0], Fault::Slow(SECOND * 3));
     // It executes what it was sent later, and the waiter is granted the key before that.
