@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 use lock_core::LockKey;
 use lock_core::internal::sync::polled_again;
 use lock_core::store::Kind;
-use lock_engine::acquire::acquire;
+use lock_engine::acquire::{Refused, acquire};
+use lock_engine::admission::Admission;
 use lock_engine::registry::Spec;
 use lock_engine::request::Request;
 use lock_engine::scope::{Scope, Scoped};
@@ -26,30 +27,38 @@ use crate::guard::LockGuard;
 /// released in the background; nothing stays behind.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire {
-    /// `None` when it has ended.
-    running: Option<Running>,
+    state: State,
     polled: bool,
 }
 
-type Running = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
+type Running<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+enum State {
+    Refused(LockError),
+    /// All keys are in one lane.
+    One(Running<Result<Admission, Refused>>),
+    Several(Running<Result<LockGuard, LockError>>),
+    Done,
+}
 
 impl Acquire {
     pub(crate) fn new(request: Result<Request, LockError>) -> Self {
-        let running: Running = match request {
-            Ok(request) if request.spec.more.is_empty() => Box::pin(one(request)),
-            Ok(request) => Box::pin(all(request)),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+        let state = match request {
+            Ok(request) if request.spec.more.is_empty() => State::One(Box::pin(acquire(request))),
+            Ok(request) => State::Several(Box::pin(all(request))),
+            Err(error) => State::Refused(error),
         };
-        Self { running: Some(running), polled: false }
+        Self { state, polled: false }
     }
 }
 
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.running {
-            Some(_) if self.polled => "waiting",
-            Some(_) => "new",
-            None => "done",
+        let state = match &self.state {
+            State::Refused(_) => "refused",
+            State::Done => "done",
+            _ if self.polled => "waiting",
+            _ => "new",
         };
         f.debug_struct("Acquire").field("state", &state).finish()
     }
@@ -61,24 +70,26 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let progress = ready!(tokio::task::coop::poll_proceed(cx));
         self.polled = true;
-        let Some(running) = &mut self.running else { polled_again() };
-        let result = ready!(running.as_mut().poll(cx));
+        let result = match &mut self.state {
+            State::One(running) => guarded(ready!(running.as_mut().poll(cx))),
+            State::Several(running) => ready!(running.as_mut().poll(cx)),
+            State::Refused(error) => Err(error.clone()),
+            State::Done => polled_again(),
+        };
         progress.made_progress();
-        self.running = None;
+        self.state = State::Done;
         Poll::Ready(result)
     }
 }
 
-/// Takes all keys in one lane.
-async fn one(request: Request) -> Result<LockGuard, LockError> {
-    let admission = acquire(request).await;
+fn guarded(admission: Result<Admission, Refused>) -> Result<LockGuard, LockError> {
     admission.map(LockGuard::new).map_err(|(key, failure)| LockError::of(key, failure))
 }
 
 /// Takes several keys in one lane, or, where enclosing calls hold some of them, one after the other.
 async fn all(request: Request) -> Result<LockGuard, LockError> {
     let (held, free) = split(&request)?;
-    if held.is_empty() { one(request).await } else { several(request, held, free).await }
+    if held.is_empty() { guarded(acquire(request).await) } else { several(request, held, free).await }
 }
 
 type KindedKeys = Vec<(LockKey, Kind)>;

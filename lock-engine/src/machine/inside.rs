@@ -250,9 +250,11 @@ impl Machine {
     /// For how long an offer stands.
     pub(super) fn offer_time(&self) -> Duration {
         match &self.phase {
-            Phase::Held(held) if held.hold.is_of_permits() => held.hold.lease.duration / 4,
             Phase::Held(held) if self.lane == LaneKind::Own => {
-                OWN_OFFER_TIME.min(held.hold.lease.duration / 4).max(OFFER_TIME)
+                let quarter = held.hold.lease.duration / 4;
+                // Others of this process wait for no permits that are offered.
+                let longest = if held.hold.is_of_permits() { quarter } else { OWN_OFFER_TIME };
+                longest.min(quarter).max(OFFER_TIME)
             }
             _ => OFFER_TIME,
         }
