@@ -106,7 +106,7 @@ async fn enter(request: &mut Request) -> Result<(Arc<Lane>, Entry), Failure> {
         replication: request.replication,
         wait: request.wait,
         guest: false,
-        gated: request.spec.permits > 0 && request.wait != Wait::No,
+        gated: None,
         part: None,
         scope: Scope::current(),
         task: Caller::current(),
@@ -124,6 +124,7 @@ async fn enter(request: &mut Request) -> Result<(Arc<Lane>, Entry), Failure> {
         request.asked.get_or_insert(now);
         match enqueued {
             Enqueued::Entered(entry) => return Ok((lane, entry)),
+            // The lane takes nobody any more.
             Enqueued::Elsewhere => {}
             Enqueued::Waiting(id) => {
                 let mut waiting = Waiting {
@@ -140,10 +141,10 @@ async fn enter(request: &mut Request) -> Result<(Arc<Lane>, Entry), Failure> {
                 if let Some(entry) = entered {
                     return Ok((lane, entry));
                 }
+                // It has to ask again, in another lane, and has its place among those who wait.
+                cap.most = usize::MAX;
             }
         }
-        // It has to ask again, in another lane, and has its place among those who wait.
-        cap.most = usize::MAX;
     }
 }
 
@@ -180,7 +181,9 @@ type Place = (Arc<Lane>, Option<OwnPlace>, Enqueued, Tick);
 /// others, or in one of its own.
 fn find_place(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
     let (engine, key, kind) = (&request.engine, &request.key, request.spec.kind);
-    if !wish.scope.is_empty()
+    // Permits are not locks, and are never entered again.
+    if request.spec.permits == 0
+        && !wish.scope.is_empty()
         && let Some(host) = engine.host(key, kind, &wish.scope)?
     {
         let guest = Wish { guest: host.guest, part: host.part, ..wish.clone() };
@@ -234,13 +237,21 @@ fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure>
         cap.refuse(waiting, taken.ok().flatten())
     };
     let mut own = OwnPlace::new(engine, key.clone(), cap.most).map_err(full)?;
+    // One who wants permits waits in line for its turn, which ends with its wait, polled or not.
+    let gated = match request.wait {
+        _ if request.spec.permits == 0 => None,
+        Wait::No => None,
+        Wait::For(wait) => Some(request.asked.unwrap_or_else(|| engine.clock.now()) + wait + engine.grace()),
+        Wait::Forever => Some(Tick::MAX),
+    };
+    let wish = Wish { gated, ..wish.clone() };
     let (lane, (enqueued, now)) =
         engine.with_lane(&request.key, LaneKind::Own, &request.spec, |machine, now, effects| {
-            (machine.enqueue(wish.clone(), now, Cap { most: 1, ..cap }, effects), now)
+            (machine.enqueue(wish, now, Cap { most: 1, ..cap }, effects), now)
         });
     let enqueued = enqueued?;
     if let Enqueued::Waiting(id) = enqueued
-        && wish.gated
+        && gated.is_some()
     {
         own.stand_in_line(&lane, id);
     }
@@ -285,10 +296,12 @@ impl Waiting<'_> {
             Wait::No => self.started() + timeout * 3 + replicas * 2,
         };
         if now >= end {
-            let unanswered = engine.act(self.lane, |machine, now, _| machine.awaits_first_answer(id, now));
+            let grace = engine.grace();
+            let unanswered =
+                engine.act(self.lane, |machine, now, _| machine.awaits_first_answer(id, now, grace));
             // From now on, and not from the end: the answer may have come while this process stood still. Replicas
             // may be about to confirm it.
-            end = *self.grace.get_or_insert(now + engine.grace() + replicas.min(timeout));
+            end = *self.grace.get_or_insert(now + grace + replicas.min(timeout));
             if !unanswered || now >= end {
                 return Poll::Ready(Err(self.give_up(now, unanswered)));
             }
@@ -335,20 +348,19 @@ impl Waiting<'_> {
     fn give_up(&mut self, now: Tick, unanswered: bool) -> Failure {
         self.queued = false;
         let id = self.id;
-        let (last_error, remaining, own) = self.request.engine.act(self.lane, |machine, now, effects| {
+        let engine = &self.request.engine;
+        let (last_error, remaining, own, gated) = engine.act(self.lane, |machine, now, effects| {
             let (remaining, own) = (machine.taken_for(now), machine.waits_for_itself(id));
+            let gated = machine.is_gated(id);
             machine.leave(id, now, effects);
-            (machine.pace.last_error_for(self.request.replication), remaining, own)
+            (machine.pace.last_error_for(self.request.replication), remaining, own, gated)
         });
-        // Of those in line for permits, only the first has asked.
-        let (last_error, remaining) = match &self.request.spec {
-            spec if spec.permits > 0 => {
-                match self.request.engine.registry.taken_in_own(&self.lane.own_key(), now) {
-                    Ok(taken) => (last_error, remaining.or(taken)),
-                    Err(error) => (last_error.or(Some(error)), remaining),
-                }
-            }
-            _ => (last_error, remaining),
+        // One whose turn has not come knows what the first in line was told.
+        let told = gated.then(|| engine.registry.taken_in_own(&self.lane.own_key(), now));
+        let (last_error, remaining) = match told {
+            Some(Ok(taken)) => (last_error, taken),
+            Some(Err(error)) => (Some(error), remaining),
+            None => (last_error, remaining),
         };
         if own {
             self.warn_of_itself();

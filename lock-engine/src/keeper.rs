@@ -132,7 +132,7 @@ fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
     shielded(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
 
-/// Sets the job that keeps the place of the key's request in the store's queues.
+/// Sets the time at which the place of the key's request in the store's queues is kept next.
 pub(super) fn keep_place(engine: &Arc<Engine>, lane: &Arc<Lane>, standing: Standing) {
     // A tick may be earlier by a quarter of that: half a life on average.
     let often = if lane.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };

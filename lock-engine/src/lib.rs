@@ -8,7 +8,7 @@
 //! - `keeper`: the timekeeper, which renews holds and finds those that are lost.
 //! - `calls`: store calls, bounded in time.
 //! - `release`, `reaper`: the two kinds of calls that go on when their caller is gone; `pending` counts the first.
-//! - `acquire`: the future that a caller polls.
+//! - `acquire`: what a caller awaits.
 //! - `ending`: how a manager ends.
 #![doc(hidden)]
 #![forbid(unsafe_code)]
@@ -104,7 +104,7 @@ pub struct Engine {
     permits: OnceLock<Option<PermitsAsLocks>>,
     pub runtime: Handle,
     pub(crate) registry: Apart<Registry>,
-    pub(crate) rtt: RoundTrip,
+    pub(crate) rtt: Apart<RoundTrip>,
     health: Health,
     pub(crate) crowds: Crowds,
     timers: Arc<Timers>,
@@ -149,7 +149,7 @@ impl Engine {
             permits: OnceLock::new(),
             runtime,
             registry: Apart::default(),
-            rtt: RoundTrip::default(),
+            rtt: Apart::default(),
             health: Health::default(),
             crowds: Crowds::default(),
             timers: Arc::clone(&timers),
@@ -223,7 +223,7 @@ impl Engine {
             if machine.removed {
                 continue;
             }
-            let result = self.run(&lane, machine, Start::Here, self.clock.now(), f);
+            let result = self.run(&lane, machine, Start::Here, f);
             return (lane, result);
         }
     }
@@ -247,8 +247,9 @@ impl Engine {
     }
 
     /// It is the waiter's turn, who could not be granted anything before.
-    pub(crate) fn admit(self: &Arc<Self>, lane: &Arc<Lane>, waiter: u64) {
-        self.act(lane, |machine, now, effects| machine.admit(waiter, now, effects));
+    pub(crate) fn admit(self: &Arc<Self>, lane: &Arc<Lane>, waiter: u64, start: Start) {
+        let machine = lock(&lane.machine);
+        self.run(lane, machine, start, |machine, now, effects| machine.admit(waiter, now, effects));
     }
 
     /// The lane's waiter has permits, or has gone: the next in line asks.
@@ -256,7 +257,7 @@ impl Engine {
         if lane.spec.permits > 0
             && let Some((next, waiter)) = self.registry.leave_line(lane)
         {
-            self.admit(&next, waiter);
+            self.admit(&next, waiter, Start::InATask);
         }
     }
 
@@ -319,7 +320,7 @@ impl Engine {
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> Option<R> {
         let machine = lock(&lane.machine);
-        (!machine.removed).then(|| self.run(lane, machine, Start::Here, self.clock.now(), f))
+        (!machine.removed).then(|| self.run(lane, machine, Start::Here, f))
     }
 
     /// Runs `f` on the machine of a key that is in use, and carries out what follows.
@@ -329,17 +330,7 @@ impl Engine {
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
         let machine = lock(&lane.machine);
-        self.run(lane, machine, Start::InATask, self.clock.now(), f)
-    }
-
-    /// The same for who has just looked at the clock.
-    fn act_at<R>(
-        self: &Arc<Self>,
-        lane: &Arc<Lane>,
-        now: Tick,
-        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
-    ) -> R {
-        self.run(lane, lock(&lane.machine), Start::InATask, now, f)
+        self.run(lane, machine, Start::InATask, f)
     }
 
     fn run<R>(
@@ -347,14 +338,13 @@ impl Engine {
         lane: &Arc<Lane>,
         mut machine: MutexGuard<'_, Machine>,
         start: Start,
-        now: Tick,
         f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
     ) -> R {
         let mut effects = Effects::default();
-        let result = f(&mut machine, now, &mut effects);
+        let result = f(&mut machine, self.clock.now(), &mut effects);
         let idle = machine.is_idle();
         let due = machine.due();
-        // It may come too early for what is due later by now. Under the mutex, so that none is left of a lane that is idle.
+        // It may come too early for what is due later by now. Under the mutex, so that none is left when nothing is due.
         if due < machine.timer || due == Tick::MAX && machine.timer < due {
             self.timers.change(lane.id, machine.timer, due, || Arc::downgrade(lane));
             machine.timer = due;
@@ -458,7 +448,7 @@ impl Engine {
             Leaving::Dropped => Start::InATask,
         };
         let machine = lock(&lane.machine);
-        self.run(lane, machine, start, self.clock.now(), |machine, now, effects| {
+        self.run(lane, machine, start, |machine, now, effects| {
             machine.release(entry, leaving, reserve, now, effects)
         })
     }
@@ -574,13 +564,13 @@ impl Engine {
 pub struct Leftovers {
     /// Keys that are held, wanted, or being released.
     pub keys: usize,
-    /// Timer jobs: renewals, deadlines, offers.
+    /// Lanes that have a time to be looked at: renewals, deadlines, offers.
     pub timers: usize,
     /// Background tasks: contenders, releases, withdrawals.
     pub tasks: usize,
     /// Calls that wait, of all keys.
     pub waiters: usize,
-    /// Tasks that last as long as the manager: one, and one more from its first semaphore on.
+    /// Tasks that last as long as the manager: one.
     pub timekeepers: usize,
 }
 
@@ -595,7 +585,7 @@ pub(crate) struct Host {
 
 /// Where a driver that has to be started is polled first.
 #[derive(Clone, Copy, Debug)]
-enum Start {
+pub(crate) enum Start {
     /// By whoever starts it, if that is in the manager's runtime: its request leaves at once.
     Here,
     InATask,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::atomic::{AtomicU64, Ordering};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{AcquireRequest, Few, Item, Kind, ServerTime, StoreError, Watch};
 use lock_core::{LockKey, OwnerId};
@@ -22,7 +23,7 @@ pub(crate) enum LaneKind {
     Write,
     /// The readers of a key that share one hold.
     Read,
-    /// One caller. The number is that of the [`Lane`].
+    /// One caller.
     Own,
 }
 
@@ -78,6 +79,8 @@ pub(crate) struct Lane {
     pub(crate) engine: u64,
     /// Larger than those of older lanes.
     pub(crate) id: u64,
+    /// Its place in a line for permits.
+    place: AtomicU64,
     pub(crate) machine: Mutex<Machine>,
     /// Wakes the parked driver.
     pub(crate) changed: Notify,
@@ -109,6 +112,7 @@ impl Lane {
             spec,
             engine,
             id,
+            place: AtomicU64::new(0),
             machine: Mutex::new(machine),
             changed: Notify::new(),
             watch: Mutex::new(None),
@@ -162,7 +166,8 @@ impl fmt::Debug for Lane {
     }
 }
 
-/// By what a lane is found: all that are alike share the first, each has the second once it takes nobody any more.
+/// By what a lane is found: one that callers share by its key, one of one caller, or that takes nobody any more, by its
+/// number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LaneId {
     Shared(LaneKind, LockKey),
@@ -173,8 +178,8 @@ enum LaneId {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     lanes: Mutex<HashMap<LaneId, Arc<Lane>>>,
-    /// Who waits in lanes of their own, by the (first) key's name, and whether it is one of permits.
-    waiting: Mutex<HashMap<(LockKey, bool), InOwn>>,
+    /// Who waits in lanes of their own.
+    waiting: Mutex<AllInOwn>,
 }
 
 /// The callers that wait for a key in lanes of their own.
@@ -183,8 +188,16 @@ struct InOwn {
     callers: usize,
     /// Until when the key is taken, as the store last told one of them; its error if it has failed.
     told: Result<Tick, StoreError>,
-    /// Those who want permits, by lane, in the order in which they came. The first asks the store.
+    /// Those who want permits, in the order in which they came, with their waiters. The first asks the store.
     line: BTreeMap<u64, (Arc<Lane>, u64)>,
+}
+
+/// All of them, by the (first) key's name, and whether it is one of permits.
+#[derive(Debug, Default)]
+struct AllInOwn {
+    by_key: HashMap<(LockKey, bool), InOwn>,
+    /// The last place in a line. No two lines have the same one.
+    last_place: u64,
 }
 
 impl Default for InOwn {
@@ -248,17 +261,17 @@ impl Registry {
     /// One more caller waits for `key` in a lane of its own, unless `cap` do so already: how many then.
     pub(crate) fn wait_in_own(&self, key: &(LockKey, bool), cap: usize) -> Result<(), usize> {
         let mut waiting = lock(&self.waiting);
-        let callers = waiting.get(key).map_or(0, |in_own| in_own.callers);
+        let callers = waiting.by_key.get(key).map_or(0, |in_own| in_own.callers);
         if callers >= cap {
             return Err(callers);
         }
-        waiting.entry(key.clone()).or_default().callers += 1;
+        waiting.by_key.entry(key.clone()).or_default().callers += 1;
         Ok(())
     }
 
     /// One of them was told until when the key is taken, or why that is not known.
     pub(crate) fn told_in_own(&self, key: &(LockKey, bool), told: Result<Tick, StoreError>) {
-        if let Some(in_own) = lock(&self.waiting).get_mut(key) {
+        if let Some(in_own) = lock(&self.waiting).by_key.get_mut(key) {
             in_own.told = told;
         }
     }
@@ -270,17 +283,17 @@ impl Registry {
         now: Tick,
     ) -> Result<Option<Duration>, StoreError> {
         let waiting = lock(&self.waiting);
-        let Some(in_own) = waiting.get(key) else { return Ok(None) };
+        let Some(in_own) = waiting.by_key.get(key) else { return Ok(None) };
         in_own.told.clone().map(|until| (now < until).then(|| until.since(now)))
     }
 
     /// One caller less waits so.
     pub(crate) fn stop_waiting_in_own(&self, key: &(LockKey, bool)) {
         let mut waiting = lock(&self.waiting);
-        if let Some(in_own) = waiting.get_mut(key) {
+        if let Some(in_own) = waiting.by_key.get_mut(key) {
             in_own.callers -= 1;
             if in_own.callers == 0 {
-                waiting.remove(key);
+                waiting.by_key.remove(key);
             }
         }
     }
@@ -288,23 +301,27 @@ impl Registry {
     /// The lane's waiter wants permits, and asks when all before it have asked; whether it is the first.
     pub(crate) fn stand_in_line(&self, lane: &Arc<Lane>, waiter: u64) -> bool {
         let mut waiting = lock(&self.waiting);
-        let Some(in_own) = waiting.get_mut(&lane.own_key()) else { return true };
-        in_own.line.insert(lane.id, (Arc::clone(lane), waiter));
-        in_own.line.first_key_value().is_some_and(|(first, _)| *first == lane.id)
+        let AllInOwn { by_key, last_place } = &mut *waiting;
+        let Some(in_own) = by_key.get_mut(&lane.own_key()) else { return true };
+        *last_place += 1;
+        lane.place.store(*last_place, Ordering::Relaxed);
+        in_own.line.insert(*last_place, (Arc::clone(lane), waiter));
+        in_own.line.len() == 1
     }
 
     /// The lane's waiter has permits, or has gone. Returns whose turn it is now, if it was the first.
     pub(crate) fn leave_line(&self, lane: &Lane) -> Option<(Arc<Lane>, u64)> {
         let mut waiting = lock(&self.waiting);
-        let line = &mut waiting.get_mut(&lane.own_key())?.line;
-        let was_first = line.first_key_value().is_some_and(|(first, _)| *first == lane.id);
-        line.remove(&lane.id);
+        let place = lane.place.load(Ordering::Relaxed);
+        let line = &mut waiting.by_key.get_mut(&lane.own_key())?.line;
+        let was_first = line.first_key_value().is_some_and(|(first, _)| *first == place);
+        line.remove(&place);
         line.first_key_value().filter(|_| was_first).map(|(_, next)| next.clone())
     }
 
     /// Lanes in use, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
-        lock(&self.lanes).len() + lock(&self.waiting).len()
+        lock(&self.lanes).len() + lock(&self.waiting).by_key.len()
     }
 }

@@ -36,13 +36,14 @@ impl Drop for Alive {
         if self.done {
             return;
         }
-        if let Some(queued) = lock(&self.lane.machine).queued.take()
-            && !self.engine.runtime_is_gone()
-        {
+        let queued = lock(&self.lane.machine).queued.take();
+        if let Some(queued) = queued.filter(|_| !self.engine.runtime_is_gone()) {
             self.engine.reap(queued.request);
         }
         super::keeper::leave_crowd(&self.engine, &self.lane);
-        self.engine.leave_line(&self.lane);
+        // By a task: a runtime that is going drops the next driver here, and all in line one inside the other.
+        let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
+        self.engine.spawn(async move { engine.leave_line(&lane) });
         self.engine.act(&self.lane, |machine, now, effects| {
             machine.on_driver_gone(effects);
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
@@ -120,11 +121,6 @@ impl Driver {
         self.engine.act(&self.lane, f)
     }
 
-    /// The same for who has just looked at the clock.
-    fn act_at<R>(&self, now: Tick, f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R) -> R {
-        self.engine.act_at(&self.lane, now, f)
-    }
-
     async fn acquire(&mut self, ask: Ask) {
         // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
         // by the request itself.
@@ -142,8 +138,7 @@ impl Driver {
             engine.bounded_by(request.timeout, |_| engine.store_of(&call.items).acquire(Arc::clone(&call)));
         match answer.await {
             Ok(acquired) => {
-                let now = engine.clock.now();
-                self.acquired(ask, &request, acquired, sent, now);
+                self.acquired(ask, &request, acquired, sent);
             }
             Err(error) => self.refused(ask, request, error).await,
         }
@@ -187,7 +182,7 @@ impl Driver {
             engine.act(&lane, |machine, now, effects| machine.note_error(error, now, random, effects));
         };
         match release::send(&engine, &hold, takeover, watches, order.report, note).await {
-            Sent::Answered { sent, released } => self.released(then, &released, sent, engine.clock.now()),
+            Sent::Answered { sent, released } => self.released(then, &released, sent),
             Sent::GivenUp => self.act(|machine, now, _| machine.on_released(now, None)),
         }
     }
@@ -223,7 +218,7 @@ impl Driver {
             return;
         }
         let tokens = TokenRange { first: token.get(), last: token.get() };
-        self.hold_granted(&hold, tokens, server_time, now);
+        self.hold_granted(&hold, tokens, server_time);
         if !lease.is_renewed {
             // Counted from when it was last known to wait, and of a direct grant's length: it is less than what was asked
             // for. Goes on by itself; the hold's deadline tells how it went.

@@ -100,22 +100,15 @@ impl Driver {
     }
 
     /// The store has answered the request that was sent at `sent`.
-    pub(super) fn acquired(
-        &mut self,
-        ask: Ask,
-        request: &Arc<AcquireRequest>,
-        answer: Acquired,
-        sent: Tick,
-        now: Tick,
-    ) {
+    pub(super) fn acquired(&mut self, ask: Ask, request: &Arc<AcquireRequest>, answer: Acquired, sent: Tick) {
         let engine = Arc::clone(&self.engine);
+        let now = engine.clock.now();
         engine.rtt.record(sent, now);
         match answer {
-            Acquired::Granted(granted) => self.granted(request, ask.lease, sent, now, &granted),
+            Acquired::Granted(granted) => self.granted(request, ask.lease, sent, &granted),
             Acquired::Busy(busy) => {
-                if self.lane.kind == LaneKind::Own && busy.remaining <= LONGEST {
-                    engine.registry.told_in_own(&self.lane.own_key(), Ok(now + busy.remaining));
-                }
+                let known = busy.remaining <= LONGEST;
+                self.told_in_own(Ok(if known { now + busy.remaining } else { Tick::default() }));
                 self.subscription.want(now, || {
                     let (engine, request) = (Arc::clone(&engine), Arc::clone(request));
                     let key = self.lane.key.clone();
@@ -131,7 +124,7 @@ impl Driver {
                 let listening = self.subscription.listens();
                 let longest = self.subscription.longest(engine.settings.fallback_poll);
                 let random = jitter();
-                self.act_at(now, |machine, now, effects| {
+                self.act(|machine, now, effects| {
                     machine.on_busy(now, &busy, listening, longest, random, effects);
                 });
                 self.keep_place(request, sent, busy.server_time);
@@ -139,25 +132,23 @@ impl Driver {
         }
     }
 
+    /// Tells those who wait in lanes of their own what the store has said.
+    fn told_in_own(&self, told: Result<Tick, StoreError>) {
+        if self.lane.kind == LaneKind::Own {
+            self.engine.registry.told_in_own(&self.lane.own_key(), told);
+        }
+    }
+
     pub(super) fn failed(&self, error: &StoreError, asked: Replication) {
         // Shielded: the waiters still have to be told.
         shielded(|| tracing::debug!(target: TARGET, key = %self.lane.key, %error, "acquire attempt failed"));
-        if self.lane.kind == LaneKind::Own {
-            self.engine.registry.told_in_own(&self.lane.own_key(), Err(error.clone()));
-        }
+        self.told_in_own(Err(error.clone()));
         let random = jitter();
         self.act(|machine, now, effects| machine.on_error(error, asked, now, random, effects));
     }
 
     /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
-    fn granted(
-        &mut self,
-        request: &Arc<AcquireRequest>,
-        lease: Lease,
-        sent: Tick,
-        now: Tick,
-        granted: &Granted,
-    ) {
+    fn granted(&mut self, request: &Arc<AcquireRequest>, lease: Lease, sent: Tick, granted: &Granted) {
         self.stop_queueing();
         let unanswered = std::mem::take(&mut self.unanswered).then(|| Arc::clone(request));
         let engine = &self.engine;
@@ -170,38 +161,27 @@ impl Driver {
         let hold = Hold::new(item.clone(), lease, sent, engine.runtime.clone());
         let hold = hold.of(&self.lane).and(more).with_unanswered(unanswered).replicated(request.replication);
         let hold = Arc::new(hold);
-        if !hold.is_valid(now) {
+        if !hold.is_valid(engine.clock.now()) {
             engine.reap(Arc::clone(request));
             self.failed(&engine.overdue(), request.replication);
             return;
         }
-        self.hold_granted(&hold, tokens, granted.server_time, now);
+        self.hold_granted(&hold, tokens, granted.server_time);
     }
 
-    pub(super) fn hold_granted(
-        &self,
-        hold: &Arc<Hold>,
-        tokens: TokenRange,
-        server_time: ServerTime,
-        now: Tick,
-    ) {
+    pub(super) fn hold_granted(&self, hold: &Arc<Hold>, tokens: TokenRange, server_time: ServerTime) {
         let window = self.engine.window(hold.lease);
-        self.act_at(now, |machine, now, effects| {
+        self.told_in_own(Ok(Tick::default()));
+        self.act(|machine, now, effects| {
             machine.on_granted(Arc::clone(hold), tokens, server_time, window, now, effects);
         });
     }
 
     /// The store has answered the release that was sent at `sent`.
-    pub(super) fn released(
-        &mut self,
-        then: Option<(Again, Takeover)>,
-        released: &Released,
-        sent: Tick,
-        now: Tick,
-    ) {
+    pub(super) fn released(&mut self, then: Option<(Again, Takeover)>, released: &Released, sent: Tick) {
         if let (Some((again, takeover)), Some(granted)) = (then, &released.then) {
-            self.act_at(now, |machine, _, _| machine.on_taken_over());
-            self.granted(&takeover.request, again.lease, sent, now, granted);
+            self.act(|machine, _, _| machine.on_taken_over());
+            self.granted(&takeover.request, again.lease, sent, granted);
             return;
         }
         let rivals = Rivals {
@@ -209,6 +189,6 @@ impl Driver {
             echo: released.echo && self.subscription.is_watched(),
             round_trip: self.engine.rtt.lowest(),
         };
-        self.act_at(now, |machine, now, _| machine.on_released(now, Some(rivals)));
+        self.act(|machine, now, _| machine.on_released(now, Some(rivals)));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{Few, Kind};
@@ -51,7 +52,7 @@ impl Machine {
         let id = self.new_id();
         self.waiters.insert(
             id,
-            Box::new(Waiter { gated: wish.gated, wish, state: WaiterState::Active, waker: None }),
+            Box::new(Waiter { gated: wish.gated.is_some(), wish, state: WaiterState::Active, waker: None }),
         );
         self.kick(now, effects);
         Ok(Enqueued::Waiting(id))
@@ -107,16 +108,28 @@ impl Machine {
 
     /// It is the waiter's turn, who could not be granted anything before.
     pub(crate) fn admit(&mut self, id: u64, now: Tick, effects: &mut Effects) {
-        if let Some(waiter) = self.waiters.get_mut(&id) {
+        if let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| waiter.gated) {
             waiter.gated = false;
+            self.turn_end = waiter.wish.gated.unwrap_or(Tick::MAX);
             self.kick(now, effects);
         }
     }
 
-    /// Whether the store is being asked, has not answered since the waiter came, and nobody is known to have the key:
-    /// a wait shorter than a round trip is not over then.
-    pub(crate) fn awaits_first_answer(&self, id: u64, now: Tick) -> bool {
-        self.driver && id > self.answered && self.taken_for(now).is_none()
+    /// Whether the waiter has not been admitted.
+    pub(crate) fn is_gated(&self, id: u64) -> bool {
+        self.waiters.get(&id).is_some_and(|waiter| waiter.gated)
+    }
+
+    /// Whether the store is being asked, or will be within `grace`, has not answered since the waiter came, and nobody
+    /// is known to have the key: a wait shorter than a round trip is not over then. An answer wakes the waiter.
+    pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick, grace: Duration) -> bool {
+        let Some(waiter) = self.waiters.get(&id) else { return false };
+        let asks = !self.parked || self.pace.not_before_with(waiter.wish.replication) <= now + grace;
+        let awaits = self.driver && asks && id > self.answered && self.taken_for(now).is_none();
+        if awaits {
+            self.late.insert(id);
+        }
+        awaits
     }
 
     /// Whether the task that waits holds the key already, in a way that re-entry can't see.

@@ -55,7 +55,7 @@ impl Machine {
 
     /// When something is due, whatever it is.
     pub(crate) fn due(&self) -> Tick {
-        let place = self.queued.as_ref().map_or(Tick::MAX, |queued| queued.keep_at);
+        let place = self.queued.as_ref().map_or(Tick::MAX, |queued| queued.keep_at).min(self.turn_end);
         let Phase::Held(held) = &self.phase else { return place };
         let offer = held.offer.as_ref().map_or(Tick::MAX, |offer| offer.since + self.offer_time());
         let live = held.live.as_ref().filter(|live| !live.all_told);
@@ -81,6 +81,13 @@ impl Machine {
             }
         }
         self.sweep(now, effects);
+        if now >= self.turn_end {
+            self.turn_end = Tick::MAX;
+            for waiter in self.waiters.values_mut().filter(|waiter| waiter.is_active()) {
+                waiter.state = WaiterState::Stale;
+            }
+            effects.notify |= self.parked;
+        }
         let mut due = Due::default();
         if let Some(queued) = self.queued.as_mut().filter(|queued| now >= queued.keep_at) {
             queued.keep_at = Tick::MAX;
@@ -209,6 +216,14 @@ impl Machine {
         }
     }
 
+    /// The store has answered an acquire: those who wait for nothing else look again.
+    fn heard(&mut self, effects: &mut Effects) {
+        self.answered = self.asked_for;
+        for id in std::mem::take(&mut self.late) {
+            effects.wake_more.extend(self.waiters.get(&id).and_then(|waiter| waiter.waker.clone()));
+        }
+    }
+
     /// The store granted the key.
     pub(crate) fn on_granted(
         &mut self,
@@ -219,7 +234,7 @@ impl Machine {
         now: Tick,
         effects: &mut Effects,
     ) {
-        self.answered = self.asked_for;
+        self.heard(effects);
         self.busy_until = None;
         self.pace.granted(now);
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
@@ -264,7 +279,7 @@ impl Machine {
         effects: &mut Effects,
     ) {
         let remaining = busy.remaining;
-        self.answered = self.asked_for;
+        self.heard(effects);
         self.phase = Phase::Free;
         self.windows_without_release = 0;
         // Who does not know says something very long.
@@ -277,11 +292,8 @@ impl Machine {
             let answered = |id, waiter: &Waiter| waiter.wish.wait == Wait::No && id <= asked_for;
             self.fail_where(answered, &self.busy(now), effects);
         }
-        match self.next_up(now).map(|(_, waiter)| (waiter.wish.wait, waiter.waker.clone())) {
-            Some((Wait::No, _)) => self.pace.now(now),
-            // Its wait may be over but for this answer.
-            Some((_, waker)) => effects.wake = waker,
-            None => {}
+        if self.next_up(now).is_some_and(|(_, waiter)| waiter.wish.wait == Wait::No) {
+            self.pace.now(now);
         }
     }
 
@@ -294,7 +306,7 @@ impl Machine {
         random: f64,
         effects: &mut Effects,
     ) {
-        self.answered = self.asked_for;
+        self.heard(effects);
         self.phase = Phase::Free;
         if asked.is_none() {
             self.note_error(error, now, random, effects);

@@ -81,6 +81,7 @@ impl Machine {
     /// Takes a waiter out of the queue.
     pub(super) fn take_waiter(&mut self, id: u64, effects: &mut Effects) -> Option<Box<Waiter>> {
         let mut waiter = self.waiters.remove(&id)?;
+        self.late.remove(&id);
         effects.discarded = waiter.waker.take();
         self.tries -= usize::from(waiter.wish.wait == Wait::No);
         self.guests -= usize::from(waiter.wish.guest);

@@ -10,7 +10,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -53,8 +53,8 @@ pub(crate) struct Wish {
     pub(crate) wait: Wait,
     /// It may enter a grant of an enclosing call here, and is not to be granted anything else.
     pub(crate) guest: bool,
-    /// It is not to be granted anything before it is admitted.
-    pub(crate) gated: bool,
+    /// It is granted nothing before it is admitted, and asks for nothing after this time, even if it is not polled.
+    pub(crate) gated: Option<Tick>,
     /// Which of the keys of that grant it wants, if they are several.
     pub(crate) part: Option<u16>,
     /// The enclosing locked calls.
@@ -418,9 +418,14 @@ pub(crate) struct Machine {
     /// The last attempt was not confirmed by replicas; who waits without a policy has the next one.
     unconfirmed: bool,
     windows_without_release: u32,
-    /// The last waiter that was there when the last acquire was sent, and when the last one that was answered was.
+    /// The youngest waiter at the time when the last acquire was sent. A takeover does not count.
     asked_for: u64,
+    /// The youngest waiter at the time when the last acquire that was answered was sent.
     answered: u64,
+    /// Those whose wait is over but for the first answer.
+    late: BTreeSet<u64>,
+    /// When the turn of the waiter that was admitted is over.
+    turn_end: Tick,
     pub(crate) pace: Pace,
     shut_down: bool,
     /// Taken out of the registry; whoever finds this looks the key up again.
@@ -456,6 +461,8 @@ impl Machine {
             windows_without_release: 0,
             asked_for: 0,
             answered: 0,
+            late: BTreeSet::new(),
+            turn_end: Tick::MAX,
             pace: Pace::default(),
             shut_down,
             removed: false,

@@ -234,7 +234,7 @@ impl World {
                     replication: replication(replicas),
                     wait,
                     guest: false,
-                    gated: false,
+                    gated: None,
                     part: None,
                     scope,
                     task: None,

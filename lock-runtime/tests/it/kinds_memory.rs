@@ -410,3 +410,18 @@ async fn reads_side_by_side_inside_a_write_lock_do_not_exclude_each_other() {
     drop(writer);
     assert_clean(&a).await;
 }
+
+/// A reader that has to open a hold of its own, beside readers that stay, is under the caps as before.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_finds_a_closed_hold_is_under_the_caps() {
+    let locks = LockManager::builder().max_waiters(1).connect("memory:").await.unwrap();
+    let reader = locks.read("k").acquire().await.unwrap();
+    let held = locks.mutex("m").acquire().await.unwrap();
+    let waiter = tokio::spawn(locks.mutex("m").acquire());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let refused = locks.read("k").acquire().await;
+    assert!(matches!(refused, Err(LockError::TooManyWaiters { .. })), "{refused:?}");
+    drop(held);
+    drop(waiter.await.unwrap().unwrap());
+    drop((locks.read("k").acquire().await.unwrap(), reader));
+}

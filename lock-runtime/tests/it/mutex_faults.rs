@@ -571,6 +571,22 @@ async fn a_wait_shorter_than_the_round_trip_has_one_attempt() {
     drop(guard);
 }
 
+/// They are told as soon as the store has answered.
+#[tokio::test(start_paused = true)]
+async fn one_answer_ends_all_waits_that_are_over() {
+    let store = FaultyStore::new();
+    let (locks, rival) = (manager(&store), manager(&store));
+    let _held = rival.mutex("k").acquire().await.unwrap();
+    store.acquire.lock().unwrap().push_back(Fault::Delay(20 * MS));
+    let start = Instant::now();
+    let waiters: Vec<_> = (0..3).map(|_| tokio::spawn(locks.mutex("k").wait(MS).acquire())).collect();
+    for waiter in waiters {
+        let error = waiter.await.unwrap().unwrap_err();
+        assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
+    }
+    assert!(start.elapsed() <= 25 * MS, "{:?}", start.elapsed());
+}
+
 /// Nobody has been seen to hold the key: that is the store's fault, and nobody's who is busy.
 #[tokio::test(start_paused = true)]
 async fn a_wait_in_which_the_store_has_not_answered_says_so() {

@@ -161,3 +161,58 @@ async fn latch_waits_are_under_the_caps() {
     let left = lock_runtime::testing::leftovers(&locks);
     assert_eq!((left.keys, left.waiters), (0, 0));
 }
+
+/// A semaphore is no lock: whoever is inside a lock of its name takes permits like everybody else.
+#[tokio::test(start_paused = true)]
+async fn permits_inside_a_lock_of_the_same_name_are_taken_at_the_store() {
+    let locks = memory_manager();
+    let permits = locks.semaphore("a").wait(SECOND);
+    permits.try_set_permits(1).await.unwrap();
+    for lock in [locks.mutex("a"), locks.fair("a"), locks.write("a")] {
+        let body = lock.with(async |_| {
+            let permit = permits.acquire().await.unwrap();
+            assert_eq!(permits.available_permits().await.unwrap(), 0);
+            assert!(matches!(permits.acquire().await, Err(LockError::TimedOut { .. })));
+            permit.release().await.unwrap();
+        });
+        body.await.unwrap();
+    }
+}
+
+/// The first of a line asks for more than there is, and nobody polls it.
+#[tokio::test(start_paused = true)]
+async fn one_who_is_not_polled_leaves_the_line_when_its_wait_is_over() {
+    let locks = memory_manager();
+    let permits = locks.semaphore("s");
+    permits.try_set_permits(2).await.unwrap();
+    let mut greedy = Box::pin(permits.clone().permits(3).wait(SECOND / 10).acquire());
+    assert!(poll(&mut greedy).is_pending());
+    settle().await;
+    let permit = permits.clone().wait(5 * SECOND).acquire().await.unwrap();
+    assert!(matches!(greedy.await, Err(LockError::TimedOut { .. })));
+    drop(permit);
+}
+
+/// Each of them is told, and none inside the drop of another one.
+#[test]
+fn the_runtime_may_go_while_many_stand_in_line() {
+    const WAITERS: usize = 10_000;
+    let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for _ in 0..3 {
+        let theirs =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let locks = theirs.block_on(async { memory_manager() });
+        let waiters: Vec<_> = ours.block_on(async {
+            let permits = locks.semaphore("s").wait(60 * SECOND);
+            let mut waiters: Vec<_> = (0..WAITERS).map(|_| Box::pin(permits.acquire())).collect();
+            waiters.iter_mut().for_each(|waiter| assert!(poll(waiter).is_pending()));
+            waiters
+        });
+        drop(theirs);
+        ours.block_on(async {
+            for waiter in waiters {
+                assert!(matches!(waiter.await, Err(LockError::ShutDown { .. })));
+            }
+        });
+    }
+}
