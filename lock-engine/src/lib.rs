@@ -247,9 +247,8 @@ impl Engine {
     }
 
     /// It is the waiter's turn, who could not be granted anything before.
-    pub(crate) fn admit(self: &Arc<Self>, lane: &Arc<Lane>, waiter: u64, start: Start) {
-        let machine = lock(&lane.machine);
-        self.run(lane, machine, start, |machine, now, effects| machine.admit(waiter, now, effects));
+    pub(crate) fn admit(self: &Arc<Self>, lane: &Arc<Lane>, waiter: u64) {
+        self.act(lane, |machine, now, effects| machine.admit(waiter, now, effects));
     }
 
     /// The lane's waiter has permits, or has gone: the next in line asks.
@@ -257,7 +256,7 @@ impl Engine {
         if lane.spec.permits > 0
             && let Some((next, waiter)) = self.registry.leave_line(lane)
         {
-            self.admit(&next, waiter, Start::InATask);
+            self.admit(&next, waiter);
         }
     }
 
@@ -585,7 +584,7 @@ pub(crate) struct Host {
 
 /// Where a driver that has to be started is polled first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Start {
+enum Start {
     /// By whoever starts it, if that is in the manager's runtime: its request leaves at once.
     Here,
     InATask,

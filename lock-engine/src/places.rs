@@ -7,8 +7,8 @@ use lock_core::LockKey;
 use lock_core::internal::sync::atomic::Ordering;
 use lock_core::internal::sync::shielded;
 
+use super::Engine;
 use super::registry::Lane;
-use super::{Engine, Start};
 use crate::metrics;
 
 /// A place among the callers that wait, of all keys.
@@ -49,7 +49,7 @@ impl OwnPlace {
     pub(crate) fn stand_in_line(&mut self, lane: &Arc<Lane>, waiter: u64) {
         self.lane = Some(Arc::clone(lane));
         if self.engine.registry.stand_in_line(lane, waiter) {
-            self.engine.admit(lane, waiter, Start::Here);
+            self.engine.admit(lane, waiter);
         }
     }
 }

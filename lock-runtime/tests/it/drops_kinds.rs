@@ -30,7 +30,10 @@ fn fair_acquire_of_a_key_that_another_process_gives_back() {
 fn fair_acquire_behind_another_process_with_a_fault() {
     no_leaks(500, &async |world| {
         let back = held(world.rival.fair("k")).await;
-        Scene::of(world.locks.fair("k").acquire()).while_it_may("the rival releases", back).faults(1)
+        Scene::of(world.locks.fair("k").acquire())
+            .while_it_may("the rival releases", back)
+            .faults(1)
+            .spurious(1)
     });
 }
 
@@ -88,7 +91,10 @@ fn two_readers_of_one_process() {
 fn write_behind_a_reader_of_another_process_with_a_fault() {
     no_leaks(500, &async |world| {
         let back = held(world.rival.read("k")).await;
-        Scene::of(world.locks.write("k").acquire()).while_it_may("the rival releases", back).faults(1)
+        Scene::of(world.locks.write("k").acquire())
+            .while_it_may("the rival releases", back)
+            .faults(1)
+            .spurious(1)
     });
 }
 
@@ -179,7 +185,10 @@ fn several_of_which_another_process_gives_one_back() {
 fn several_behind_another_process_with_a_fault() {
     no_leaks(500, &async |world| {
         let back = held(world.rival.fair("l")).await;
-        Scene::of(world.locks.multi(pair()).acquire()).while_it_may("the rival releases", back).faults(1)
+        Scene::of(world.locks.multi(pair()).acquire())
+            .while_it_may("the rival releases", back)
+            .faults(1)
+            .spurious(1)
     });
 }
 
