@@ -86,6 +86,7 @@ impl Machine {
         self.tries -= usize::from(waiter.wish.wait == Wait::No);
         self.guests -= usize::from(waiter.wish.guest);
         if self.waiters.is_empty() {
+            self.turn_end = Tick::MAX;
             effects.deserted = true;
         }
         Some(waiter)
