@@ -299,8 +299,8 @@ impl Waiting<'_> {
             let grace = engine.grace();
             let unanswered =
                 engine.act(self.lane, |machine, now, _| machine.awaits_first_answer(id, now, grace));
-            // From now on, and not from the end: the answer may have come while this process stood still. Replicas
-            // may be about to confirm it.
+            // From now on, and not from the end: the answer may have come while this process stood
+            // still. Replicas may be about to confirm it.
             end = *self.grace.get_or_insert(now + grace + replicas.min(timeout));
             if !unanswered || now >= end {
                 return Poll::Ready(Err(self.give_up(now, unanswered)));

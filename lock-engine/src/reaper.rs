@@ -27,9 +27,14 @@ impl Engine {
         }
     }
 
+    /// One call that withdraws `request`.
+    async fn withdraw(&self, request: &Arc<AcquireRequest>) -> Result<Withdrawn, StoreError> {
+        self.bounded(|_| self.store_of(&request.items).withdraw(Arc::clone(request))).await
+    }
+
     /// The same, begun by one call that is awaited.
     pub(super) async fn undo(self: &Arc<Self>, request: Arc<AcquireRequest>) {
-        let withdrawn = self.bounded(|_| self.store_of(&request.items).withdraw(Arc::clone(&request))).await;
+        let withdrawn = self.withdraw(&request).await;
         if !matches!(withdrawn, Ok(Withdrawn::Settled)) {
             self.reap(request);
         }
@@ -76,7 +81,7 @@ async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: P
     let over = engine.clock.now() + request.timeout * 2 + request.lease;
     let mut backoff = Backoff::default();
     loop {
-        let answer = engine.bounded(|_| engine.store_of(&request.items).withdraw(Arc::clone(&request))).await;
+        let answer = engine.withdraw(&request).await;
         let is_over = engine.clock.now() >= over;
         let pause = match answer {
             Ok(Withdrawn::Settled) => return,
@@ -85,11 +90,7 @@ async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: P
                 let due = engine.clock.now() + request.timeout;
                 return engine.insist(due, move |engine| {
                     let request = Arc::clone(&request);
-                    async move {
-                        let call = engine
-                            .bounded(|_| engine.store_of(&request.items).withdraw(Arc::clone(&request)));
-                        call.await.map(drop)
-                    }
+                    async move { engine.withdraw(&request).await.map(drop) }
                 });
             }
             Err(_) => backoff.next_pause(),

@@ -37,6 +37,12 @@ pub(super) fn request(
     ReleaseRequest { items: hold.items(), linger, then, own_watches, timeout }
 }
 
+/// Makes the call.
+async fn call(engine: &Engine, request: ReleaseRequest) -> Result<Released, StoreError> {
+    let request = Arc::new(request);
+    engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await
+}
+
 /// The store has answered. `certain`: an earlier copy whose answer never came may have released the hold, while it was
 /// certainly ours.
 pub(super) fn answered(
@@ -75,8 +81,7 @@ pub(crate) async fn send(
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
-        let request = Arc::new(request(engine, hold, Duration::ZERO, then.clone(), watches));
-        let answer = engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await;
+        let answer = call(engine, request(engine, hold, Duration::ZERO, then.clone(), watches)).await;
         let error = match answer {
             Ok(released) => {
                 let now = engine.clock.now();
@@ -169,10 +174,7 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
         let lease = rest + LINGER_SLACK;
         let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
-    let request = Arc::new(request(engine, hold, rest + LINGER_SLACK, None, 0));
-    if let Err(error) =
-        engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await
-    {
+    if let Err(error) = call(engine, request(engine, hold, rest + LINGER_SLACK, None, 0)).await {
         // The hold ends with its lease at the latest, which is at least `min_hold` long.
         tracing::debug!(target: TARGET, key = %hold.item.key, %error, "min_hold not shortened");
         engine.release_later(Arc::clone(hold), end);
@@ -181,8 +183,7 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
 
 /// One attempt to release `hold`, which nobody awaits.
 pub(super) async fn once(engine: &Arc<Engine>, hold: &Hold) -> Result<(), StoreError> {
-    let request = Arc::new(request(engine, hold, Duration::ZERO, None, 0));
-    let released = engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await?;
+    let released = call(engine, request(engine, hold, Duration::ZERO, None, 0)).await?;
     answered(engine, hold, &released, false, None);
     tracing::debug!(target: TARGET, key = %hold.item.key, "release confirmed after the lease");
     Ok(())

@@ -29,7 +29,7 @@ struct Inner {
 }
 
 impl Timers {
-    /// Moves a time of the lane with this number; [`Tick::MAX`] is none.
+    /// Moves the time of a lane from `old` to `new`; [`Tick::MAX`] stands for no time.
     pub(crate) fn change(&self, id: u64, old: Tick, new: Tick, lane: impl FnOnce() -> Weak<Lane>) {
         let mut inner = lock(&self.inner);
         if old < Tick::MAX {

@@ -1,8 +1,8 @@
 //! `layer`: what the tower layer adds to a request.
 //!
 //! First on the memory store, without any network: calls of a service whose `clone` allocates, as axum's does, bare and
-//! behind the layer in turn, and a lock taken and dropped without either, each of them timed in batches that are long
-//! beside a look at the clock. Then an axum server
+//! behind the layer in turn, and a lock taken and dropped without either. Each is timed in batches
+//! that are long beside a look at the clock. Then an axum server
 //! over loopback with its locks at the server: a PING, a bare request and a locked one in turn, on one connection.
 
 use std::convert::Infallible;

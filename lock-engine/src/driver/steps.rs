@@ -1,4 +1,4 @@
-//! What a driver asks the store for, and what it does with the answers.
+//! The requests of a driver, and its part in the answers.
 
 use std::sync::Arc;
 

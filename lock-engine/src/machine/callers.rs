@@ -202,12 +202,9 @@ impl Machine {
         effects: &mut Effects,
     ) -> Ended {
         let was_lost = entry.grant.end(now);
-        let Phase::Held(Held { hold, renewal, live: Some(live), .. }) = &mut self.phase else {
-            return if was_lost { Ended::Lost } else { Ended::NotHeld };
-        };
-        let Some(at) = live.position(&entry.grant) else {
-            return if was_lost { Ended::Lost } else { Ended::NotHeld };
-        };
+        let over = if was_lost { Ended::Lost } else { Ended::NotHeld };
+        let Phase::Held(Held { hold, renewal, live: Some(live), .. }) = &mut self.phase else { return over };
+        let Some(at) = live.position(&entry.grant) else { return over };
         if live.entries.len() > 1 {
             live.entries.take(at);
             if hold.is_renewing() && !live.entries.iter().any(|e| e.renewed) {

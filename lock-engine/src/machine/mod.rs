@@ -164,7 +164,7 @@ pub(crate) struct Effects {
     pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
 }
 
-/// What the timekeeper has to do for a lane.
+/// Work of the timekeeper for a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     pub(crate) renew: Option<Arc<Hold>>,
@@ -382,7 +382,7 @@ enum WaiterState {
     Moved,
 }
 
-/// Who waits in this process, by number: in the order in which they came.
+/// Waiters of this process by number, in the order in which they came.
 type Waiters = BTreeMap<u64, Box<Waiter>>;
 
 /// All that is known about one key in this process.
