@@ -7,22 +7,24 @@ use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::{lock, shielded};
 use lock_core::internal::time::{self, Timer};
 use lock_core::store::{Kind, StoreErrorKind};
 
+use super::Host;
 use super::admission::Admission;
 use super::caller::Caller;
-use super::calls::no_answer;
-use super::hold::{Lease, drift_margin};
-use super::machine::{Cap, Enqueued, Entry, Polled, Wish};
+use super::hold::{Entry, drift_margin};
+use super::lane::{Lane, State};
+use super::machine::{Ask, Cap, Enqueued, Input, Polled};
 use super::places::{Counted, OwnPlace};
-use super::registry::{Lane, LaneKind};
 use super::request::Request;
 use super::scope::Scope;
-use crate::failure::Failure;
+use super::spec::LaneKind;
+use crate::failure::{Failure, no_answer};
 use crate::metrics;
+use crate::terms::{Terms, Wait};
 use crate::trace::TARGET;
-use crate::wait::Wait;
 
 /// The key that a caller does not get, and why.
 pub type Refused = (LockKey, Failure);
@@ -46,44 +48,46 @@ async fn acquire_once(request: &mut Request) -> Result<Option<Admission>, Failur
         return Err(failure);
     }
     let engine = Arc::clone(&request.engine);
-    let longest_call = match request.wait {
+    let longest_call = match request.terms.wait {
         Wait::No => engine.settings.call_timeout,
         Wait::For(wait) => wait.max(engine.settings.call_timeout),
         Wait::Forever => Duration::MAX,
     };
-    request.replication = request.replication.within(longest_call.min(request.lease.duration / 2));
+    let Terms { lease, replication, .. } = request.terms;
+    request.terms.replication = replication.within(longest_call.min(lease.duration / 2));
     let span = tracing::debug_span!(
         target: TARGET,
         "lock_acquire",
         key = %request.key,
-        wait = ?request.wait,
+        wait = ?request.terms.wait,
         token = tracing::field::Empty,
         outcome = tracing::field::Empty,
     );
-    let (lane, entry) = match enter(request).await {
+    let entry = match enter(request).await {
         Ok(entered) => entered,
         Err(error) => {
             record(request, &span, Err(&error));
             return Err(error);
         }
     };
-    let (Lease { duration: lease, is_renewed, .. }, recorded) = (request.lease, entry.clone());
-    let admission = Admission::new(Arc::clone(&engine), lane, entry, request.lease, request.label.clone());
+    let (lease, is_renewed, recorded) = (lease.duration, lease.is_renewed, entry.clone());
+    let admission = Admission::new(Arc::clone(&engine), entry, request.terms.lease, request.label.clone());
     // The admission is there first: a panicking subscriber or recorder must not leak the hold.
     record(request, &span, Ok(&recorded));
-    let hold = Arc::clone(&recorded.grant.hold);
-    drop((recorded, span));
+    drop(span);
+    let grant = recorded.grant;
+    let hold = &grant.hold;
     // A longer fixed lease inside a shorter one takes one store call.
     let ends = || (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
     if !admission.entry().reentrant || is_renewed || hold.is_renewing() || hold.deadline() >= ends() {
         return Ok(Some(admission));
     }
-    let retry_until = match request.wait {
+    let retry_until = match request.terms.wait {
         Wait::No => Tick::default(),
         Wait::For(wait) => request.asked.unwrap_or_default() + wait,
         Wait::Forever => Tick::MAX,
     };
-    match engine.extend(&hold, lease, retry_until).await {
+    match engine.extend(&grant.lane, hold, lease, retry_until).await {
         Ok(()) if !admission.grant().is_lost() => Ok(Some(admission)),
         Err(Failure::NotHeld) if engine.runtime_is_gone() => Err(Failure::ShutDown),
         // The outer hold is gone, perhaps after the answer and before this poll.
@@ -94,43 +98,34 @@ async fn acquire_once(request: &mut Request) -> Result<Option<Admission>, Failur
 }
 
 /// Waits until the caller is in a lane.
-async fn enter(request: &mut Request) -> Result<(Arc<Lane>, Entry), Failure> {
+async fn enter(request: &mut Request) -> Result<Entry, Failure> {
     let engine = Arc::clone(&request.engine);
     // Before anything is taken: a recorder may panic.
     let (_counted, waiting) = Counted::new(&engine);
-    let wish = Wish {
-        kind: request.spec.kind,
-        lease: request.lease,
-        max_hold: request.max_hold,
-        min_hold: request.min_hold,
-        replication: request.replication,
-        wait: request.wait,
-        guest: false,
-        gated: None,
-        part: None,
-        scope: Scope::current(),
-        task: Caller::current(),
-    };
+    let (scope, task) = (Scope::current(), Caller::current());
     // A call that enters again does not wait, so it may pass a cap.
     let full = waiting >= engine.settings.max_waiters;
     let mut cap = if full { Cap { most: 0, name: "max_waiters" } } else { cap(request) };
     loop {
-        let (lane, _own, enqueued, now) = find_place(request, &wish, cap).map_err(|error| match error {
+        let place = Finding { request, scope: &scope, task, cap }.find().map_err(|error| match error {
             Failure::TooManyWaiters { cap, remaining, .. } if full => {
                 Failure::TooManyWaiters { waiting, cap, remaining }
             }
             error => error,
         })?;
+        let Place { lane, own: _own, enqueued, now } = place;
         request.asked.get_or_insert(now);
         match enqueued {
-            Enqueued::Entered(entry) => return Ok((lane, entry)),
+            Enqueued::Entered(entry) => return Ok(entry),
             // The lane takes nobody any more.
             Enqueued::Elsewhere => {}
             Enqueued::Waiting(id) => {
+                let lane = &lane;
                 let mut waiting = Waiting {
                     request,
-                    lane: &lane,
+                    lane,
                     id,
+                    task,
                     timer: None,
                     grace: None,
                     queued: true,
@@ -139,7 +134,7 @@ async fn enter(request: &mut Request) -> Result<(Arc<Lane>, Entry), Failure> {
                 let entered = std::future::poll_fn(|cx| waiting.poll(cx)).await?;
                 drop(waiting);
                 if let Some(entry) = entered {
-                    return Ok((lane, entry));
+                    return Ok(entry);
                 }
                 // It has to ask again, in another lane, and has its place among those who wait.
                 cap.most = usize::MAX;
@@ -166,6 +161,7 @@ struct Waiting<'r> {
     request: &'r Request,
     lane: &'r Arc<Lane>,
     id: u64,
+    task: Option<Caller>,
     /// Made when the wait turns out to be one.
     timer: Option<Pin<Box<Timer>>>,
     /// Until when it goes on after its end, for an answer that nobody has had yet.
@@ -175,87 +171,128 @@ struct Waiting<'r> {
     warned: bool,
 }
 
-type Place = (Arc<Lane>, Option<OwnPlace>, Enqueued, Tick);
-
-/// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
-/// others, or in one of its own.
-fn find_place(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
-    let (engine, key, kind) = (&request.engine, &request.key, request.spec.kind);
-    // Permits are not locks, and are never entered again.
-    if request.spec.permits == 0
-        && !wish.scope.is_empty()
-        && let Some(host) = engine.host(key, kind, &wish.scope)?
-    {
-        let guest = Wish { guest: host.guest, part: host.part, ..wish.clone() };
-        let entered = engine
-            .with_host(&host.lane, |machine, now, effects| (machine.enqueue(guest, now, cap, effects), now));
-        match entered {
-            None | Some((Ok(Enqueued::Elsewhere), _)) => {}
-            Some((enqueued, now)) => return Ok((host.lane, None, enqueued?, now)),
-        }
-    }
-    let usual = request.lease.is_renewed && request.lease.retention == engine.settings.token_retention;
-    let shares_reads = usual && request.max_hold.is_none() && request.min_hold.is_zero();
-    let lane_kind = match kind {
-        _ if !request.spec.more.is_empty() || request.spec.permits > 0 => LaneKind::Own,
-        Kind::Mutex => LaneKind::Mutex,
-        Kind::Write => LaneKind::Write,
-        Kind::Read if shares_reads => LaneKind::Read,
-        _ => LaneKind::Own,
-    };
-    if lane_kind == LaneKind::Read && wish.wait == Wait::No {
-        // A shared hold that takes nobody any more is no obstacle to a reader.
-        let joined = engine.registry.find(key, lane_kind).and_then(|lane| {
-            let entered =
-                engine.with_host(&lane, |machine, now, _| Some((machine.join(wish, now)?, now)))??;
-            Some((lane, entered))
-        });
-        if let Some((lane, (entry, now))) = joined {
-            return Ok((lane, None, Enqueued::Entered(entry), now));
-        }
-        return enter_own(request, wish, cap);
-    }
-    if lane_kind == LaneKind::Own {
-        return enter_own(request, wish, cap);
-    }
-    let (lane, (enqueued, now)) = engine.with_lane(key, lane_kind, &request.spec, |machine, now, effects| {
-        (machine.enqueue(wish.clone(), now, cap, effects), now)
-    });
-    let enqueued = enqueued?;
-    if let Enqueued::Elsewhere = enqueued {
-        // It takes nobody any more, so the next one is another.
-        engine.registry.detach(&lane);
-    }
-    Ok((lane, None, enqueued, now))
+/// Where a caller was put, and when.
+struct Place {
+    lane: Arc<Lane>,
+    own: Option<OwnPlace>,
+    enqueued: Enqueued<Entry>,
+    now: Tick,
 }
 
-fn enter_own(request: &Request, wish: &Wish, cap: Cap) -> Result<Place, Failure> {
-    let engine = &request.engine;
-    let key = (request.key.clone(), request.spec.permits > 0);
-    let full = |waiting| {
-        let taken = engine.registry.taken_in_own(&key, engine.clock.now());
-        cap.refuse(waiting, taken.ok().flatten())
-    };
-    let mut own = OwnPlace::new(engine, key.clone(), cap.most).map_err(full)?;
-    // One who wants permits waits in line for its turn, which ends with its wait, polled or not.
-    let gated = match request.wait {
-        _ if request.spec.permits == 0 => None,
-        Wait::No => None,
-        Wait::For(wait) => Some(request.asked.unwrap_or_else(|| engine.clock.now()) + wait + engine.grace()),
-        Wait::Forever => Some(Tick::MAX),
-    };
-    let wish = Wish { gated, ..wish.clone() };
-    let (lane, (enqueued, now)) =
-        engine.with_lane(&request.key, LaneKind::Own, &request.spec, |machine, now, effects| {
-            (machine.enqueue(wish, now, Cap { most: 1, ..cap }, effects), now)
-        });
-    let enqueued = enqueued?;
-    if let Enqueued::Waiting(id) = enqueued
-        && gated.is_some()
-    {
-        own.stand_in_line(&lane, id);
+/// A caller that looks for its lane.
+struct Finding<'r> {
+    request: &'r Request,
+    scope: &'r Scope,
+    task: Option<Caller>,
+    cap: Cap,
+}
+
+impl Finding<'_> {
+    fn ask(&self, lane: &Arc<Lane>) -> Ask {
+        let (kind, terms) = (self.request.spec.kind, self.request.terms);
+        Ask { kind, terms, inside: self.scope.inside(lane), guest: false, gated: None, part: None }
     }
-    Ok((lane, Some(own), enqueued, now))
+
+    fn enqueue(
+        &self,
+        lane: &Arc<Lane>,
+        state: &mut State,
+        ask: Ask,
+        cap: Cap,
+        now: Tick,
+    ) -> Result<(Enqueued<Entry>, Tick), Failure> {
+        let enqueued = match state.machine.enqueue(ask, cap, now)? {
+            Enqueued::Entered(pass) => Enqueued::Entered(state.admit(lane, &pass, self.task, now)),
+            Enqueued::Waiting(id) => Enqueued::Waiting(id),
+            Enqueued::Elsewhere => Enqueued::Elsewhere,
+        };
+        Ok((enqueued, now))
+    }
+
+    /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
+    /// others, or in one of its own.
+    fn find(&self) -> Result<Place, Failure> {
+        let Request { engine, key, spec, terms, .. } = self.request;
+        let kind = spec.kind;
+        // Permits are not locks, and are never entered again.
+        if spec.permits == 0
+            && !self.scope.is_empty()
+            && let Some(Host { lane, guest, part }) = engine.host(key, kind, self.scope)?
+        {
+            let entered = engine.with_host(&lane, |state, now| {
+                let ask = Ask { guest, part, ..self.ask(&lane) };
+                self.enqueue(&lane, state, ask, self.cap, now)
+            });
+            match entered {
+                None | Some(Ok((Enqueued::Elsewhere, _))) => {}
+                Some(entered) => {
+                    let (enqueued, now) = entered?;
+                    return Ok(Place { lane, own: None, enqueued, now });
+                }
+            }
+        }
+        let usual = terms.lease.is_renewed && terms.lease.retention == engine.settings.token_retention;
+        let shares_reads = usual && terms.max_hold.is_none() && terms.min_hold.is_zero();
+        let lane_kind = match kind {
+            _ if !spec.more.is_empty() || spec.permits > 0 => LaneKind::Own,
+            Kind::Mutex => LaneKind::Mutex,
+            Kind::Write => LaneKind::Write,
+            Kind::Read if shares_reads => LaneKind::Read,
+            _ => LaneKind::Own,
+        };
+        match lane_kind {
+            // A shared hold that takes nobody any more is no obstacle to a reader.
+            LaneKind::Read if terms.is_try() => self.join().map_or_else(|| self.enter_own(), Ok),
+            LaneKind::Own => self.enter_own(),
+            _ => {
+                let (lane, entered) = engine.with_lane(key, lane_kind, spec, |lane, state, now| {
+                    self.enqueue(lane, state, self.ask(lane), self.cap, now)
+                });
+                let (enqueued, now) = entered?;
+                if let Enqueued::Elsewhere = enqueued {
+                    // It takes nobody any more, so the next one is another.
+                    engine.registry.detach(&lane);
+                }
+                Ok(Place { lane, own: None, enqueued, now })
+            }
+        }
+    }
+
+    /// Joins the readers of a shared hold, if there is one that takes them.
+    fn join(&self) -> Option<Place> {
+        let engine = &self.request.engine;
+        let lane = engine.registry.find(&self.request.key, LaneKind::Read)?;
+        let (entry, now) = engine.with_host(&lane, |state, now| {
+            let pass = state.machine.join(&self.ask(&lane), now)?;
+            Some((state.admit(&lane, &pass, self.task, now), now))
+        })??;
+        Some(Place { lane, own: None, enqueued: Enqueued::Entered(entry), now })
+    }
+
+    fn enter_own(&self) -> Result<Place, Failure> {
+        let Request { engine, key, spec, terms, asked, .. } = self.request;
+        let own_key = (key.clone(), spec.permits > 0);
+        let full = |waiting| {
+            let taken = engine.registry.taken_in_own(&own_key, engine.clock.now());
+            self.cap.refuse(waiting, taken.ok().flatten())
+        };
+        let mut own = OwnPlace::new(engine, own_key.clone(), self.cap.most).map_err(full)?;
+        // One who wants permits waits in line for its turn, which ends with its wait, polled or not.
+        let gated = match terms.wait {
+            _ if spec.permits == 0 => None,
+            Wait::No => None,
+            Wait::For(wait) => Some(asked.unwrap_or_else(|| engine.clock.now()) + wait + engine.grace()),
+            Wait::Forever => Some(Tick::MAX),
+        };
+        let (lane, entered) = engine.with_lane(key, LaneKind::Own, spec, |lane, state, now| {
+            self.enqueue(lane, state, Ask { gated, ..self.ask(lane) }, Cap { most: 1, ..self.cap }, now)
+        });
+        let (enqueued, now) = entered?;
+        if let (Enqueued::Waiting(id), Some(_)) = (&enqueued, gated) {
+            own.stand_in_line(&lane, *id);
+        }
+        Ok(Place { lane, own: Some(own), enqueued, now })
+    }
 }
 
 impl Waiting<'_> {
@@ -266,29 +303,25 @@ impl Waiting<'_> {
     /// `None`: it has to ask again, in another lane.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, Failure>> {
         let id = self.id;
-        let (polled, now) = self
-            .request
-            .engine
-            .act(self.lane, |machine, now, effects| (machine.poll_waiter(id, now, cx.waker(), effects), now));
-        match polled {
-            Polled::Granted(entry) => {
-                self.queued = false;
-                return Poll::Ready(Ok(Some(entry)));
-            }
-            Polled::Elsewhere => {
-                self.queued = false;
-                return Poll::Ready(Ok(None));
-            }
-            Polled::Failed(error) => {
-                self.queued = false;
-                return Poll::Ready(Err(error));
-            }
-            Polled::Pending => {}
+        let (polled, waker, now) = self.request.engine.with(self.lane, |state, now| {
+            let polled = match state.machine.poll_waiter(id, now) {
+                Polled::Pending => return (None, state.listen(id, cx.waker()), now),
+                Polled::Granted(pass) => Ok(Some(state.admit(self.lane, &pass, self.task, now))),
+                Polled::Failed(failure) => Err(failure),
+                Polled::Elsewhere => Ok(None),
+            };
+            (Some(polled), state.wakers.remove(&id), now)
+        });
+        // It may own a task, and so a guard of this lane.
+        shielded(|| drop(waker));
+        if let Some(polled) = polled {
+            self.queued = false;
+            return Poll::Ready(polled);
         }
         let engine = &self.request.engine;
         let timeout = engine.settings.call_timeout;
-        let replicas = self.request.replication.timeout();
-        let mut end = match self.request.wait {
+        let replicas = self.request.terms.replication.timeout();
+        let mut end = match self.request.terms.wait {
             Wait::Forever => return self.poll_forever(cx, now),
             Wait::For(wait) => self.started() + wait,
             // An answer ends it, at the latest that of the call after the one under way: two call
@@ -298,7 +331,7 @@ impl Waiting<'_> {
         if now >= end {
             let grace = engine.grace();
             let unanswered =
-                engine.act(self.lane, |machine, now, _| machine.awaits_first_answer(id, now, grace));
+                engine.with(self.lane, |state, now| state.machine.awaits_first_answer(id, now, grace));
             // From now on, and not from the end: the answer may have come while this process stood
             // still. Replicas may be about to confirm it.
             end = *self.grace.get_or_insert(now + grace + replicas.min(timeout));
@@ -316,9 +349,8 @@ impl Waiting<'_> {
 
     /// A wait without an end that is one for its own task is told of after a while.
     fn poll_forever<T>(&mut self, cx: &mut Context<'_>, now: Tick) -> Poll<T> {
-        let (id, due) = (self.id, self.started() + self.request.engine.settings.default_wait);
-        let watches =
-            !self.warned && self.request.engine.act(self.lane, |machine, _, _| machine.waits_for_itself(id));
+        let due = self.started() + self.request.engine.settings.default_wait;
+        let watches = !self.warned && lock(&self.lane.state).is_held_by(self.task);
         if watches && now >= due {
             self.warned = true;
             self.warn_of_itself();
@@ -327,6 +359,16 @@ impl Waiting<'_> {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.queued) {
+            let waker = self.request.engine.with(self.lane, |state, now| {
+                state.machine.handle(Input::Leave(self.id), now);
+                state.wakers.remove(&self.id)
+            });
+            shielded(|| drop(waker));
+        }
     }
 
     fn warn_of_itself(&self) {
@@ -346,15 +388,13 @@ impl Waiting<'_> {
 
     /// The wait is over. `unanswered`: the store has not answered anything for all of it.
     fn give_up(&mut self, now: Tick, unanswered: bool) -> Failure {
-        self.queued = false;
-        let id = self.id;
         let engine = &self.request.engine;
-        let (last_error, remaining, own, gated) = engine.act(self.lane, |machine, now, effects| {
-            let (remaining, own) = (machine.taken_for(now), machine.waits_for_itself(id));
-            let gated = machine.is_gated(id);
-            machine.leave(id, now, effects);
-            (machine.pace.last_error_for(self.request.replication), remaining, own, gated)
-        });
+        let state = lock(&self.lane.state);
+        let (machine, own) = (&state.machine, state.is_held_by(self.task));
+        let (remaining, gated) = (machine.taken_for(now), machine.is_gated(self.id));
+        let last_error = machine.pace.last_error_for(self.request.terms.replication);
+        drop(state);
+        self.leave();
         // One whose turn has not come knows what the first in line was told.
         let told = gated.then(|| engine.registry.taken_in_own(&self.lane.own_key(), now));
         let (last_error, remaining) = match told {
@@ -367,7 +407,7 @@ impl Waiting<'_> {
         }
         let waited = now.since(self.started());
         // Somebody may have been seen to have it before this call came.
-        let nobody_seen = unanswered && remaining.is_none() || self.request.wait == Wait::No;
+        let nobody_seen = unanswered && remaining.is_none() || self.request.terms.is_try();
         let last_error = last_error.or_else(|| nobody_seen.then(|| no_answer(waited)));
         Failure::wait_over(last_error, waited, remaining)
     }
@@ -375,10 +415,7 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.queued {
-            let id = self.id;
-            self.request.engine.act(self.lane, |machine, now, effects| machine.leave(id, now, effects));
-        }
+        self.leave();
     }
 }
 

@@ -11,10 +11,12 @@ use lock_core::{LockKey, OwnerId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::Engine;
-use super::hold::{Grant, Lease};
-use super::machine::{Ended, Entry, Leaving};
-use super::registry::Lane;
+use super::caller::Caller;
+use super::hold::{Entry, Grant};
+use super::lane::Told;
+use super::machine::Ended;
+use super::terms::Lease;
+use super::{Engine, ReleaseMode};
 use crate::failure::Failure;
 use crate::metrics::{self, Label};
 use crate::trace::TARGET;
@@ -22,7 +24,6 @@ use crate::trace::TARGET;
 /// What a caller has after its turn has come. Dropping it gives the grant back in the background.
 pub struct Admission {
     engine: Arc<Engine>,
-    lane: Arc<Lane>,
     entry: Entry,
     lease: Lease,
     label: Label,
@@ -30,14 +31,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    pub(super) fn new(
-        engine: Arc<Engine>,
-        lane: Arc<Lane>,
-        entry: Entry,
-        lease: Lease,
-        label: Label,
-    ) -> Self {
-        Self { engine, lane, entry, lease, label, released: false }
+    pub(super) fn new(engine: Arc<Engine>, entry: Entry, lease: Lease, label: Label) -> Self {
+        Self { engine, entry, lease, label, released: false }
     }
 
     pub fn entry(&self) -> &Entry {
@@ -74,19 +69,28 @@ impl Admission {
 
     /// Enters the hold once more; `None` when it is lost.
     pub fn reenter(&self) -> Option<Self> {
-        let entry = self
-            .engine
-            .act(&self.lane, |machine, now, _| machine.reenter_guard(self.grant(), self.entry.part, now))?;
-        let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
-        Some(Self::new(engine, lane, entry, self.lease, self.label.clone()))
+        let grant = self.grant();
+        let entry = self.engine.with(&grant.lane, |state, now| {
+            let is_live = !grant.has_ended() && !grant.is_lost_at(now);
+            let pass = is_live.then(|| state.machine.reenter_guard(grant.number, self.entry.part, now))??;
+            Some(state.admit(&grant.lane, &pass, Caller::current(), now))
+        })?;
+        Some(Self::new(Arc::clone(&self.engine), entry, self.lease, self.label.clone()))
     }
 
     /// Turns a hold for writing into one for reading, and awaits the store's answer.
     pub async fn downgrade(&self) -> Result<(), Failure> {
-        let ended = self
-            .engine
-            .act(&self.lane, |machine, now, effects| machine.downgrade(self.grant(), now, effects));
-        self.outcome(ended).await
+        let grant = self.grant();
+        if grant.is_lost() {
+            return Err(self.lost());
+        }
+        match self.engine.with(&grant.lane, |state, _| state.machine.downgrade(grant.number)) {
+            Ended::Downgrading(hold) => {
+                let told = self.engine.start_downgrade(&grant.lane, hold);
+                self.outcome(Ended::Releasing, Some(told)).await
+            }
+            ended => self.outcome(ended, None).await,
+        }
     }
 
     /// Makes the remaining time of a fixed lease at least `lease`.
@@ -107,7 +111,7 @@ impl Admission {
         if let Some(reason) = self.engine.refuse_lease(&self.key(), lease) {
             return Err(Failure::misconfigured(reason));
         }
-        let result = self.engine.extend(&grant.hold, lease, Tick::default()).await;
+        let result = self.engine.extend(&grant.lane, &grant.hold, lease, Tick::default()).await;
         if result.is_ok() && grant.is_lost() { Err(self.lost()) } else { result }
     }
 
@@ -115,26 +119,27 @@ impl Admission {
     /// release is dispatched by the first poll, or by the drop before it.
     pub async fn release(mut self) -> Result<(), Failure> {
         self.released = true;
-        let ended = self.end(Leaving::Released);
-        self.outcome(ended).await
+        let (ended, told) = self.end(ReleaseMode::Awaited);
+        self.outcome(ended, told).await
     }
 
     /// Awaits what the store makes of it.
-    async fn outcome(&self, ended: Ended) -> Result<(), Failure> {
+    async fn outcome(&self, ended: Ended, told: Option<Told>) -> Result<(), Failure> {
         let unanswered = |said: &str| Failure::Unconfirmed(StoreError::new(StoreErrorKind::Unanswered, said));
-        let outcome = match ended {
-            Ended::Nested | Ended::HandedOn | Ended::ReleasingUnheard => return Ok(()),
+        match ended {
             Ended::Lost => return Err(self.lost()),
             Ended::NotHeld => return Err(Failure::NotHeld),
             Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
-            Ended::Releasing(mut outcome) => match outcome.try_recv() {
-                // The store has answered in place.
-                Ok(result) => return result,
-                Err(TryRecvError::Empty) => outcome,
-                // Its runtime took no task any more. A channel that said so is not to be polled.
-                Err(TryRecvError::Closed) => return Err(unanswered("the task that sends it is gone")),
-            },
-        };
+            _ => {}
+        }
+        let Some(mut outcome) = told else { return Ok(()) };
+        match outcome.try_recv() {
+            // The store has answered in place.
+            Ok(result) => return result,
+            Err(TryRecvError::Empty) => {}
+            // Its runtime took no task any more. A channel that said so is not to be polled.
+            Err(TryRecvError::Closed) => return Err(unanswered("the task that sends it is gone")),
+        }
         let limit = self.engine.settings.call_timeout * 2;
         match time::timeout(&self.engine.runtime, limit, outcome).await {
             Some(Ok(result)) => result,
@@ -143,9 +148,9 @@ impl Admission {
         }
     }
 
-    fn end(&self, leaving: Leaving) -> Ended {
-        let ended = self.engine.release(&self.lane, &self.entry, leaving);
+    fn end(&self, mode: ReleaseMode) -> (Ended, Option<Told>) {
         let grant = self.grant();
+        let ended = self.engine.release(grant, mode);
         // It may be in a drop, and that in a panic.
         shielded(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
         ended
@@ -158,7 +163,7 @@ impl Drop for Admission {
             return;
         }
         self.released = true;
-        if let Ended::Lost = self.end(Leaving::Dropped) {
+        if let (Ended::Lost, _) = self.end(ReleaseMode::Dropped) {
             shielded(
                 || tracing::debug!(target: TARGET, key = %self.key(), "a lost lock's guard was dropped"),
             );

@@ -10,23 +10,20 @@ use std::time::Duration;
 
 use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
-use lock_core::internal::clock::rounded;
 use lock_core::internal::sync::lock;
 use lock_core::internal::time;
 use lock_core::store::{
     BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
 };
 
-use super::hold::{Hold, all_kept};
-use super::machine::Report;
-use super::{Engine, LONGEST};
-use crate::failure::{Failure, Loss};
-use crate::trace::TARGET;
+use tokio::sync::oneshot;
 
-/// The store has not answered for so long: a call, or anything that a caller has waited for.
-pub(super) fn no_answer(within: Duration) -> StoreError {
-    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {:?}", rounded(within)))
-}
+use super::hold::{Hold, all_kept};
+use super::lane::{Lane, Report, Told};
+use super::machine::Input;
+use super::{Engine, LONGEST};
+use crate::failure::{Failure, Loss, no_answer};
+use crate::trace::TARGET;
 
 /// A call to a store.
 type Call<T> = BoxFuture<Result<T, StoreError>>;
@@ -135,33 +132,25 @@ impl Engine {
     /// What the store said of a hold in answer to a `keep` with `lease`, sent at `sent`.
     pub(super) fn kept(
         self: &Arc<Self>,
+        lane: &Arc<Lane>,
         hold: &Arc<Hold>,
         kept: Kept,
         sent: Tick,
         lease: Duration,
-    ) -> Result<(), Loss> {
-        let why = match kept {
-            Kept::Renewed if hold.renewed(sent, self.clock.now(), lease) => {
-                let now = self.clock.now();
-                self.renew_at(hold, |ticks| hold.next_renewal(ticks, now));
-                return Ok(());
-            }
-            Kept::Renewed => Loss::LeaseOver,
-            Kept::Gone | Kept::Waiting(_) | Kept::Unknown => Loss::TakenAway,
-        };
-        self.lose(hold, why);
-        Err(why)
+    ) -> Result<(), Failure> {
+        self.tell(lane, Input::Kept { hold, kept, sent, lease });
+        hold.loss().map_or(Ok(()), |why| Err(Failure::Lost(why)))
     }
 
     /// Asks the store whether the hold is still there, without changing it, until it answers.
-    pub(super) async fn verify(self: Arc<Self>, hold: Arc<Hold>) {
+    pub(super) async fn verify(self: Arc<Self>, lane: Arc<Lane>, hold: Arc<Hold>) {
         let mut backoff = Backoff::default();
         while hold.is_valid(self.clock.now()) {
             let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
             let items = hold.keep_items(lease).collect();
             match self.kept_within(self.settings.call_timeout, items).await {
                 Ok(kept) if kept.contains(&Kept::Gone) => {
-                    return self.lose(&hold, Loss::TakenAway);
+                    return self.lose(&lane, &hold, Loss::TakenAway);
                 }
                 Ok(kept) if !kept.contains(&Kept::Unknown) => return,
                 Ok(_) | Err(_) => tokio::time::sleep(backoff.next_pause()).await,
@@ -174,15 +163,16 @@ impl Engine {
     /// goes on without it.
     pub(crate) fn extend(
         self: &Arc<Self>,
+        lane: &Arc<Lane>,
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
     ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
-        let (engine, hold) = (Arc::clone(self), Arc::clone(hold));
+        let (engine, lane, hold) = (Arc::clone(self), Arc::clone(lane), Arc::clone(hold));
         let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.settings.call_timeout * 2;
         let outcome = self.report({
             let engine = Arc::clone(&engine);
-            async move { engine.extend_until(&hold, lease, retry_until).await }
+            async move { engine.extend_until(&lane, &hold, lease, retry_until).await }
         });
         async move {
             match time::timeout(&engine.runtime, limit, outcome).await {
@@ -194,6 +184,7 @@ impl Engine {
 
     async fn extend_until(
         self: &Arc<Self>,
+        lane: &Arc<Lane>,
         hold: &Arc<Hold>,
         lease: Duration,
         retry_until: Tick,
@@ -202,10 +193,7 @@ impl Engine {
         loop {
             let error = match self.keep(hold.keep_items(lease).collect()).await {
                 (sent, Ok(kept)) => match all_kept(kept) {
-                    Ok(kept) => {
-                        let kept = self.kept(hold, kept, sent, lease);
-                        return kept.map_err(Failure::Lost);
-                    }
+                    Ok(kept) => return self.kept(lane, hold, kept, sent, lease),
                     Err(error) => error,
                 },
                 (_, Err(error)) => error,
@@ -224,9 +212,15 @@ impl Engine {
 }
 
 impl Engine {
-    /// Makes a hold for writing one for reading, until the store has answered or the lease is over. It is the stronger
-    /// one meanwhile.
-    pub(super) async fn downgrade(self: Arc<Self>, hold: Arc<Hold>, report: Report) {
+    /// Makes a hold for writing one for reading. Returns who will hear of the outcome.
+    pub(crate) fn start_downgrade(self: &Arc<Self>, lane: &Arc<Lane>, hold: Arc<Hold>) -> Told {
+        let (report, told) = oneshot::channel();
+        self.spawn(Arc::clone(self).downgrade(Arc::clone(lane), hold, report));
+        told
+    }
+
+    /// Goes on until the store has answered or the lease is over. The hold is the stronger one meanwhile.
+    async fn downgrade(self: Arc<Self>, lane: Arc<Lane>, hold: Arc<Hold>, report: Report) {
         let mut backoff = Backoff::default();
         let mut report = Some(report);
         let mut tell = |outcome| {
@@ -237,7 +231,7 @@ impl Engine {
         loop {
             // It was released meanwhile, or lost.
             let valid = hold.is_valid(self.clock.now());
-            if !valid || !hold.lane().is_some_and(|lane| lock(&lane.machine).has(&hold)) {
+            if !valid || !lock(&lane.state).machine.has(&hold) {
                 let why = Loss::LeaseOver;
                 return tell(if valid { Ok(()) } else { Err(Failure::Lost(why)) });
             }
@@ -250,10 +244,7 @@ impl Engine {
             let items = vec![keep];
             let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
             match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
-                Ok(kept) => {
-                    let kept = self.kept(&hold, kept, sent, lease);
-                    return tell(kept.map_err(Failure::Lost));
-                }
+                Ok(kept) => return tell(self.kept(&lane, &hold, kept, sent, lease)),
                 Err(error) => {
                     tracing::debug!(target: TARGET, key = %hold.item.key, %error, "downgrade failed");
                     tell(Err(Failure::Unconfirmed(error)));

@@ -13,7 +13,7 @@ use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::WAITER_LIFE;
 
-use super::registry::Lane;
+use super::lane::Lane;
 
 /// So many are near at least,
 const NEAR: usize = 100;

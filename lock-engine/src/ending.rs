@@ -11,7 +11,8 @@ use lock_core::store::StoreError;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use super::machine::Machine;
+use super::lane::{Lane, State};
+use super::machine::{Input, Machine};
 use crate::failure::{Failure, Loss};
 
 impl Engine {
@@ -30,12 +31,12 @@ impl Engine {
         self.shut_down.store(true, Ordering::Release);
         self.ended.cancel();
         for lane in self.registry.all() {
-            self.act(&lane, |machine, now, effects| {
-                if let Some(hold) = machine.hold().cloned() {
-                    machine.lose(&hold, Loss::ShutDown, now, effects);
+            self.with(&lane, |State { machine, .. }, now| {
+                if let Some(hold) = &machine.hold().cloned() {
+                    machine.handle(Input::Lost { hold, why: Loss::ShutDown }, now);
                 }
-                machine.on_driver_gone(effects);
-                machine.shut_down(now, effects);
+                machine.handle(Input::DriverGone, now);
+                machine.handle(Input::ShutDown, now);
             });
         }
     }
@@ -46,7 +47,7 @@ impl Engine {
         self.shut_down.store(true, Ordering::Release);
         let end = self.clock.now() + grace;
         for lane in self.registry.all() {
-            self.act(&lane, Machine::shut_down);
+            self.tell(&lane, Input::ShutDown);
         }
         let busy = || self.registry.any(Machine::is_busy);
         while busy() && self.clock.now() < end {
@@ -58,14 +59,11 @@ impl Engine {
         }
         let mut cut = 0;
         for lane in self.registry.all() {
-            self.act(&lane, |machine, now, effects| {
-                if machine.is_held()
-                    && let Some(hold) = machine.hold().cloned()
-                {
-                    cut += 1;
-                    machine.lose(&hold, Loss::ShutDown, now, effects);
-                }
-            });
+            let held = lock(&lane.state).machine.held().cloned();
+            if let Some(hold) = held {
+                cut += 1;
+                self.lose(&lane, &hold, Loss::ShutDown);
+            }
         }
         self.tasks.close();
         let limit = self.settings.call_timeout * 2;
@@ -82,14 +80,15 @@ impl Engine {
 
     async fn force_release_now(self: &Arc<Self>, key: &LockKey) -> Result<bool, StoreError> {
         let lanes = self.registry.find_all(key);
-        let before: Vec<_> = lanes.iter().filter_map(|lane| lock(&lane.machine).hold().cloned()).collect();
+        let hold = |lane: &Arc<Lane>| lock(&lane.state).machine.hold().cloned();
+        let before: Vec<_> = lanes.iter().filter_map(|lane| Some((lane, hold(lane)?))).collect();
         let freed = self.bounded(|store| store.force_release(key.clone())).await;
         if freed.is_ok() {
-            before.iter().for_each(|hold| self.lose(hold, Loss::TakenAway));
+            before.iter().for_each(|(lane, hold)| self.lose(lane, hold, Loss::TakenAway));
         }
         // What was granted meanwhile was freed, or came after it; after an error nothing is known. The store is asked.
         for lane in self.registry.find_all(key) {
-            self.act(&lane, Machine::verify);
+            self.tell(&lane, Input::Freed);
         }
         freed
     }

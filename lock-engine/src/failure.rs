@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::store::{Kind, StoreError};
+use lock_core::internal::clock::rounded;
+use lock_core::store::{Kind, StoreError, StoreErrorKind};
 
 /// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +31,11 @@ impl fmt::Display for Loss {
             Self::ShutDown => "the lock manager was shut down",
         })
     }
+}
+
+/// The store has not answered for so long: a call, or anything that a caller has waited for.
+pub(crate) fn no_answer(within: Duration) -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {:?}", rounded(within)))
 }
 
 /// Why a caller does not get what it wants. The caller knows of which key that is.

@@ -1,21 +1,25 @@
 //! [`Hold`] and [`Grant`]: what this process has at the store, and which local generation may use it.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::clock::Tick;
 use lock_core::internal::is_of_permits;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::internal::time;
-use lock_core::store::{AcquireRequest, Few, Item, KeepItem, Kept, Kind, StoreError, StoreErrorKind};
-use lock_core::{FencingToken, LockKey, Replication, TokenRetention};
-use tokio::runtime::Handle;
+use lock_core::store::{
+    AcquireRequest, Few, Item, KeepItem, Kept, Kind, StoreError, StoreErrorKind, TokenRange,
+};
+use lock_core::{FencingToken, LockKey, Replication};
 use tokio_util::sync::CancellationToken;
 
-use super::registry::Lane;
+use super::caller::Caller;
+use super::lane::Lane;
+use super::machine::Pass;
 use crate::failure::Loss;
+use crate::terms::Lease;
 
 /// What is taken off a lease for clocks that run at different rates: a hundredth of it and 2 ms.
 pub(crate) fn drift_margin(lease: Duration) -> Duration {
@@ -37,26 +41,6 @@ impl Ticks {
     }
 }
 
-/// How long a hold lives if nobody releases it, and how long its counters outlive it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    pub duration: Duration,
-    /// Renewed to `duration` every third of it for as long as a guard lives. Else it ends by
-    /// itself.
-    pub is_renewed: bool,
-    pub retention: TokenRetention,
-}
-
-impl Lease {
-    pub fn renewed(duration: Duration) -> Self {
-        Self { duration, is_renewed: true, retention: TokenRetention::default() }
-    }
-
-    pub fn fixed(duration: Duration) -> Self {
-        Self { is_renewed: false, ..Self::renewed(duration) }
-    }
-}
-
 /// One remote hold: (key, owner) at the store, with the time until which it is certain. It may be of several keys, which
 /// are taken, renewed, lost and released together.
 ///
@@ -66,18 +50,14 @@ pub(crate) struct Hold {
     pub item: Item,
     /// The other keys, with their tokens.
     more: Box<[(Item, FencingToken)]>,
-    /// Whose machine has it.
-    lane: Weak<Lane>,
     /// A hold for writing that has become one for reading, or is about to.
     reads: AtomicBool,
     /// An earlier copy of its request was not answered; it is withdrawn when the hold has been released.
-    unanswered: Option<Arc<AcquireRequest>>,
+    pub(crate) unanswered: Option<Arc<AcquireRequest>>,
     /// As it was asked for.
     pub(crate) lease: Lease,
     /// What has been confirmed of its grant.
     pub(crate) replication: Replication,
-    /// The manager's, for timers.
-    runtime: Handle,
     deadline: AtomicU64,
     lost: OnceLock<Loss>,
     renewing: AtomicBool,
@@ -89,18 +69,16 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// A hold whose request was sent at `sent`.
-    pub(crate) fn new(item: Item, lease: Lease, sent: Tick, runtime: Handle) -> Self {
+    pub(crate) fn new(item: Item, lease: Lease, sent: Tick) -> Self {
         let duration = lease.duration;
         let deadline = (sent + duration).saturating_sub(drift_margin(duration));
         Self {
             item,
             more: Box::default(),
-            lane: Weak::new(),
             reads: AtomicBool::new(false),
             unanswered: None,
             lease,
             replication: Replication::NONE,
-            runtime,
             deadline: AtomicU64::new(deadline.as_nanos()),
             lost: OnceLock::new(),
             renewing: AtomicBool::new(lease.is_renewed),
@@ -109,28 +87,18 @@ impl Hold {
         }
     }
 
-    /// A hold in the machine of `key`.
-    pub(crate) fn of(mut self, lane: &Arc<Lane>) -> Self {
-        self.lane = Arc::downgrade(lane);
-        self
-    }
-
-    /// A hold of other keys too.
-    pub(crate) fn and(mut self, more: impl IntoIterator<Item = (Item, FencingToken)>) -> Self {
-        self.more = more.into_iter().collect();
-        self
-    }
-
-    /// A hold of which a copy of its own request may be executed after its end, if that is not withdrawn.
-    pub(crate) fn with_unanswered(mut self, request: Option<Arc<AcquireRequest>>) -> Self {
-        self.unanswered = request;
-        self
-    }
-
-    /// A hold whose grant as many replicas have confirmed.
-    pub(crate) fn replicated(mut self, replication: Replication) -> Self {
-        self.replication = replication;
-        self
+    /// The hold that the store has granted to `request`, which was sent at `sent`; `None` without tokens.
+    pub(crate) fn granted(
+        request: &AcquireRequest,
+        tokens: &[TokenRange],
+        lease: Lease,
+        sent: Tick,
+    ) -> Option<Self> {
+        let items = request.items.iter().zip(tokens);
+        let mut items = items.map(|(item, range)| (item.clone(), FencingToken::new(range.last)));
+        let (first, _) = items.next()?;
+        let (more, replication) = (items.collect(), request.replication);
+        Some(Self { more, replication, ..Self::new(first, lease, sent) })
     }
 
     /// A hold that the store has granted for less than was asked for, at some time after `since`.
@@ -140,22 +108,13 @@ impl Hold {
         self
     }
 
-    pub(crate) fn unanswered(&self) -> Option<&Arc<AcquireRequest>> {
-        self.unanswered.as_ref()
-    }
-
-    /// Whose machine has it, if that is still there.
-    pub(crate) fn lane(&self) -> Option<Arc<Lane>> {
-        self.lane.upgrade()
-    }
-
     /// Its (first) key's kind.
     pub(crate) fn kind(&self) -> Kind {
         if self.reads.load(Ordering::Acquire) { Kind::Read } else { self.item.kind }
     }
 
     /// From now on it is one for reading; `false` when it was that already.
-    pub(crate) fn read_only(&self) -> bool {
+    pub(crate) fn mark_downgraded(&self) -> bool {
         !self.reads.swap(true, Ordering::AcqRel)
     }
 
@@ -211,6 +170,11 @@ impl Hold {
     /// Whether it was declared lost (its deadline may be over without anybody having noticed yet).
     pub(crate) fn is_marked_lost(&self) -> bool {
         self.lost.get().is_some()
+    }
+
+    /// Why it was declared lost.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.lost.get().copied()
     }
 
     /// Declares it lost; `true` for the first caller, whose reason stays.
@@ -310,6 +274,33 @@ pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, Sto
     each.reduce(worse).unwrap_or(Ok(Kept::Gone))
 }
 
+/// A guard's part in a hold.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub grant: Arc<Grant>,
+    /// It was made inside another one: no store call was needed.
+    pub(crate) reentrant: bool,
+    /// The grant came from a local hand-off.
+    pub(crate) handed_off: bool,
+    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and so in every locked body.
+    pub(crate) part: Option<u16>,
+}
+
+impl Entry {
+    /// Its (first) key and token.
+    pub fn first(&self) -> (&LockKey, FencingToken) {
+        let hold = &self.grant.hold;
+        let part = self.part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
+        part.unwrap_or((&hold.item.key, self.grant.token))
+    }
+
+    /// All its keys and tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
+        let more = self.part.is_none().then(|| self.grant.hold.more());
+        std::iter::once(self.first()).chain(more.into_iter().flatten())
+    }
+}
+
 /// [`Grant::state`]: somebody has seen that it is lost.
 const LOST: u8 = 1;
 /// [`Grant::state`]: its guard was released.
@@ -322,12 +313,16 @@ const ENDED: u8 = 2;
 /// with one token.
 pub struct Grant {
     pub(crate) hold: Arc<Hold>,
+    /// Where its entry is, and the entry's number there.
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) number: u64,
     pub(crate) token: FencingToken,
-    clock: Clock,
     /// End of `max_hold`, [`Tick::MAX`] without one.
     pub(crate) max_hold_end: Tick,
     /// When its guard was made.
     pub(crate) granted_at: Tick,
+    /// The task that acquired it.
+    pub(crate) task: Option<Caller>,
     signals: Mutex<Signals>,
     /// Why it was lost, once somebody has been told.
     told: OnceLock<Loss>,
@@ -345,32 +340,24 @@ struct Signals {
 }
 
 impl Grant {
-    pub(crate) fn new(
-        hold: Arc<Hold>,
-        token: FencingToken,
-        clock: Clock,
-        now: Tick,
-        max_hold_end: Tick,
-    ) -> Self {
+    pub(crate) fn new(pass: &Pass, lane: &Arc<Lane>, task: Option<Caller>, now: Tick) -> Self {
+        let &Pass { number, token, max_hold_end, .. } = pass;
         Self {
-            hold,
+            hold: Arc::clone(&pass.hold),
+            lane: Arc::clone(lane),
+            number,
             token,
-            clock,
             max_hold_end,
             granted_at: now,
+            task,
             signals: Mutex::default(),
             told: OnceLock::new(),
             state: AtomicU8::new(0),
         }
     }
 
-    /// One more of the same hold, for a call inside this one.
-    pub(crate) fn inner(&self, now: Tick) -> Self {
-        Self::new(Arc::clone(&self.hold), self.token, self.clock, now, self.max_hold_end)
-    }
-
     pub(crate) fn now(&self) -> Tick {
-        self.clock.now()
+        self.lane.clock.now()
     }
 
     /// Until when this grant may be used, if nothing is renewed.
@@ -381,7 +368,7 @@ impl Grant {
     /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task and no store. Whoever
     /// finds it lost writes that down: a renewal that was under way, or the end of the grant, would hide it.
     pub fn is_lost(&self) -> bool {
-        self.is_lost_by(|| self.clock.now())
+        self.is_lost_by(|| self.now())
     }
 
     /// The same for who has just looked at the clock.
@@ -412,8 +399,8 @@ impl Grant {
         if let Some(&why) = self.told.get() {
             return why;
         }
-        match self.hold.lost.get() {
-            Some(&why) if why != Loss::LeaseOver => why,
+        match self.hold.loss() {
+            Some(why) if why != Loss::LeaseOver => why,
             _ if self.max_hold_end <= self.hold.deadline() => Loss::MaxHold,
             _ => Loss::LeaseOver,
         }
@@ -481,7 +468,7 @@ impl Grant {
         if !self.is_live() {
             return Duration::ZERO;
         }
-        self.deadline().since(self.clock.now())
+        self.deadline().since(self.now())
     }
 
     /// Resolves when the lock is lost, at the local deadline at the latest, without help from the store.
@@ -498,12 +485,12 @@ impl Grant {
             if self.has_ended() {
                 return std::future::pending().await;
             }
-            let left = self.deadline().since(self.clock.now());
-            if time::timeout(&self.hold.runtime, left, signal.cancelled()).await.is_some() {
+            let left = self.deadline().since(self.now());
+            if time::timeout(&self.lane.runtime, left, signal.cancelled()).await.is_some() {
                 return;
             }
             // Early: the manager's runtime is gone, and so the hold is lost or has ended.
-            if self.deadline() > self.clock.now() {
+            if self.deadline() > self.now() {
                 tokio::task::yield_now().await;
             }
         }
@@ -522,13 +509,36 @@ impl fmt::Debug for Grant {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use lock_core::OwnerId;
+    use lock_core::internal::clock::Clock;
+    use tokio::runtime::Handle;
+
+    use crate::machine::{Machine, Rules};
+    use crate::spec::{LaneKind, Spec};
 
     fn hold(clock: Clock, lease: Lease) -> Arc<Hold> {
         let item = Item { key: LockKey::new("k").unwrap(), kind: Kind::Mutex, owner: OwnerId::new("o:1") };
-        Arc::new(Hold::new(item, lease, clock.now(), Handle::current()))
+        Arc::new(Hold::new(item, lease, clock.now()))
+    }
+
+    /// Makes a grant of a lane that nobody else knows.
+    pub(crate) fn grant(hold: &Arc<Hold>, clock: Clock, runtime: Handle, max_hold_end: Tick) -> Arc<Grant> {
+        let rules = Rules { call_timeout: LEASE, window: LEASE, ticks: Ticks::default() };
+        let spec = Spec::one(Kind::Mutex);
+        let machine = Machine::new(hold.item.key.clone(), LaneKind::Mutex, spec, rules, false);
+        let lane = Lane::new(machine, (0, 1), clock, runtime);
+        let pass = Pass {
+            number: 1,
+            hold: Arc::clone(hold),
+            token: FencingToken::new(1),
+            max_hold_end,
+            reentrant: false,
+            handed_off: false,
+            part: None,
+        };
+        Arc::new(Grant::new(&pass, &lane, None, clock.now()))
     }
 
     const LEASE: Duration = Duration::from_secs(10);
@@ -549,7 +559,7 @@ mod tests {
         let hold = hold(clock, Lease::renewed(LEASE));
         assert!(hold.mark_lost(Loss::TakenAway));
         assert!(!hold.mark_lost(Loss::LeaseOver));
-        assert_eq!(hold.lost.get(), Some(&Loss::TakenAway));
+        assert_eq!(hold.loss(), Some(Loss::TakenAway));
         assert!(!hold.renewed(clock.now(), clock.now(), LEASE));
         assert!(!hold.is_valid(clock.now()));
     }
@@ -567,7 +577,7 @@ mod tests {
     async fn a_grant_that_said_lost_says_so_for_ever() {
         let clock = Clock::tokio();
         let hold = hold(clock, Lease::renewed(LEASE));
-        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), Tick::MAX);
+        let grant = grant(&hold, clock, Handle::current(), Tick::MAX);
         tokio::time::advance(LEASE - Duration::from_secs(1)).await;
         let sent = clock.now();
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -580,8 +590,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lost_fires_at_the_deadline_without_a_task() {
         let clock = Clock::tokio();
-        let grant =
-            Grant::new(hold(clock, Lease::fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
+        let grant = grant(&hold(clock, Lease::fixed(LEASE)), clock, Handle::current(), Tick::MAX);
         let start = clock.now();
         grant.lost().await;
         assert!(grant.is_lost());
@@ -591,8 +600,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_grant_that_ended_in_time_is_never_lost() {
         let clock = Clock::tokio();
-        let grant =
-            Grant::new(hold(clock, Lease::fixed(LEASE)), FencingToken::new(1), clock, clock.now(), Tick::MAX);
+        let grant = grant(&hold(clock, Lease::fixed(LEASE)), clock, Handle::current(), Tick::MAX);
         grant.end(clock.now());
         tokio::time::advance(LEASE * 2).await;
         assert!(!grant.is_lost());
@@ -604,7 +612,7 @@ mod tests {
         let clock = Clock::tokio();
         let hold = hold(clock, Lease::renewed(LEASE));
         let end = clock.now() + Duration::from_secs(3);
-        let grant = Grant::new(Arc::clone(&hold), FencingToken::new(1), clock, clock.now(), end);
+        let grant = grant(&hold, clock, Handle::current(), end);
         tokio::time::advance(Duration::from_secs(3)).await;
         assert!(grant.is_lost());
         assert!(hold.is_valid(clock.now()));

@@ -6,13 +6,12 @@ use std::time::Duration;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{lock, shielded};
-use lock_core::store::{
-    AcquireRequest, FAR_LIFE, INTENT_LIFE, KeepItem, Kept, Standing, StoreError, WAITER_LIFE,
-};
+use lock_core::store::{AcquireRequest, FAR_LIFE, KeepItem, Kept, Standing, StoreError, WAITER_LIFE};
 use tokio_util::sync::CancellationToken;
 
 use super::hold::{Hold, all_kept};
-use super::registry::{Lane, Queued};
+use super::lane::{Lane, State};
+use super::machine::{Input, Machine, Queued};
 use super::timers::Timers;
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::metrics;
@@ -46,6 +45,9 @@ impl Drop for Alive {
         }
     }
 }
+
+/// A hold, and the lane whose it is.
+type InLane = (Arc<Lane>, Arc<Hold>);
 
 /// Runs until the engine goes.
 pub(crate) async fn run(alive: Alive, timers: Arc<Timers>, clock: Clock, ended: CancellationToken) {
@@ -84,13 +86,18 @@ impl Engine {
             let Some(lane) = lane.upgrade() else { continue };
             // A panic must not take the timekeeper with it, and so every lock.
             shielded(|| {
-                let due = self.act(&lane, |machine, now, effects| machine.on_time(timer, now, effects));
-                renew.extend(due.renew);
+                let due = self.with(&lane, |state, now| {
+                    if state.timer == timer {
+                        state.timer = Tick::MAX;
+                    }
+                    state.machine.on_time(now)
+                });
+                renew.extend(due.renew.map(|hold| (Arc::clone(&lane), hold)));
                 waiting.extend(due.keep_place.then_some(lane));
             });
         }
         let (permits, locks): (Vec<_>, Vec<_>) =
-            renew.into_iter().partition(|hold: &Arc<Hold>| hold.is_of_permits());
+            renew.into_iter().partition(|(_, hold): &InLane| hold.is_of_permits());
         for batch in locks.chunks(BATCH).chain(permits.chunks(BATCH)) {
             self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));
         }
@@ -101,55 +108,47 @@ impl Engine {
 }
 
 /// One renewal call; what it says about one hold does not touch the others.
-async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<Arc<Hold>>) {
+async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<InLane>) {
     // Released meanwhile: nothing to renew.
-    holds.retain(|hold| hold.is_renewing() && !hold.is_marked_lost());
+    holds.retain(|(_, hold)| hold.is_renewing() && !hold.is_marked_lost());
     if holds.is_empty() {
         return;
     }
-    let leases: Vec<Duration> = holds.iter().map(|hold| hold.renewal_lease()).collect();
-    let items = holds.iter().zip(&leases).flat_map(|(hold, lease)| hold.keep_items(*lease)).collect();
+    let leases: Vec<Duration> = holds.iter().map(|(_, hold)| hold.renewal_lease()).collect();
+    let items = holds.iter().zip(&leases).flat_map(|((_, hold), lease)| hold.keep_items(*lease)).collect();
     let (sent, result) = engine.keep(items).await;
     match result {
         Ok(kept) => {
             let mut kept = kept.into_iter();
-            for (hold, lease) in holds.iter().zip(leases) {
+            for ((lane, hold), lease) in holds.iter().zip(leases) {
                 match all_kept(kept.by_ref().take(hold.width())) {
                     // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
-                    Ok(kept) => drop(engine.kept(hold, kept, sent, lease)),
-                    Err(error) => renewal_failed(&engine, hold, &error),
+                    Ok(kept) => drop(engine.kept(lane, hold, kept, sent, lease)),
+                    Err(error) => renewal_failed(&engine, lane, hold, &error),
                 }
             }
         }
-        Err(error) => holds.iter().for_each(|hold| renewal_failed(&engine, hold, &error)),
+        Err(error) => holds.iter().for_each(|(lane, hold)| renewal_failed(&engine, lane, hold, &error)),
     }
 }
 
-fn renewal_failed(engine: &Arc<Engine>, hold: &Arc<Hold>, error: &StoreError) {
-    let (now, failures) = (engine.clock.now(), hold.renewal_failed());
-    engine.renew_at(hold, |_| next_retry(hold, now, failures));
+fn renewal_failed(engine: &Arc<Engine>, lane: &Arc<Lane>, hold: &Arc<Hold>, error: &StoreError) {
+    let again = next_retry(hold, engine.clock.now(), hold.renewal_failed());
+    engine.tell(lane, Input::NotKept { hold, again });
     // Last, and shielded: the other holds of the call have to be tried again, too.
     shielded(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
 
-/// Sets the time at which the place of the key's request in the store's queues is kept next.
-pub(super) fn keep_place(engine: &Arc<Engine>, lane: &Arc<Lane>, standing: Standing) {
-    // A tick may be earlier by a quarter of that: half a life on average.
-    let often = if lane.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };
-    let pause = match standing {
-        // A crowd that came together does not stay together: its calls would come all at once.
-        Standing::Far => (FAR_LIFE / 2).mul_f64(1.0 - jitter() / 2.0),
-        _ => often,
-    };
-    // All together, so that they share calls.
-    keep_place_at(engine, lane, engine.ticks.before(engine.clock.now() + pause, often / 4));
+/// Keeps the place of the lane's request in the store's queues in good time.
+fn keep_place(engine: &Arc<Engine>, lane: &Arc<Lane>, standing: Standing) {
+    keep_place_at(engine, lane, |machine, now| machine.place_due(standing, jitter(), now));
 }
 
 /// Keeps the places of these, and looks how they stand, soon.
 fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
     // All together, so that they share calls.
     let due = engine.ticks.before(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
-    lanes.iter().for_each(|lane| keep_place_at(engine, lane, due));
+    lanes.iter().for_each(|lane| keep_place_at(engine, lane, |_, _| due));
 }
 
 /// The key's request, which the store has taken note of, is one of a crowd if it waits for a fair
@@ -157,7 +156,7 @@ fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
 pub(super) fn join_crowd(engine: &Engine, lane: &Arc<Lane>, request: &AcquireRequest) {
     // Any other may keep a free lock to itself for as long as it is thought to live.
     let direct = request.items.len() == 1 && request.token_floor == 0;
-    if direct && lane.has_a_queue() && engine.store.keeps_far_waiters() {
+    if direct && lane.spec.is_fair() && engine.store.keeps_far_waiters() {
         engine.crowds.join(&lane.key, lane.id, Arc::downgrade(lane), engine.clock.now());
     }
 }
@@ -175,9 +174,10 @@ fn standing(engine: &Engine, lane: &Lane) -> Standing {
     }
 }
 
-fn keep_place_at(engine: &Arc<Engine>, lane: &Arc<Lane>, due: Tick) {
-    engine.act(lane, |machine, _, _| {
-        if let Some(queued) = &mut machine.queued {
+fn keep_place_at(engine: &Arc<Engine>, lane: &Arc<Lane>, due: impl FnOnce(&Machine, Tick) -> Tick) {
+    engine.with(lane, |State { machine, .. }, now| {
+        let due = due(machine, now);
+        if let Some(queued) = machine.queued.as_mut().filter(|queued| queued.is_noted) {
             queued.keep_at = due;
         }
     });
@@ -187,7 +187,7 @@ fn keep_place_at(engine: &Arc<Engine>, lane: &Arc<Lane>, due: Tick) {
 async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let mut queued = Vec::with_capacity(lanes.len());
     lanes.retain(|lane| {
-        let waits = lock(&lane.machine).queued.clone();
+        let waits = lock(&lane.state).machine.queued.clone().filter(|queued| queued.is_noted);
         queued.extend(waits.clone());
         waits.is_some()
     });
@@ -212,7 +212,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
         let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
         // What is said of a request that has gone meanwhile, or is being sent again, is about the past.
         let current = |waits: &Queued| Arc::ptr_eq(&waits.request, &queued.request) && !waits.asking;
-        if !lock(&lane.machine).queued.as_ref().is_some_and(current) {
+        if !lock(&lane.state).machine.queued.as_ref().is_some_and(current) {
             keep_place(&engine, lane, Standing::Waiter);
             continue;
         }
@@ -226,19 +226,20 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
             }
             let far = standing == Standing::Far;
             let seen =
-                engine.store.keeps_far_waiters() && lane.has_a_queue() && each.len() == 1 && look > MARGIN;
+                engine.store.keeps_far_waiters() && lane.spec.is_fair() && each.len() == 1 && look > MARGIN;
             let pause = match standing {
                 Standing::Far => FAR_LIFE,
                 // Nobody says so when a lease ends.
                 _ => engine.settings.fallback_poll.min(look + MARGIN),
             };
-            engine.act(lane, |machine, now, effects| {
-                if seen {
-                    machine.seen(now, now + pause, far, effects);
-                } else {
-                    machine.look_again(now + look + MARGIN, effects);
-                }
-            });
+            let now = engine.clock.now();
+            engine.tell(
+                lane,
+                match seen {
+                    true => Input::Looked { until: now + pause, far },
+                    false => Input::LookAgain(now + look + MARGIN),
+                },
+            );
             if !far {
                 let doubtful = engine.crowds.kept(&lane.key, sent, each.contains(&Kept::Gone));
                 keep_places_soon(&engine, &doubtful);
@@ -247,14 +248,14 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
         if known
             && !each.is_empty()
             && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
-            && let Some(waits) = lock(&lane.machine).queued.as_mut()
+            && let Some(waits) = lock(&lane.state).machine.queued.as_mut()
             && current(waits)
         {
             waits.since = waits.since.max(sent);
         }
         if soon || !known {
             let pause = if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
-            keep_place_at(&engine, lane, engine.clock.now() + pause);
+            keep_place_at(&engine, lane, |_, now| now + pause);
         } else {
             // A far one may have come near meanwhile.
             let standing = if standing == Standing::Far { self::standing(&engine, lane) } else { standing };

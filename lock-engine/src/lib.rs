@@ -30,6 +30,7 @@ pub mod failure;
 mod health;
 pub mod hold;
 mod keeper;
+mod lane;
 pub mod machine;
 pub mod metrics;
 pub mod pace;
@@ -43,9 +44,10 @@ pub mod request;
 mod rtt;
 pub mod scope;
 pub mod settings;
+pub mod spec;
 pub mod subscription;
+pub mod terms;
 mod timers;
-pub mod wait;
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -57,7 +59,7 @@ use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::is_of_permits;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use lock_core::internal::sync::{Apart, MutexGuard, lock, shielded};
-use lock_core::store::{Item, Kind, LockStore, SemaphoreStore, StoreError};
+use lock_core::store::{Few, Item, Kind, LockStore, SemaphoreStore, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -65,12 +67,14 @@ use tokio_util::task::TaskTracker;
 
 use self::crowds::Crowds;
 use self::health::Health;
-use self::hold::{Grant, Hold, Lease, Ticks};
-use self::machine::{Effects, Ended, Entry, Leaving, LostGrants, Machine};
+use self::hold::{Grant, Hold, Ticks};
+use self::lane::{Lane, Order, State, Told};
+use self::machine::{Action, Ended, Input, Machine, Rules};
 use self::pending::PendingReleases;
 use self::permits::PermitsAsLocks;
-use self::registry::{Lane, LaneKind, Registry, Spec};
+use self::registry::Registry;
 use self::rtt::RoundTrip;
+use self::spec::{LaneKind, Spec};
 use self::timers::Timers;
 use crate::failure::{Failure, Loss};
 use crate::scope::Scope;
@@ -83,9 +87,6 @@ pub const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 
 /// The least time by which a wait that is shorter than a round trip is stretched.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// The longest window of local hand-offs, whatever the settings say.
-const LONGEST_WINDOW: Duration = Duration::from_millis(250);
 
 /// Engines made so far.
 static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -209,21 +210,21 @@ impl Engine {
 
     // ---- keys --------------------------------------------------------------------------------------------------
 
-    /// Runs `f` on the machine of a lane, made if need be, and carries out what follows.
+    /// Runs `f` on a lane, made if need be, and carries out what follows.
     pub(crate) fn with_lane<R>(
         self: &Arc<Self>,
         key: &LockKey,
         kind: LaneKind,
         spec: &Spec,
-        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+        f: impl FnOnce(&Arc<Lane>, &mut State, Tick) -> R,
     ) -> (Arc<Lane>, R) {
         loop {
             let lane = self.registry.get(key, kind, || self.make_lane(key, kind, spec));
-            let machine = lock(&lane.machine);
-            if machine.removed {
+            let state = lock(&lane.state);
+            if state.removed {
                 continue;
             }
-            let result = self.run(&lane, machine, Start::Here, f);
+            let result = self.run(&lane, state, Start::Here, |state, now| f(&lane, state, now));
             return (lane, result);
         }
     }
@@ -248,7 +249,7 @@ impl Engine {
 
     /// It is the waiter's turn, who could not be granted anything before.
     pub(crate) fn admit(self: &Arc<Self>, lane: &Arc<Lane>, waiter: u64) {
-        self.act(lane, |machine, now, effects| machine.admit(waiter, now, effects));
+        self.tell(lane, Input::Admit(waiter));
     }
 
     /// The lane's waiter has permits, or has gone: the next in line asks.
@@ -263,20 +264,25 @@ impl Engine {
     /// How many callers of this process have the mutex of `key`, or want it.
     pub fn load_of(&self, key: &LockKey) -> usize {
         let Some(lane) = self.registry.find(key, LaneKind::Mutex) else { return 0 };
-        let machine = lock(&lane.machine);
+        let machine = &lock(&lane.state).machine;
         machine.waiting() + usize::from(machine.hold().is_some())
     }
 
     /// Whether a caller of this manager has the mutex of `key`: whoever tries it, and is not inside of that call, is refused.
     pub fn is_claimed(&self, key: &LockKey) -> bool {
-        self.registry.find(key, LaneKind::Mutex).is_some_and(|lane| lock(&lane.machine).is_claimed())
+        self.registry.find(key, LaneKind::Mutex).is_some_and(|lane| lock(&lane.state).machine.is_claimed())
     }
 
     /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this lane.
     fn make_lane(&self, key: &LockKey, kind: LaneKind, spec: &Spec) -> Arc<Lane> {
         let shut_down = self.shut_down.load(Ordering::Acquire);
-        let machine = Machine::new(key.clone(), kind, self.clock, self.ticks, shut_down);
-        Lane::new(self.id, self.new_id(), kind, spec.clone(), machine)
+        let rules = Rules {
+            call_timeout: self.settings.call_timeout,
+            window: self.settings.cohort_window,
+            ticks: self.ticks,
+        };
+        let machine = Machine::new(key.clone(), kind, spec.clone(), rules, shut_down);
+        Lane::new(machine, (self.id, self.new_id()), self.clock, self.runtime.clone())
     }
 
     /// Where a call that wants `key` enters again, if it is inside a hold of it.
@@ -287,8 +293,9 @@ impl Engine {
     fn host(&self, key: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
         let find = |grant: &Arc<Grant>| {
             let (held, at) = grant.hold.find(key)?;
-            let host = grant.hold.lane().filter(|host| host.engine == self.id && host.spec.permits == 0)?;
-            grant.is_live().then_some((held, (!grant.hold.is_single()).then_some(at), host))
+            let host = &grant.lane;
+            let enters = host.engine == self.id && host.spec.permits == 0 && grant.is_live();
+            enters.then(|| (held, (!grant.hold.is_single()).then_some(at), Arc::clone(host)))
         };
         let Some((held, part, lane)) = scope.innermost(find) else { return Ok(None) };
         if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
@@ -312,112 +319,99 @@ impl Engine {
         self.health.last_error()
     }
 
-    /// Runs `f` on the machine of a key that is in use, as the caller of a lock, unless it has been forgotten.
+    /// Runs `f` on a lane as the caller of a lock, unless it has been forgotten.
     pub(crate) fn with_host<R>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
-        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+        f: impl FnOnce(&mut State, Tick) -> R,
     ) -> Option<R> {
-        let machine = lock(&lane.machine);
-        (!machine.removed).then(|| self.run(lane, machine, Start::Here, f))
+        let state = lock(&lane.state);
+        (!state.removed).then(|| self.run(lane, state, Start::Here, f))
     }
 
-    /// Runs `f` on the machine of a key that is in use, and carries out what follows.
-    pub(crate) fn act<R>(
-        self: &Arc<Self>,
-        lane: &Arc<Lane>,
-        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
-    ) -> R {
-        let machine = lock(&lane.machine);
-        self.run(lane, machine, Start::InATask, f)
+    /// Runs `f` on a lane that is in use, and carries out what follows.
+    pub(crate) fn with<R>(self: &Arc<Self>, lane: &Arc<Lane>, f: impl FnOnce(&mut State, Tick) -> R) -> R {
+        self.run(lane, lock(&lane.state), Start::InATask, f)
+    }
+
+    /// Tells the lane's machine what happens.
+    pub(crate) fn tell(self: &Arc<Self>, lane: &Arc<Lane>, input: Input<'_>) {
+        self.with(lane, |state, now| state.machine.handle(input, now));
     }
 
     fn run<R>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
-        mut machine: MutexGuard<'_, Machine>,
+        mut state: MutexGuard<'_, State>,
         start: Start,
-        f: impl FnOnce(&mut Machine, Tick, &mut Effects) -> R,
+        f: impl FnOnce(&mut State, Tick) -> R,
     ) -> R {
-        let mut effects = Effects::default();
-        let result = f(&mut machine, self.clock.now(), &mut effects);
-        let idle = machine.is_idle();
-        let due = machine.due();
-        // It may come too early for what is due later by now. Under the mutex, so that none is left when nothing is due.
-        if due < machine.timer || due == Tick::MAX && machine.timer < due {
-            self.timers.change(lane.id, machine.timer, due, || Arc::downgrade(lane));
-            machine.timer = due;
-        }
-        drop(machine);
-        self.apply(lane, &mut effects, idle, start);
-        result
-    }
-
-    fn apply(
-        self: &Arc<Self>,
-        lane: &Arc<Lane>,
-        // By reference: it is large, and mostly empty.
-        effects: &mut Effects,
-        idle: bool,
-        start: Start,
-    ) {
-        if let Some(hold) = effects.verify.take() {
-            self.spawn(Arc::clone(self).verify(hold));
-        }
-        if let Some((hold, lease)) = effects.lengthen.take() {
-            // Goes on by itself; the guard's deadline tells how it went.
-            drop(self.extend(&hold, lease, hold.deadline()));
-        }
-        if let Some((hold, report)) = effects.downgrade.take() {
-            self.spawn(Arc::clone(self).downgrade(hold, report));
-        }
-        if effects.detach {
-            self.registry.detach(lane);
-        }
-        let mut left_to_lease = effects.left_to_lease;
-        if let Some((hold, rest)) = effects.abandon.take() {
-            let pending = if self.runtime_is_gone() { None } else { self.pending_releases.reserve() };
-            match pending {
-                Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
-                None => left_to_lease = true,
+        let result = f(&mut state, self.clock.now());
+        let (mut actions, mut wakers, mut drives) = (Few::new(), Few::new(), false);
+        let (mut lost, mut is_news) = (Few::new(), false);
+        while let Some(action) = state.machine.poll_action() {
+            match action {
+                Action::Wake(waiter) => state.wakers.remove(&waiter).into_iter().for_each(|w| wakers.push(w)),
+                Action::TellLoss { grants, news } => {
+                    is_news |= news;
+                    grants.iter().filter_map(|number| state.grants.remove(number)).for_each(|g| lost.push(g));
+                }
+                Action::Drive => drives = true,
+                action => actions.push(action),
             }
         }
-        if effects.deserted {
-            let watch = lock(&lane.watch).take();
-            // Unlocked by then: it is the store's, which may do anything in its drop.
-            shielded(|| drop(watch));
+        let idle = state.machine.is_idle();
+        let due = state.machine.poll_timeout();
+        // It may come too early for what is due later by now. Under the mutex, so that none is left when nothing is due.
+        if due < state.timer || due == Tick::MAX && state.timer < due {
+            self.timers.change(lane.id, state.timer, due, || Arc::downgrade(lane));
+            state.timer = due;
         }
-        if let Some(waker) = effects.discarded.take() {
-            shielded(|| drop(waker));
-        }
-        if let Some(order) = effects.dropped.take() {
-            shielded(|| drop(order));
-        }
-        if effects.notify {
-            lane.changed.notify_one();
-        }
+        drop(state);
+        actions.into_iter().for_each(|action| self.execute(lane, action));
         if idle {
             self.registry.remove_idle(lane);
         }
-        for waker in effects.wake.take().into_iter().chain(std::mem::take(&mut effects.wake_more)) {
-            shielded(|| waker.wake());
-        }
-        if let Some(LostGrants { grants, news }) = effects.lost.take() {
-            for grant in grants.iter() {
-                shielded(|| grant.signal_lost());
-            }
-            if let Some(grant) = grants.first().filter(|_| news) {
-                shielded(|| {
-                    metrics::lost();
-                    tracing::warn!(target: TARGET, key = %lane.key, token = %grant.token, why = %grant.loss(), "lock lost");
-                });
-            }
-        }
-        if left_to_lease {
-            self.left_to_lease(&lane.key);
-        }
-        if effects.spawn {
+        wakers.into_iter().for_each(|waker| shielded(|| waker.wake()));
+        self.tell_loss(lane, &lost, is_news);
+        if drives {
             self.drive(lane, start);
+        }
+        result
+    }
+
+    fn execute(self: &Arc<Self>, lane: &Arc<Lane>, action: Action) {
+        match action {
+            Action::Verify(hold) => self.spawn(Arc::clone(self).verify(Arc::clone(lane), hold)),
+            // Goes on by itself; the hold's deadline tells how it went.
+            Action::Extend(hold, lease) => drop(self.extend(lane, &hold, lease, hold.deadline())),
+            Action::Withdraw(_) if self.runtime_is_gone() => {}
+            Action::Withdraw(request) => self.reap(request),
+            Action::JoinQueue(request) => keeper::join_crowd(self, lane, &request),
+            Action::LeaveQueue => keeper::leave_crowd(self, lane),
+            Action::Abandon(hold, rest) => {
+                match self.pending_releases.reserve().filter(|_| !self.runtime_is_gone()) {
+                    Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
+                    None => self.left_to_lease(&lane.key),
+                }
+            }
+            Action::CountLeft => self.left_to_lease(&lane.key),
+            Action::Detach => self.registry.detach(lane),
+            Action::Notify => lane.changed.notify_one(),
+            // Those were taken out before.
+            Action::Wake(_) | Action::TellLoss { .. } | Action::Drive => {}
+        }
+    }
+
+    fn tell_loss(&self, lane: &Lane, lost: &[Arc<Grant>], is_news: bool) {
+        for grant in lost {
+            shielded(|| grant.signal_lost());
+        }
+        if let Some(grant) = lost.first().filter(|_| is_news) {
+            shielded(|| {
+                metrics::lost();
+                tracing::warn!(target: TARGET, key = %lane.key, token = %grant.token, why = %grant.loss(), "lock lost");
+            });
         }
     }
 
@@ -433,23 +427,51 @@ impl Engine {
 
     // ---- grants ------------------------------------------------------------------------------------------------
 
-    /// A guard is released or dropped: decides at once, under the key's mutex, what becomes of its hold. Only an
+    /// A guard is released or dropped: decides at once, under the lane's mutex, what becomes of its hold. Only an
     /// awaited release may exceed the cap of pending ones.
-    pub(crate) fn release(self: &Arc<Self>, lane: &Arc<Lane>, entry: &Entry, leaving: Leaving) -> Ended {
-        let reserve = || match leaving {
-            _ if self.runtime_is_gone() => None,
-            Leaving::Released => Some(self.pending_releases.count()),
-            Leaving::Dropped => self.pending_releases.reserve(),
-        };
+    /// Returns who will hear of the outcome, if the store is told of it now.
+    pub(crate) fn release(self: &Arc<Self>, grant: &Arc<Grant>, mode: ReleaseMode) -> (Ended, Option<Told>) {
         // A drop may be anywhere, in a panic for example: a task that it starts is not polled there.
-        let start = match leaving {
-            Leaving::Released => Start::Here,
-            Leaving::Dropped => Start::InATask,
+        let start = match mode {
+            ReleaseMode::Awaited => Start::Here,
+            ReleaseMode::Dropped => Start::InATask,
         };
-        let machine = lock(&lane.machine);
-        self.run(lane, machine, start, |machine, now, effects| {
-            machine.release(entry, leaving, reserve, now, effects)
-        })
+        let lane = &grant.lane;
+        let (ended, told, was_lost) = self.run(lane, lock(&lane.state), start, |state, now| {
+            let was_lost = grant.end(now);
+            let mut pending = None;
+            let reserve = || {
+                pending = match mode {
+                    _ if self.runtime_is_gone() => None,
+                    ReleaseMode::Awaited => Some(self.pending_releases.count()),
+                    ReleaseMode::Dropped => self.pending_releases.reserve(),
+                };
+                pending.is_some()
+            };
+            let ended = state.machine.release(grant.number, was_lost, reserve, now);
+            let mut told = None;
+            if pending.is_some() {
+                let awaited = mode == ReleaseMode::Awaited && !matches!(ended, Ended::Lingering);
+                let report = awaited.then(|| {
+                    let (report, outcome) = oneshot::channel();
+                    told = Some(outcome);
+                    report
+                });
+                state.order = Order { report, pending };
+            }
+            if !was_lost {
+                state.grants.remove(&grant.number);
+            }
+            (ended, told, was_lost)
+        });
+        if was_lost {
+            shielded(|| grant.signal_lost());
+            lock(&lane.state).grants.remove(&grant.number);
+        }
+        match ended {
+            Ended::Downgrading(hold) => (Ended::Releasing, Some(self.start_downgrade(lane, hold))),
+            ended => (ended, told),
+        }
     }
 
     fn left_to_lease(&self, key: &LockKey) {
@@ -470,19 +492,8 @@ impl Engine {
         });
     }
 
-    /// The hold is not ours any more, or not certain.
-    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, why: Loss) {
-        match hold.lane() {
-            Some(lane) => self.act(&lane, |machine, now, effects| machine.lose(hold, why, now, effects)),
-            None => drop(hold.mark_lost(why)),
-        }
-    }
-
-    /// The hold was renewed, or could not be: it is looked at again then.
-    fn renew_at(self: &Arc<Self>, hold: &Arc<Hold>, due: impl FnOnce(Ticks) -> Tick) {
-        if let Some(lane) = hold.lane() {
-            self.act(&lane, |machine, _, _| machine.renew_at(hold, due));
-        }
+    pub(crate) fn lose(self: &Arc<Self>, lane: &Arc<Lane>, hold: &Arc<Hold>, why: Loss) {
+        self.tell(lane, Input::Lost { hold, why });
     }
 
     /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than the
@@ -515,29 +526,18 @@ impl Engine {
         GRACE.max(self.rtt.lowest() * 4).min(self.settings.call_timeout)
     }
 
-    /// For how long a hold may be handed on inside the process.
-    fn window(&self, lease: Lease) -> Duration {
-        (self.rtt.lowest() * 8)
-            .max(Duration::from_millis(5))
-            .min(self.settings.cohort_window)
-            .min(LONGEST_WINDOW)
-            .min(lease.duration / 10)
-    }
-
     /// Makes the engine believe that its holds of `key` are lost, as if the store had said so. Returns
     /// whether it had any.
     #[cfg(feature = "testing")]
     pub fn lose_all(self: &Arc<Self>, key: &LockKey) -> bool {
         let mut lost = false;
         for lane in self.registry.find_all(key) {
-            lost |= self.act(&lane, |machine, now, effects| {
-                match (machine.is_claimed(), machine.hold().cloned()) {
-                    (true, Some(hold)) => {
-                        machine.lose(&hold, Loss::TakenAway, now, effects);
-                        true
-                    }
-                    _ => false,
-                }
+            lost |= self.with(&lane, |State { machine, .. }, now| {
+                let hold = machine.hold().filter(|_| machine.is_claimed()).cloned();
+                let hold = hold.inspect(|hold| {
+                    machine.handle(Input::Lost { hold, why: Loss::TakenAway }, now);
+                });
+                hold.is_some()
             });
         }
         lost
@@ -571,6 +571,15 @@ pub struct Leftovers {
     pub waiters: usize,
     /// Tasks that last as long as the manager: one.
     pub timekeepers: usize,
+}
+
+/// How a guard gives up its grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReleaseMode {
+    /// The outcome is awaited.
+    Awaited,
+    /// Nobody is there any more.
+    Dropped,
 }
 
 /// Where a call enters again.

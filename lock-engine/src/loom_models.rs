@@ -14,8 +14,9 @@ use super::*;
 use crate::acquire::Refused;
 use crate::admission::Admission;
 use crate::request::Request;
-use crate::tests::mutex;
-use crate::wait::Wait;
+use crate::spec::LaneKind;
+use crate::terms::{Lease, Wait};
+use crate::tests::{mutex, terms};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -36,13 +37,13 @@ fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> thread::J
     thread::Builder::new().stack_size(0x10_000).spawn(f).unwrap()
 }
 
-fn hold(runtime: &Handle, lease: Lease) -> Arc<Hold> {
+fn hold(lease: Lease) -> Arc<Hold> {
     let item = Item { key: LockKey::new("k").unwrap(), kind: Kind::Mutex, owner: OwnerId::new("o:1") };
-    Arc::new(Hold::new(item, lease, Clock::Model.now(), runtime.clone()))
+    Arc::new(Hold::new(item, lease, Clock::Model.now()))
 }
 
-fn grant(hold: &Arc<Hold>) -> Arc<Grant> {
-    Arc::new(Grant::new(Arc::clone(hold), FencingToken::new(1), Clock::Model, Clock::Model.now(), Tick::MAX))
+fn grant(runtime: &Handle, hold: &Arc<Hold>) -> Arc<Grant> {
+    crate::hold::tests::grant(hold, Clock::Model, runtime.clone(), Tick::MAX)
 }
 
 /// From here on the lease is over.
@@ -60,7 +61,7 @@ fn look(grant: &Grant) {
 #[test]
 fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
     model(|runtime| {
-        let grant = grant(&hold(&runtime, Lease::fixed(LEASE)));
+        let grant = grant(&hold(Lease::fixed(LEASE)));
         let viewer = spawn({
             let grant = Arc::clone(&grant);
             move || look(&grant)
@@ -77,8 +78,8 @@ fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
 #[test]
 fn a_grant_that_was_seen_lost_stays_lost_when_a_renewal_is_late() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::renewed(LEASE));
-        let grant = grant(&hold);
+        let hold = hold(Lease::renewed(LEASE));
+        let grant = grant(&runtime, &hold);
         let viewer = spawn({
             let grant = Arc::clone(&grant);
             move || look(&grant)
@@ -95,9 +96,9 @@ fn a_grant_that_was_seen_lost_stays_lost_when_a_renewal_is_late() {
 #[test]
 fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::fixed(LEASE));
+        let hold = hold(Lease::fixed(LEASE));
         hold.mark_lost(Loss::TakenAway);
-        let grant = grant(&hold);
+        let grant = grant(&runtime, &hold);
         let viewer = spawn({
             let grant = Arc::clone(&grant);
             move || !grant.has_ended() || grant.is_lost()
@@ -110,8 +111,8 @@ fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
 #[test]
 fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::renewed(LEASE));
-        let grant = grant(&hold);
+        let hold = hold(Lease::renewed(LEASE));
+        let grant = grant(&runtime, &hold);
         let listener = spawn({
             let grant = Arc::clone(&grant);
             move || {
@@ -130,7 +131,7 @@ fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
 #[test]
 fn a_hold_is_lost_once_and_for_one_reason() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let hold = hold(Lease::renewed(LEASE));
         let other = spawn({
             let hold = Arc::clone(&hold);
             move || hold.mark_lost(Loss::LeaseOver)
@@ -145,7 +146,7 @@ fn a_hold_is_lost_once_and_for_one_reason() {
 #[test]
 fn two_renewals_never_shorten() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let hold = hold(Lease::renewed(LEASE));
         let now = Clock::Model.now();
         let long = spawn({
             let hold = Arc::clone(&hold);
@@ -164,7 +165,7 @@ fn two_renewals_never_shorten() {
 #[test]
 fn failures_are_all_counted() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::renewed(LEASE));
+        let hold = hold(Lease::renewed(LEASE));
         let other = spawn({
             let hold = Arc::clone(&hold);
             move || hold.renewal_failed()
@@ -217,7 +218,7 @@ fn engine(settings: EngineSettings, runtime: &Handle) -> Arc<Engine> {
 type Acquire = std::pin::Pin<Box<dyn Future<Output = Result<Admission, Refused>> + Send>>;
 
 fn wait_forever(engine: &Arc<Engine>, key: &str) -> Acquire {
-    Box::pin(crate::acquire::acquire(Request { wait: Wait::Forever, ..mutex(engine, key) }))
+    Box::pin(crate::acquire::acquire(Request { terms: terms(Wait::Forever), ..mutex(engine, key) }))
 }
 
 fn poll(acquire: &mut Acquire) -> Poll<Result<Admission, Refused>> {
@@ -262,7 +263,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
         let waiter = waiter.join().unwrap().unwrap();
         passer_by.join().unwrap();
         let lane = engine.registry.find(&name, LaneKind::Mutex).expect("somebody waits for it");
-        assert_eq!(lock(&lane.machine).waiting(), 1);
+        assert_eq!(lock(&lane.state).machine.waiting(), 1);
         spawn(move || drop(waiter)).join().unwrap();
     });
 }
@@ -297,7 +298,7 @@ fn a_shutdown_reaches_everybody_who_waits() {
 #[test]
 fn a_renewal_is_for_the_lease_that_was_asked_for() {
     model(|runtime| {
-        let hold = hold(&runtime, Lease::fixed(LEASE));
+        let hold = hold(Lease::fixed(LEASE));
         let keeper = spawn({
             let hold = Arc::clone(&hold);
             move || hold.is_renewing().then(|| hold.renewal_lease())

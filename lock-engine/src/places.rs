@@ -8,7 +8,7 @@ use lock_core::internal::sync::atomic::Ordering;
 use lock_core::internal::sync::shielded;
 
 use super::Engine;
-use super::registry::Lane;
+use super::lane::Lane;
 use crate::metrics;
 
 /// A place among the callers that wait, of all keys.

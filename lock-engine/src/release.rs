@@ -10,21 +10,13 @@ use lock_core::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Tak
 
 use super::Engine;
 use super::hold::{Hold, drift_margin};
-use super::machine::Report;
+use super::lane::Report;
 use super::pending::Pending;
 use crate::failure::{Failure, Loss};
 use crate::trace::TARGET;
 
 /// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in time.
 const LINGER_SLACK: Duration = Duration::from_millis(500);
-
-/// How a release ended.
-pub(crate) enum Sent {
-    /// The store answered the call that was sent at `sent`.
-    Answered { sent: Tick, released: Released },
-    /// No answer while the lease lasted.
-    GivenUp,
-}
 
 pub(super) fn request(
     engine: &Engine,
@@ -57,13 +49,15 @@ pub(super) fn answered(
         let lost = || Failure::Lost(Loss::TakenAway);
         let _ = report.send(if held || certain { Ok(()) } else { Err(lost()) });
     }
-    if let Some(request) = hold.unanswered() {
+    if let Some(request) = &hold.unanswered {
         engine.reap(Arc::clone(request));
     }
 }
 
 /// Releases `hold`, re-sending on failure until the store should have dropped it by itself. After
 /// that it is the reaper's.
+///
+/// Returns when the call was sent that the store answered, and the answer; `None` when it gave up.
 ///
 /// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although
 /// the release goes on being re-sent.
@@ -74,7 +68,7 @@ pub(crate) async fn send(
     watches: u32,
     mut report: Option<Report>,
     on_error: impl Fn(&StoreError),
-) -> Sent {
+) -> Option<(Tick, Released)> {
     let key = &hold.item.key;
     let unconfirmed = Unconfirmed { engine: Arc::clone(engine), hold: Arc::clone(hold), over: false };
     let mut backoff = Backoff::default();
@@ -88,7 +82,7 @@ pub(crate) async fn send(
                 engine.rtt.record(sent, now);
                 unconfirmed.disarm();
                 answered(engine, hold, &released, unanswered && now < hold.deadline(), report.take());
-                return Sent::Answered { sent, released };
+                return Some((sent, released));
             }
             Err(error) => error,
         };
@@ -113,7 +107,7 @@ pub(crate) async fn send(
             if error.may_pass() && !engine.runtime_is_gone() {
                 engine.release_later(Arc::clone(hold), now + backoff.next_pause());
             }
-            return Sent::GivenUp;
+            return None;
         }
         tokio::time::sleep(backoff.next_pause().min(over.since(now))).await;
     }

@@ -1,16 +1,14 @@
 //! [`Request`]: what a caller wants of the engine.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
-use lock_core::{LockKey, Replication};
 
 use super::Engine;
 use super::failure::Failure;
-use super::hold::Lease;
-use super::registry::Spec;
-use super::wait::Wait;
+use super::spec::Spec;
+use super::terms::Terms;
 use crate::metrics::Label;
 
 /// What a lock builder has collected.
@@ -19,11 +17,7 @@ pub struct Request {
     pub engine: Arc<Engine>,
     pub key: LockKey,
     pub spec: Spec,
-    pub wait: Wait,
-    pub lease: Lease,
-    pub max_hold: Option<Duration>,
-    pub min_hold: Duration,
-    pub replication: Replication,
+    pub terms: Terms,
     pub label: Label,
     /// Its own cap of those who wait.
     pub max_waiters: usize,
@@ -34,8 +28,8 @@ pub struct Request {
 impl Request {
     /// Returns why nobody can have what is asked for, if its lease can't be kept up.
     pub fn refusal(&self) -> Option<Failure> {
-        let mut reason = self.engine.refuse_lease(&self.key, self.lease.duration)?;
-        if self.lease.is_renewed && self.min_hold > self.engine.settings.lease {
+        let mut reason = self.engine.refuse_lease(&self.key, self.terms.lease.duration)?;
+        if self.terms.lease.is_renewed && self.terms.min_hold > self.engine.settings.lease {
             reason.push_str("; it is that long because of `min_hold`");
         }
         Some(Failure::misconfigured(reason))

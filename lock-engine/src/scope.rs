@@ -12,10 +12,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use lock_core::store::Few;
 use pin_project::{pin_project, pinned_drop};
 use tokio::task;
 
 use crate::hold::Grant;
+use crate::lane::Lane;
 
 thread_local! {
     static CURRENT: RefCell<Entered> =
@@ -101,9 +103,9 @@ impl Scope {
         live.into_iter().rev().fold(Self::default(), |outer, grant| outer.and(Arc::clone(grant)))
     }
 
-    /// Whether the grant is that of an enclosing call.
-    pub(crate) fn contains(&self, grant: &Arc<Grant>) -> bool {
-        self.grants().any(|other| Arc::ptr_eq(other, grant))
+    /// Numbers of the grants of `lane` that enclosing calls have.
+    pub(crate) fn inside(&self, lane: &Arc<Lane>) -> Few<u64> {
+        self.grants().filter(|grant| Arc::ptr_eq(&grant.lane, lane)).map(|grant| grant.number).collect()
     }
 
     /// The first result of `find`, which is asked about the grants from the innermost outwards.

@@ -36,10 +36,6 @@ impl Subscription {
         Self { watch, call: None, not_before: Tick::default(), deaf }
     }
 
-    pub(crate) fn into_watch(self) -> Option<Watch> {
-        self.watch
-    }
-
     /// Whether there is a watch. It may be one that was not confirmed.
     pub(crate) fn is_watched(&self) -> bool {
         self.watch.is_some()

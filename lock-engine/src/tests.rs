@@ -6,17 +6,22 @@ use std::time::Duration;
 use lock_core::Replication;
 use tokio::runtime::Handle;
 
-use super::machine::Effects;
 use super::*;
 use crate::admission::Admission;
 use crate::metrics::Label;
 use crate::request::Request;
-use crate::wait::Wait;
+use crate::terms::{Lease, Terms, Wait};
 
 /// Starts an engine on a memory store of its own.
 pub(crate) fn engine() -> Arc<Engine> {
     let store = lock_store_memory::MemoryStore::new("");
     Engine::start(EngineSettings::default(), Clock::tokio(), store, Handle::current())
+}
+
+/// The terms of a lock without settings.
+pub(crate) fn terms(wait: Wait) -> Terms {
+    let lease = Lease::renewed(EngineSettings::default().lease);
+    Terms { wait, lease, max_hold: None, min_hold: Duration::ZERO, replication: Replication::NONE }
 }
 
 /// Makes a request for the mutex of `key`, as a manager does.
@@ -25,11 +30,7 @@ pub(crate) fn mutex(engine: &Arc<Engine>, key: &str) -> Request {
         engine: Arc::clone(engine),
         key: LockKey::new(key).unwrap(),
         spec: Spec::one(Kind::Mutex),
-        wait: Wait::For(engine.settings.default_wait),
-        lease: Lease::renewed(engine.settings.lease),
-        max_hold: None,
-        min_hold: Duration::ZERO,
-        replication: Replication::NONE,
+        terms: terms(Wait::For(engine.settings.default_wait)),
         label: Label::Borrowed(""),
         max_waiters: usize::MAX,
         asked: None,
@@ -50,7 +51,7 @@ pub(crate) fn inside(admission: &Admission) -> Scope {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_keeps_no_subscription_that_its_wait_needed() {
+async fn a_body_keeps_no_driver_that_its_wait_needed() {
     let clock = Clock::tokio();
     let store = lock_store_memory::MemoryStore::new("");
     let start = || {
@@ -67,10 +68,13 @@ async fn a_body_keeps_no_subscription_that_its_wait_needed() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     held.release().await.unwrap();
     let guard = waiter.await.unwrap();
-    let lane = engine.registry.find(&LockKey::new("k").unwrap(), LaneKind::Mutex).unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(lock(&lane.watch).is_none());
+    // Its subscription goes with it.
+    assert_eq!(engine.tasks.len(), 0);
+    let next = tokio::spawn(acquire(mutex(&engine, "k")));
+    tokio::time::sleep(Duration::from_millis(50)).await;
     drop(guard);
+    drop(next.await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,17 +84,17 @@ async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     // Thread A: an act that leaves the machine idle, stopped between unlocking and what follows.
     let make = || engine.make_lane(&name, LaneKind::Mutex, &Spec::one(Kind::Mutex));
     let lane = engine.registry.get(&name, LaneKind::Mutex, make);
-    assert!(lock(&lane.machine).is_idle());
+    assert!(lock(&lane.state).machine.is_idle());
     // Thread B: a caller that is not polled again gets an offer, its sweep is set.
     let held = acquire(mutex(&engine, "k")).await;
-    let forever = Request { wait: Wait::Forever, ..mutex(&engine, "k") };
+    let forever = Request { terms: terms(Wait::Forever), ..mutex(&engine, "k") };
     let mut stuck = Box::pin(acquire(forever));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(stuck.as_mut().poll(&mut cx).is_pending());
     drop(held);
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Thread A goes on.
-    engine.apply(&lane, &mut Effects::default(), true, Start::InATask);
-    let soon = Request { wait: Wait::For(Duration::from_secs(1)), ..mutex(&engine, "k") };
+    engine.registry.remove_idle(&lane);
+    let soon = Request { terms: terms(Wait::For(Duration::from_secs(1))), ..mutex(&engine, "k") };
     drop(acquire(soon).await);
 }

@@ -7,7 +7,7 @@ use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
 use tokio::sync::Notify;
 
-use super::registry::Lane;
+use super::lane::Lane;
 
 /// The next time of each lane at which its machine has something to do. A lane's time is moved under its machine's
 /// mutex.

@@ -10,9 +10,9 @@ use lock_core::internal::sync::polled_again;
 use lock_core::store::Kind;
 use lock_engine::acquire::{Refused, acquire};
 use lock_engine::admission::Admission;
-use lock_engine::registry::Spec;
 use lock_engine::request::Request;
 use lock_engine::scope::{Scope, Scoped};
+use lock_engine::spec::Spec;
 
 use crate::error::LockError;
 use crate::guard::LockGuard;

@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock};
 
 use lock_core::IntoLockKey;
 use lock_core::store::Kind;
-use lock_engine::registry::Spec;
+use lock_engine::spec::Spec;
 
 use crate::error::LockError;
 use crate::kinds::{Lock, MultiKey, sorted};

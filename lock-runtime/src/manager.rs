@@ -8,7 +8,7 @@ use std::time::Duration;
 use lock_core::store::{Kind, LockStatus, StoreError};
 use lock_core::{IntoLockKey, LockKey};
 use lock_engine::Engine;
-use lock_engine::registry::Spec;
+use lock_engine::spec::Spec;
 
 use crate::counting::{CountDownLatch, Counting, Semaphore};
 use crate::error::{LockError, ShutdownError};

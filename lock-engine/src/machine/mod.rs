@@ -3,6 +3,7 @@
 //!
 //! Callers hold its mutex, pass the time in, and carry out the [`Effects`] after unlocking.
 
+mod asking;
 mod callers;
 mod events;
 mod inside;
@@ -10,24 +11,22 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
-use lock_core::internal::clock::{Clock, Tick};
-use lock_core::store::{Few, Kind, ListenerPolicy, TokenRange};
-use lock_core::{FencingToken, LockKey, Replication};
-use tokio::sync::oneshot;
+use lock_core::internal::clock::Tick;
+use lock_core::store::{
+    AcquireRequest, Acquired, Few, Kept, Kind, Released, ServerTime, StoreError, Takeover, TokenRange,
+};
+use lock_core::{FencingToken, LockKey};
 
-use super::caller::Caller;
-use super::hold::{Grant, Hold, Lease, Ticks};
+use super::failure::{Failure, Loss};
+use super::hold::{Hold, Ticks};
 use super::pace::Pace;
-use super::pending::Pending;
-use super::registry::{LaneKind, Queued};
-use super::wait::Wait;
-use crate::failure::Failure;
-use crate::scope::Scope;
+use super::spec::{LaneKind, Spec};
+use super::subscription::Heard;
+use super::terms::{Lease, Terms};
 
 /// An offer that is not claimed for so long goes to the next waiter.
 pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
@@ -41,59 +40,43 @@ const WINDOWS_WITHOUT_RELEASE: u32 = 16;
 /// A counter that is further ahead of the server's clock gets no ranges.
 const COUNTER_AHEAD: u64 = 1_000_000;
 
-/// What a caller wants of a key.
+/// What a caller asks of a lane.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
-    /// Differs from the machine's for a reader inside an own write.
+pub(crate) struct Ask {
+    /// Differs from the lane's for a reader inside a hold for writing.
     pub(crate) kind: Kind,
-    pub(crate) lease: Lease,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) min_hold: Duration,
-    pub(crate) replication: Replication,
-    pub(crate) wait: Wait,
-    /// It may enter a grant of an enclosing call here, and is not to be granted anything else.
+    pub(crate) terms: Terms,
+    /// Numbers of the grants of this lane that enclosing calls have.
+    pub(crate) inside: Few<u64>,
+    /// It may only enter the grant of an enclosing call.
     pub(crate) guest: bool,
     /// It is granted nothing before it is admitted, and asks for nothing after this time, even if it is not polled.
     pub(crate) gated: Option<Tick>,
     /// Which of the keys of that grant it wants, if they are several.
     pub(crate) part: Option<u16>,
-    /// The enclosing locked calls.
-    pub(crate) scope: Scope,
-    pub(crate) task: Option<Caller>,
 }
 
-impl Wish {
-    /// Whether the hold is of the lease that is wanted, and as well replicated.
+impl Ask {
+    /// Whether the hold has the lease that is wanted, and is as well replicated.
     fn fits(&self, hold: &Hold) -> bool {
-        self.lease == hold.lease && hold.replication.satisfies(self.replication)
+        self.terms.lease == hold.lease && hold.replication.satisfies(self.terms.replication)
     }
 }
 
-/// A guard's part in a hold.
+/// What a caller got: one entry of a hold.
 #[derive(Clone, Debug)]
-pub struct Entry {
-    pub grant: Arc<Grant>,
+pub(crate) struct Pass {
+    /// Number of the entry.
+    pub(crate) number: u64,
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) token: FencingToken,
+    pub(crate) max_hold_end: Tick,
     /// It was made inside another one: no store call was needed.
     pub(crate) reentrant: bool,
     /// The grant came from a local hand-off.
     pub(crate) handed_off: bool,
-    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and so in every locked body.
+    /// The one that is meant of the hold's several keys.
     pub(crate) part: Option<u16>,
-}
-
-impl Entry {
-    /// Its (first) key and token.
-    pub fn first(&self) -> (&LockKey, FencingToken) {
-        let hold = &self.grant.hold;
-        let part = self.part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
-        part.unwrap_or((&hold.item.key, self.grant.token))
-    }
-
-    /// All its keys and tokens.
-    pub fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
-        let more = self.part.is_none().then(|| self.grant.hold.more());
-        std::iter::once(self.first()).chain(more.into_iter().flatten())
-    }
 }
 
 /// How many callers may wait for a key, and by what setting.
@@ -110,11 +93,11 @@ impl Cap {
     }
 }
 
-/// The answer to a new wish.
+/// The answer to a new ask.
 #[derive(Debug)]
-pub(crate) enum Enqueued {
-    /// Entered at once, inside a grant of an enclosing call.
-    Entered(Entry),
+pub(crate) enum Enqueued<T = Pass> {
+    /// Entered at once, inside a grant of an enclosing call or beside other readers.
+    Entered(T),
     /// Waits under this number.
     Waiting(u64),
     /// Not here: the lane takes nobody any more, or was never for this caller.
@@ -125,43 +108,89 @@ pub(crate) enum Enqueued {
 #[derive(Debug)]
 pub(crate) enum Polled {
     Pending,
-    Granted(Entry),
+    Granted(Pass),
     Failed(Failure),
     /// It has to ask again, in another lane.
     Elsewhere,
 }
 
-/// What has to be done after unlocking.
-#[derive(Debug, Default)]
-#[must_use]
-pub(crate) struct Effects {
-    /// Woken first: the waiter that has an offer.
-    pub(crate) wake: Option<Waker>,
-    pub(crate) wake_more: Vec<Waker>,
-    /// Dropped after unlocking: a waker may own a task, and so a guard of this key.
-    pub(crate) discarded: Option<Waker>,
-    /// The same: its caller is told by that.
-    pub(crate) dropped: Option<Order>,
-    /// Nobody waits any more: a subscription that no driver uses is dropped.
-    pub(crate) deserted: bool,
-    /// Start the key's driver.
-    pub(crate) spawn: bool,
-    /// Wake the key's parked driver.
-    pub(crate) notify: bool,
-    /// A hold was left to its lease; to be counted.
-    pub(crate) left_to_lease: bool,
-    /// The watchdog stops, and an inner call has a fixed lease that lasts longer than what is left.
-    pub(crate) lengthen: Option<(Arc<Hold>, Duration)>,
-    /// The store is asked whether the hold is still there.
-    pub(crate) verify: Option<Arc<Hold>>,
-    /// The last writer has gone, and readers are left: the hold becomes one for reading.
-    pub(crate) downgrade: Option<(Arc<Hold>, Report)>,
-    /// Callers find a fresh lane from now on.
-    pub(crate) detach: bool,
-    /// The lost signals fire.
-    pub(crate) lost: Option<LostGrants>,
-    /// The hold is lost; its owner-checked release is still sent, if releases may be.
-    pub(crate) abandon: Option<(Arc<Hold>, Duration)>,
+/// What happens to a lane, besides what its callers ask.
+#[derive(Debug)]
+pub(crate) enum Input<'a> {
+    /// It is the turn of a waiter that stood in line.
+    Admit(u64),
+    /// A waiter gives up, or is dropped.
+    Leave(u64),
+    /// The request was answered that was sent at `sent`.
+    Acquired { answer: Result<Acquired, StoreError>, sent: Tick, seen: Seen },
+    /// The request that replicas had not confirmed is undone, or being undone.
+    Undone { seen: Seen },
+    /// The release that was sent at `sent` was answered; `None` if it was given up.
+    Released { answer: Option<(Tick, Released)>, seen: Seen },
+    /// An attempt to release failed; there will be others.
+    ReleaseFailed { error: &'a StoreError, seen: Seen },
+    /// The driver heard something about the key.
+    Heard { heard: Heard, seen: Seen },
+    /// The store has told what an attempt would find: the next one is due at `until`. `far`: its turn is far away.
+    Looked { until: Tick, far: bool },
+    /// The store says that an attempt is worth while at this time.
+    LookAgain(Tick),
+    /// A renewal to `lease` that was sent at `sent` was answered.
+    Kept { hold: &'a Arc<Hold>, kept: Kept, sent: Tick, lease: Duration },
+    /// A renewal failed; the next one is due at this time.
+    NotKept { hold: &'a Arc<Hold>, again: Tick },
+    /// The hold is lost.
+    Lost { hold: &'a Arc<Hold>, why: Loss },
+    /// The key was freed by force. Whether what is held now was granted after that is not known.
+    Freed,
+    /// The driver is gone without having said so. What it was doing is left to the lease.
+    DriverGone,
+    /// All waiters are told this failure.
+    Fail(Failure),
+    /// Nothing is granted from now on; all waiters are told.
+    ShutDown,
+}
+
+/// What is known besides an answer of the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Whether messages arrive.
+    pub(crate) listening: bool,
+    /// Longest pause between two attempts.
+    pub(crate) fallback: Duration,
+    /// The lowest recent round trip.
+    pub(crate) round_trip: Duration,
+    /// Uniform in 0..1.
+    pub(crate) random: f64,
+}
+
+/// What has to be done after an input, in this order.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Wake the waiter.
+    Wake(u64),
+    /// Start the lane's driver.
+    Drive,
+    /// Wake the parked driver.
+    Notify,
+    /// Ask the store whether the hold is still there.
+    Verify(Arc<Hold>),
+    /// Extend a hold that is not renewed to this lease.
+    Extend(Arc<Hold>, Duration),
+    /// Withdraw the request until no copy of it can be granted any more.
+    Withdraw(Arc<AcquireRequest>),
+    /// The request has a place in a queue of the store from now on,
+    JoinQueue(Arc<AcquireRequest>),
+    /// or not any more.
+    LeaveQueue,
+    /// Fire the lost signals of these grants. `news`: nobody has been told before.
+    TellLoss { grants: Few<u64>, news: bool },
+    /// The hold is lost: release it, if the store still knows it, or let it expire after this time.
+    Abandon(Arc<Hold>, Duration),
+    /// Count a hold that was left to its lease.
+    CountLeft,
+    /// Let callers find a fresh lane.
+    Detach,
 }
 
 /// Work of the timekeeper for a lane.
@@ -172,34 +201,19 @@ pub(crate) struct Due {
     pub(crate) keep_place: bool,
 }
 
-/// All grants of a hold that is lost to them.
-#[derive(Debug)]
-pub(crate) struct LostGrants {
-    pub(crate) grants: Few<Arc<Grant>>,
-    /// Nobody has been told before.
-    pub(crate) news: bool,
-}
-
-/// How the owner of an entry gives it up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaving {
-    /// The outcome is awaited.
-    Released,
-    /// Nobody is there any more.
-    Dropped,
-}
-
-/// What became of a released entry.
+/// What became of a released or downgraded entry.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// Other entries of the hold are left.
     Nested,
     /// The next local waiter has it.
-    HandedOn,
-    /// The store will be told; the receiver hears the outcome.
-    Releasing(oneshot::Receiver<Result<(), Failure>>),
-    /// The same, and nobody is there to hear of it.
-    ReleasingUnheard,
+    HandedOff,
+    /// The driver will tell the store.
+    Releasing,
+    /// The same, at the end of its `min_hold`.
+    Lingering,
+    /// The hold is to become one for reading.
+    Downgrading(Arc<Hold>),
     /// No release can be sent, and nobody here may have it: the lease ends the hold.
     LeftToLease,
     /// The lock was lost before.
@@ -208,65 +222,76 @@ pub(crate) enum Ended {
     NotHeld,
 }
 
-/// What the driver does next.
+/// What the driver does next. It reports a call by an [`Input`].
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Nothing: the driver ends.
     Exit,
-    /// Ask the store for the key.
-    Acquire(Ask),
-    /// Give the hold back, and take the key again in the same step if allowed.
-    Release { hold: Arc<Hold>, order: Order, then: Option<Again> },
+    /// Ask the store for the key: [`Input::Acquired`].
+    Acquire(Arc<AcquireRequest>),
+    /// Withdraw this request, which replicas have not confirmed: [`Input::Undone`].
+    Undo(Arc<AcquireRequest>),
+    /// Give the hold back, and take the key again in the same step if allowed: [`Input::Released`].
+    Release { hold: Arc<Hold>, then: Option<Takeover> },
     /// Keep the key taken for this long, then let it expire.
-    Linger { hold: Arc<Hold>, rest: Duration, pending: Option<Pending> },
+    Linger { hold: Arc<Hold>, rest: Duration },
     /// Wait for a message, a change, or this time.
     Park { until: Tick },
 }
 
-/// What the driver asks the store for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
-    pub(crate) lease: Lease,
-    pub(crate) tokens: u32,
-    pub(crate) wait: Wait,
-    pub(crate) min_hold: Duration,
-    pub(crate) replication: Replication,
+/// What the driver has sent.
+#[derive(Debug)]
+struct Asked {
+    request: Arc<AcquireRequest>,
+    lease: Lease,
 }
 
-/// Where the outcome of a release is wanted.
-pub(crate) type Report = oneshot::Sender<Result<(), Failure>>;
-
-/// How a release was asked for; empty when no guard asked.
-#[derive(Debug, Default)]
-pub(crate) struct Order {
-    pub(crate) report: Option<Report>,
-    /// Its place among the pending releases.
-    pub(crate) pending: Option<Pending>,
-}
-
-/// What to acquire together with a release.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Again {
-    pub(crate) lease: Lease,
-    pub(crate) tokens: u32,
-    pub(crate) listeners: ListenerPolicy,
+/// A request that may have a place in a queue of the store, or an intent: it is sent again, under the same owner, until
+/// it is granted or withdrawn.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    pub(crate) request: Arc<AcquireRequest>,
+    /// The store has taken note of it.
+    pub(crate) is_noted: bool,
+    /// When the last answered call was sent that found it waiting.
+    pub(crate) since: Tick,
+    /// When the store last said so to an acquire. A grant from before that is over: it had no place any more, and joined
+    /// again.
+    found: ServerTime,
+    /// It is being sent again, or that was not answered: it may have a new place by now, so what `keep` says of that must
+    /// not make an older grant look newer.
+    pub(crate) asking: bool,
+    /// A copy of it was not answered.
+    unanswered: bool,
+    /// When its place is to be kept next.
+    pub(crate) keep_at: Tick,
 }
 
 #[derive(Debug)]
 enum Phase {
     /// Nothing of ours at the store.
     Free,
-    /// A call of the driver is under way.
-    Calling,
+    /// The driver asks the store for the key.
+    Asking(Asked),
+    /// Replicas have not confirmed a grant, which is undone.
+    Undoing(Arc<AcquireRequest>, StoreError),
     Held(Held),
     /// To be released by the driver, at the end of its `min_hold`.
     Ending {
         hold: Arc<Hold>,
-        order: Order,
         min_hold_end: Tick,
         /// The store knows for how long the key stays taken.
         told: bool,
     },
+    /// The driver releases it, and may take the key again in the same step.
+    Releasing(Option<Asked>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Driver {
+    None,
+    Running,
+    Parked,
 }
 
 #[derive(Debug)]
@@ -286,13 +311,13 @@ struct Held {
 impl Held {
     /// Whether one more caller may have it without the store: it is what was asked for, renewed and not in doubt, young,
     /// and at least half of its lease is left.
-    fn is_good_for(&self, wish: &Wish, now: Tick) -> bool {
-        wish.lease.is_renewed
-            && wish.fits(&self.hold)
+    fn is_good_for(&self, ask: &Ask, now: Tick) -> bool {
+        ask.terms.lease.is_renewed
+            && ask.fits(&self.hold)
             && self.hold.is_renewing()
             && !self.hold.is_doubtful()
             && now < self.window_end
-            && self.hold.deadline().since(now) >= wish.lease.duration / 2
+            && self.hold.deadline().since(now) >= ask.terms.lease.duration / 2
     }
 }
 
@@ -306,68 +331,67 @@ struct Offer {
     last: u64,
 }
 
+/// What callers have of a hold.
 #[derive(Debug)]
 struct Live {
     /// Innermost last.
     entries: Few<LiveEntry>,
+    /// They have one token, and one end of `max_hold`.
+    token: FencingToken,
+    max_hold_end: Tick,
     min_hold_end: Tick,
     /// All were told that it is lost.
     all_told: bool,
 }
 
 impl Live {
-    fn position(&self, grant: &Arc<Grant>) -> Option<usize> {
-        self.entries.iter().rposition(|entry| Arc::ptr_eq(&entry.grant, grant))
+    fn new(token: FencingToken, max_hold_end: Tick, min_hold_end: Tick) -> Self {
+        Self { entries: Few::new(), token, max_hold_end, min_hold_end, all_told: false }
     }
 
-    /// Whether it is lost. Its entries have one hold and one `max_hold`, so the first speaks for
-    /// all. It may say so too soon: who asks it just before a renewal comes makes its loss final.
-    fn is_lost_at(&self, now: Tick) -> bool {
-        self.entries.first().is_some_and(|entry| entry.grant.is_lost_at(now))
+    fn position(&self, number: u64) -> Option<usize> {
+        self.entries.iter().rposition(|entry| entry.number == number)
     }
 
-    /// They have one.
-    fn max_hold_end(&self) -> Tick {
-        self.entries.first().map_or(Tick::MAX, |entry| entry.grant.max_hold_end)
-    }
-
-    fn tell_loss(&mut self) -> LostGrants {
-        let grants = self.entries.iter().map(|entry| Arc::clone(&entry.grant)).collect();
-        LostGrants { grants, news: !std::mem::replace(&mut self.all_told, true) }
+    fn tell_loss(&mut self) -> Action {
+        let grants = self.entries.iter().map(|entry| entry.number).collect();
+        Action::TellLoss { grants, news: !std::mem::replace(&mut self.all_told, true) }
     }
 }
 
 /// One entry of a hold: re-entrant calls add one, and so do readers that share it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct LiveEntry {
-    grant: Arc<Grant>,
+    number: u64,
     kind: Kind,
     renewed: bool,
     /// The end of its fixed lease, if it asked for one.
     until: Tick,
-    task: Option<Caller>,
 }
 
 impl LiveEntry {
-    fn new(grant: &Arc<Grant>, wish: &Wish, now: Tick) -> Self {
-        let until = if wish.lease.is_renewed { Tick::default() } else { now + wish.lease.duration };
-        let (grant, renewed) = (Arc::clone(grant), wish.lease.is_renewed);
-        Self { grant, kind: wish.kind, renewed, until, task: wish.task }
+    fn new(ask: &Ask, now: Tick) -> Self {
+        let Lease { is_renewed: renewed, duration, .. } = ask.terms.lease;
+        let until = if renewed { Tick::default() } else { now + duration };
+        Self { number: 0, kind: ask.kind, renewed, until }
     }
 }
 
 #[derive(Debug)]
 struct Waiter {
-    wish: Wish,
+    ask: Ask,
     gated: bool,
     state: WaiterState,
-    waker: Option<Waker>,
 }
 
 impl Waiter {
+    fn is_waiting(&self) -> bool {
+        matches!(self.state, WaiterState::Active)
+    }
+
     /// Waits for its turn, and would take it.
     fn is_active(&self) -> bool {
-        matches!(self.state, WaiterState::Active) && !self.wish.guest && !self.gated
+        self.is_waiting() && !self.ask.guest && !self.gated
     }
 }
 
@@ -376,7 +400,7 @@ enum WaiterState {
     Active,
     Offered,
     /// Let an offer pass; keeps its place, is not counted on until it is polled again.
-    Stale,
+    Unresponsive,
     Failed(Failure),
     /// Has to ask again, in another lane.
     Moved,
@@ -385,24 +409,30 @@ enum WaiterState {
 /// Waiters of this process by number, in the order in which they came.
 type Waiters = BTreeMap<u64, Box<Waiter>>;
 
-/// All that is known about one key in this process.
+/// The settings of an engine that its machines follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) call_timeout: Duration,
+    /// Longest time for which a hold is handed off inside the process.
+    pub(crate) window: Duration,
+    pub(crate) ticks: Ticks,
+}
+
+/// All that is known about one lane in this process.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    key: LockKey,
-    lane: LaneKind,
+    pub(crate) key: LockKey,
+    pub(crate) lane: LaneKind,
+    pub(crate) spec: Spec,
+    rules: Rules,
     /// Takes nobody any more.
     closed: bool,
-    clock: Clock,
-    ticks: Ticks,
     phase: Phase,
     waiters: Waiters,
-    next_id: u64,
-    driver: bool,
-    parked: bool,
+    last_number: u64,
+    driver: Driver,
     /// What waits at the store, and has to be kept there.
     pub(crate) queued: Option<Queued>,
-    /// For when the engine has set the lane's timer; [`Tick::MAX`] when it has not.
-    pub(crate) timer: Tick,
     /// Until when somebody else has the key, as the store last said.
     busy_until: Option<Tick>,
     /// Offers in a row that nobody claimed.
@@ -415,7 +445,7 @@ pub(crate) struct Machine {
     counter_ahead: bool,
     /// The key was freed by force while a call was under way.
     freed_by_force: bool,
-    /// The last attempt was not confirmed by replicas; who waits without a policy has the next one.
+    /// The last attempt was not confirmed by replicas; a waiter without a policy has the next one.
     unconfirmed: bool,
     windows_without_release: u32,
     /// The youngest waiter at the time when the last acquire was sent. A takeover does not count.
@@ -428,28 +458,25 @@ pub(crate) struct Machine {
     turn_end: Tick,
     pub(crate) pace: Pace,
     shut_down: bool,
-    /// Taken out of the registry; whoever finds this looks the key up again.
-    pub(crate) removed: bool,
+    actions: VecDeque<Action>,
     /// How many waiters were looked at one after the other.
     #[cfg(test)]
     seen: std::cell::Cell<usize>,
 }
 
 impl Machine {
-    pub(crate) fn new(key: LockKey, lane: LaneKind, clock: Clock, ticks: Ticks, shut_down: bool) -> Self {
+    pub(crate) fn new(key: LockKey, lane: LaneKind, spec: Spec, rules: Rules, shut_down: bool) -> Self {
         Self {
             key,
             lane,
+            spec,
+            rules,
             closed: false,
-            clock,
-            ticks,
             phase: Phase::Free,
             waiters: Waiters::default(),
-            next_id: 1,
-            driver: false,
-            parked: false,
+            last_number: 0,
+            driver: Driver::None,
             queued: None,
-            timer: Tick::MAX,
             busy_until: None,
             unclaimed: 0,
             tries: 0,
@@ -465,14 +492,15 @@ impl Machine {
             turn_end: Tick::MAX,
             pace: Pace::default(),
             shut_down,
-            removed: false,
+            actions: VecDeque::new(),
             #[cfg(test)]
             seen: std::cell::Cell::default(),
         }
     }
 
-    pub(crate) fn key(&self) -> &LockKey {
-        &self.key
+    /// Takes the next of the things to be done.
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// For how long the key is still taken, as far as is known here.
@@ -480,7 +508,7 @@ impl Machine {
         let until = match &self.phase {
             Phase::Held(held) => Some(held.hold.deadline()),
             Phase::Ending { min_hold_end, .. } => Some(*min_hold_end),
-            Phase::Free | Phase::Calling => self.busy_until,
+            _ => self.busy_until,
         };
         until.filter(|&until| now < until).map(|until| until.since(now))
     }
@@ -490,16 +518,16 @@ impl Machine {
         Failure::Busy { remaining: self.taken_for(now) }
     }
 
-    /// The same for a try behind waiters. If nobody is known to have the key, they wait for the
-    /// store.
-    fn refuse_a_try(&self, wish: &Wish, now: Tick) -> Failure {
-        let error = self.pace.last_error_for(wish.replication).filter(|_| self.taken_for(now).is_none());
-        error.map_or_else(|| self.busy(now), Failure::Store)
+    /// Makes the failure of a try behind waiters. If nobody is known to have the key, they wait for
+    /// the store.
+    fn refuse_a_try(&self, ask: &Ask, now: Tick) -> Failure {
+        let error = self.pace.last_error_for(ask.terms.replication);
+        error.filter(|_| self.taken_for(now).is_none()).map_or_else(|| self.busy(now), Failure::Store)
     }
 
-    /// Nothing is held, wanted or under way: the key can be forgotten.
+    /// Whether nothing is held, wanted or under way: the lane can be forgotten.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Free) && self.waiters.is_empty() && !self.driver
+        matches!(self.phase, Phase::Free) && self.waiters.is_empty() && self.driver == Driver::None
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -509,34 +537,24 @@ impl Machine {
     /// The hold that the store may know, unless a call about it is under way.
     pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
         match &self.phase {
-            Phase::Held(held) => Some(&held.hold),
-            Phase::Ending { hold, .. } => Some(hold),
-            Phase::Free | Phase::Calling => None,
+            Phase::Held(Held { hold, .. }) | Phase::Ending { hold, .. } => Some(hold),
+            _ => None,
         }
     }
 
-    /// The hold of which guards may be in somebody's hands.
+    /// The hold of which guards may be in somebody's hands, or an offer out.
     pub(crate) fn held(&self) -> Option<&Arc<Hold>> {
-        self.hold().filter(|_| self.is_held())
+        self.hold().filter(|_| matches!(self.phase, Phase::Held(_)))
     }
 
     /// Whether a guard of the hold may be in somebody's hands.
     pub(crate) fn has(&self, hold: &Arc<Hold>) -> bool {
-        matches!(&self.phase, Phase::Held(held) if Arc::ptr_eq(&held.hold, hold))
+        self.held().is_some_and(|held| Arc::ptr_eq(held, hold))
     }
 
-    pub(crate) fn has_driver(&self) -> bool {
-        self.driver
-    }
-
-    /// Whether the store still has to hear something from this key.
+    /// Whether the store still has to hear something from this lane.
     pub(crate) fn is_busy(&self) -> bool {
-        self.driver || !matches!(self.phase, Phase::Free)
-    }
-
-    /// Whether a guard may be in somebody's hands or an offer out.
-    pub(crate) fn is_held(&self) -> bool {
-        matches!(self.phase, Phase::Held(_))
+        self.driver != Driver::None || !matches!(self.phase, Phase::Free)
     }
 
     /// Whether a guard of the hold is in somebody's hands; an offer alone is not enough.
@@ -544,16 +562,19 @@ impl Machine {
         matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }))
     }
 
-    fn new_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
+    fn new_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
-}
 
-/// What a release told about rivals.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rivals {
-    pub(crate) listeners: u64,
-    pub(crate) echo: bool,
-    pub(crate) round_trip: Duration,
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    /// Wakes the driver if it is parked.
+    fn notify(&mut self) {
+        if self.driver == Driver::Parked {
+            self.act(Action::Notify);
+        }
+    }
 }

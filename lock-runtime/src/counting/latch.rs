@@ -16,7 +16,7 @@ use lock_engine::failure::Failure;
 use lock_engine::pace::Pace;
 use lock_engine::places::{Counted, OwnPlace};
 use lock_engine::subscription::{Heard, Subscription};
-use lock_engine::wait::Wait;
+use lock_engine::terms::Wait;
 
 use super::{Counting, dispatched};
 use crate::error::LockError;

@@ -9,11 +9,10 @@ use lock_core::store::{MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsChan
 use lock_core::{LockKey, Replication};
 use lock_engine::acquire::acquire;
 use lock_engine::failure::Failure;
-use lock_engine::hold::Lease;
 use lock_engine::metrics::Label;
-use lock_engine::registry::Spec;
 use lock_engine::request::Request;
-use lock_engine::wait::Wait;
+use lock_engine::spec::Spec;
+use lock_engine::terms::{Lease, Terms, Wait};
 use tokio_util::sync::CancellationToken;
 
 use super::{Counting, dispatched};
@@ -170,11 +169,13 @@ impl Semaphore {
         let request = Request {
             key: name,
             spec: Spec::permits(self.permits),
-            wait: wait.unwrap_or_else(|| Wait::at_most(settings.default_wait)),
-            lease: self.lease.map_or(Lease::renewed(settings.lease), Lease::fixed),
-            max_hold: None,
-            min_hold: Duration::ZERO,
-            replication: Replication::NONE,
+            terms: Terms {
+                wait: wait.unwrap_or_else(|| Wait::at_most(settings.default_wait)),
+                lease: self.lease.map_or(Lease::renewed(settings.lease), Lease::fixed),
+                max_hold: None,
+                min_hold: Duration::ZERO,
+                replication: Replication::NONE,
+            },
             label: self.label,
             max_waiters: usize::MAX,
             asked: None,

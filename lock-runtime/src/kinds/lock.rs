@@ -8,13 +8,12 @@ use std::time::Duration;
 use lock_core::store::Kind;
 use lock_core::{LockKey, Replication, TokenRetention};
 use lock_engine::Engine;
-use lock_engine::hold::Lease;
 #[cfg(feature = "layer")]
 use lock_engine::out_of_range;
-use lock_engine::registry::Spec;
 use lock_engine::request::Request;
 use lock_engine::settings::EngineSettings;
-use lock_engine::wait::Wait;
+use lock_engine::spec::Spec;
+use lock_engine::terms::{Lease, Terms, Wait};
 
 use crate::acquire::Acquire;
 use crate::body::{OnLost, Run};
@@ -302,13 +301,15 @@ impl Lock {
         let (engine, (key, spec)) = (self.engine?, self.keys?);
         let lease = lease.map_err(|reason| LockError::misconfigured(format!("lock {key}: {reason}")))?;
         Ok(Request {
-            wait: wait.unwrap_or_else(|| Wait::at_most(engine.settings.default_wait)),
+            terms: Terms {
+                wait: wait.unwrap_or_else(|| Wait::at_most(engine.settings.default_wait)),
+                lease,
+                max_hold: self.max_hold,
+                min_hold: self.min_hold,
+                replication: self.replication.unwrap_or(engine.settings.replication),
+            },
             key,
             spec,
-            lease,
-            max_hold: self.max_hold,
-            min_hold: self.min_hold,
-            replication: self.replication.unwrap_or(engine.settings.replication),
             label: self.label,
             max_waiters: self.max_waiters.unwrap_or(usize::MAX),
             asked: None,

@@ -2,7 +2,7 @@
 
 use lock_core::store::Kind;
 use lock_core::{IntoLockKey, InvalidKey, LockKey};
-use lock_engine::registry::Spec;
+use lock_engine::spec::Spec;
 
 use crate::error::LockError;
 

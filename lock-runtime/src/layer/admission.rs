@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request};
 use lock_core::store::Kind;
-use lock_engine::registry::Spec;
+use lock_engine::spec::Spec;
 use tokio::time::Instant;
 use tracing::Span;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Method;
 use lock_core::store::Kind;
 use lock_core::{Replication, TokenRetention};
-use lock_engine::wait::Wait;
+use lock_engine::terms::Wait;
 use tower_layer::Layer;
 
 use super::key::KeyExtractor;

@@ -8,7 +8,7 @@ use http::Method;
 use lock_core::store::Kind;
 use lock_core::{LockKey, Replication, TokenRetention};
 use lock_engine::metrics::Label;
-use lock_engine::wait::Wait;
+use lock_engine::terms::Wait;
 
 use super::refusal::LONGEST_RETRY_AFTER;
 use super::told::Told;

@@ -9,7 +9,7 @@ use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::{LockKey, Replication};
 use lock_engine::scope::Scope;
-use lock_engine::wait::Wait;
+use lock_engine::terms::Wait;
 
 use super::order::order;
 use crate::error::LockError;

@@ -7,12 +7,12 @@ use lock_core::store::{
 };
 use lock_engine::Engine;
 use lock_engine::acquire::acquire;
-use lock_engine::hold::Lease;
 use lock_engine::metrics::Label;
-use lock_engine::registry::Spec;
 use lock_engine::request::Request;
 use lock_engine::settings::EngineSettings;
-use lock_engine::wait::Wait;
+use lock_engine::spec::Spec;
+use lock_engine::terms::Lease;
+use lock_engine::terms::Wait;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;

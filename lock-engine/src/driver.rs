@@ -1,0 +1,196 @@
+//! The driver of a key: the one task that carries out its machine's steps.
+//!
+//! It is the contender for the remote lock and the releaser of the remote hold, one call at a time, so the next
+//! local asker queues behind a release. It is never part of a waiter's future: waiters come and go, its calls end.
+
+use std::sync::Arc;
+
+use lock_core::internal::chance::jitter;
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::{lock, shielded};
+use lock_core::store::{AcquireRequest, Acquired, StoreError, StoreErrorKind, Takeover};
+
+use super::hold::Hold;
+use super::lane::Lane;
+use super::machine::{Input, Seen, Step};
+use super::release;
+use super::settings::LONGEST;
+use super::spec::LaneKind;
+use super::subscription::Subscription;
+use super::{Engine, LONGEST_SLEEP};
+use crate::failure::Failure;
+use crate::trace::TARGET;
+
+/// Tells the machine when the driver ends without having been told to: with its runtime, or by a panic.
+struct OnTaskGone {
+    engine: Arc<Engine>,
+    lane: Arc<Lane>,
+    done: bool,
+}
+
+impl Drop for OnTaskGone {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        // By a task: a runtime that is going drops the next driver here, and all in line one inside the other.
+        let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
+        self.engine.spawn(async move { engine.leave_line(&lane) });
+        self.engine.tell(&self.lane, Input::DriverGone);
+        self.engine.tell(
+            &self.lane,
+            if std::thread::panicking() && !self.engine.runtime_is_gone() {
+                let said = "the task that asks for this key panicked";
+                Input::Fail(Failure::Store(StoreError::new(StoreErrorKind::Unanswered, said)))
+            } else {
+                Input::ShutDown
+            },
+        );
+        // Its caller is told by that.
+        let order = std::mem::take(&mut lock(&self.lane.state).order);
+        shielded(|| drop(order));
+    }
+}
+
+/// Drives the lane to the end. A runtime that is going may drop it unpolled: that is an end too.
+pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = ()> + Send {
+    let alive = OnTaskGone { engine: Arc::clone(&engine), lane: Arc::clone(&lane), done: false };
+    async move {
+        // All of it, and not its flag alone.
+        let mut alive = alive;
+        let (subscription, request) = (Subscription::new(None), None);
+        let mut driver =
+            Driver { engine: Arc::clone(&engine), lane: Arc::clone(&lane), subscription, request };
+        loop {
+            let owner = || engine.settings.owners.next();
+            match engine.with(&lane, |state, now| state.machine.next_step(now, owner)) {
+                Step::Exit => break,
+                Step::Acquire(request) => driver.acquire(request).await,
+                Step::Undo(request) => {
+                    engine.undo(request).await;
+                    engine.tell(&lane, Input::Undone { seen: driver.seen() });
+                }
+                Step::Release { hold, then } => driver.release(hold, then).await,
+                Step::Linger { hold, rest } => {
+                    let pending = lock(&lane.state).order.pending.take();
+                    release::linger(&engine, &hold, rest).await;
+                    drop(pending);
+                }
+                Step::Park { until } => driver.park(until).await,
+            }
+        }
+        alive.done = true;
+        engine.leave_line(&lane);
+    }
+}
+
+struct Driver {
+    engine: Arc<Engine>,
+    lane: Arc<Lane>,
+    subscription: Subscription,
+    /// For whose owner it listens.
+    request: Option<Arc<AcquireRequest>>,
+}
+
+impl Driver {
+    fn seen(&self) -> Seen {
+        Seen {
+            listening: self.subscription.listens(),
+            fallback: self.subscription.longest(self.engine.settings.fallback_poll),
+            round_trip: self.engine.rtt.lowest(),
+            random: jitter(),
+        }
+    }
+
+    async fn acquire(&mut self, request: Arc<AcquireRequest>) {
+        let same = self.request.as_ref().is_some_and(|other| Arc::ptr_eq(other, &request));
+        if self.lane.spec.is_fair() && !same {
+            // What it hears is for one owner.
+            self.subscription = Subscription::new(None);
+        }
+        self.request = Some(Arc::clone(&request));
+        // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
+        // by the request itself.
+        self.subscription.skip();
+        let (engine, call) = (Arc::clone(&self.engine), Arc::clone(&request));
+        let sent = engine.clock.now();
+        let answer =
+            engine.bounded_by(request.timeout, |_| engine.store_of(&call.items).acquire(Arc::clone(&call)));
+        let answer = answer.await;
+        match &answer {
+            Ok(acquired) => {
+                let now = engine.clock.now();
+                engine.rtt.record(sent, now);
+                if let Acquired::Busy(busy) = acquired {
+                    let known = busy.remaining <= LONGEST;
+                    self.told_in_own(Ok(if known { now + busy.remaining } else { Tick::default() }));
+                    self.listen(request, now);
+                }
+            }
+            Err(error) => {
+                // Shielded: the waiters still have to be told.
+                let key = &self.lane.key;
+                shielded(|| tracing::debug!(target: TARGET, %key, %error, "acquire attempt failed"));
+                self.told_in_own(Err(error.clone()));
+            }
+        }
+        engine.tell(&self.lane, Input::Acquired { answer, sent, seen: self.seen() });
+        self.granted_in_own();
+    }
+
+    /// Asks for messages.
+    fn listen(&mut self, request: Arc<AcquireRequest>, now: Tick) {
+        let (engine, key) = (Arc::clone(&self.engine), self.lane.key.clone());
+        self.subscription.want(now, || {
+            Box::pin(async move {
+                let watch = engine.bounded(|_| engine.store_of(&request.items).watch(Arc::clone(&request)));
+                watch
+                    .await
+                    .inspect_err(|error| tracing::debug!(target: TARGET, %key, %error, "no subscription"))
+            })
+        });
+    }
+
+    /// Tells those who wait in lanes of their own what the store has said.
+    fn told_in_own(&self, told: Result<Tick, StoreError>) {
+        if self.lane.kind == LaneKind::Own {
+            self.engine.registry.told_in_own(&self.lane.own_key(), told);
+        }
+    }
+
+    fn granted_in_own(&self) {
+        if self.lane.kind == LaneKind::Own && lock(&self.lane.state).machine.held().is_some() {
+            self.told_in_own(Ok(Tick::default()));
+        }
+    }
+
+    async fn release(&mut self, hold: Arc<Hold>, then: Option<Takeover>) {
+        let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
+        let order = std::mem::take(&mut lock(&lane.state).order);
+        let _pending = order.pending.unwrap_or_else(|| engine.pending_releases.count());
+        let watches = u32::from(self.subscription.is_watched());
+        let seen = self.seen();
+        let note = |error: &StoreError| engine.tell(&lane, Input::ReleaseFailed { error, seen });
+        let mut answer = release::send(&engine, &hold, then, watches, order.report, note).await;
+        if let Some((_, released)) = &mut answer {
+            released.echo &= self.subscription.is_watched();
+        }
+        engine.tell(&lane, Input::Released { answer, seen: self.seen() });
+    }
+
+    /// Waits for a message, the answer to a subscription, a change of the machine, or `until`.
+    async fn park(&mut self, until: Tick) {
+        // tokio's timers do not count suspend.
+        let left = until.since(self.engine.clock.now()).min(LONGEST_SLEEP);
+        let heard = tokio::select! {
+            biased; // so that a run can be made again
+            () = self.lane.changed.notified() => return,
+            heard = self.subscription.hear() => heard,
+            () = tokio::time::sleep(left) => return,
+        };
+        tracing::trace!(target: TARGET, key = %self.lane.key, ?heard, "heard");
+        let seen = self.seen();
+        self.engine.tell(&self.lane, Input::Heard { heard, seen });
+        self.granted_in_own();
+    }
+}

@@ -1,0 +1,131 @@
+//! [`Lane`]: the callers that share one machine, and what stands beside it: wakers, grants, the order of a release.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::task::Waker;
+
+use lock_core::LockKey;
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::Mutex;
+use lock_core::internal::sync::atomic::AtomicU64;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+
+use super::caller::Caller;
+use super::failure::Failure;
+use super::hold::{Entry, Grant};
+use super::machine::{Machine, Pass};
+use super::pending::Pending;
+use super::spec::{LaneKind, Spec};
+
+/// One lane of one key: its state machine, and what its driver needs.
+pub(crate) struct Lane {
+    pub(crate) key: LockKey,
+    pub(crate) kind: LaneKind,
+    pub(crate) spec: Spec,
+    /// The engine's number.
+    pub(crate) engine: u64,
+    pub(crate) clock: Clock,
+    pub(crate) runtime: Handle,
+    /// Larger than those of older lanes.
+    pub(crate) id: u64,
+    /// Its place in a line for permits.
+    pub(crate) place: AtomicU64,
+    pub(crate) state: Mutex<State>,
+    /// Wakes the parked driver.
+    pub(crate) changed: Notify,
+}
+
+/// A machine, and what it knows by numbers only.
+pub(crate) struct State {
+    pub(crate) machine: Machine,
+    /// By the waiter's number.
+    pub(crate) wakers: BTreeMap<u64, Waker>,
+    /// By the entry's number: those whose loss is to be told.
+    pub(crate) grants: BTreeMap<u64, Arc<Grant>>,
+    /// How the release was asked for that is to be sent.
+    pub(crate) order: Order,
+    /// For when the engine has set the lane's timer; [`Tick::MAX`] when it has not.
+    pub(crate) timer: Tick,
+    /// Taken out of the registry; a caller that finds this looks the key up again.
+    pub(crate) removed: bool,
+}
+
+/// Where the outcome of a release is wanted, and where it is heard.
+pub(crate) type Report = oneshot::Sender<Result<(), Failure>>;
+pub(crate) type Told = oneshot::Receiver<Result<(), Failure>>;
+
+/// How a release was asked for; empty when no guard asked.
+#[derive(Default)]
+pub(crate) struct Order {
+    pub(crate) report: Option<Report>,
+    /// Its place among the pending releases.
+    pub(crate) pending: Option<Pending>,
+}
+
+impl State {
+    pub(crate) fn new(machine: Machine) -> Self {
+        let (wakers, grants) = (BTreeMap::new(), BTreeMap::new());
+        Self { machine, wakers, grants, order: Order::default(), timer: Tick::MAX, removed: false }
+    }
+
+    /// The waiter is woken by this waker; returns the one before.
+    pub(crate) fn listen(&mut self, waiter: u64, waker: &Waker) -> Option<Waker> {
+        match self.wakers.get(&waiter) {
+            Some(old) if old.will_wake(waker) => None,
+            _ => self.wakers.insert(waiter, waker.clone()),
+        }
+    }
+
+    /// Makes the grant of an entry.
+    pub(crate) fn admit(&mut self, lane: &Arc<Lane>, pass: &Pass, task: Option<Caller>, now: Tick) -> Entry {
+        let grant = Arc::new(Grant::new(pass, lane, task, now));
+        self.grants.insert(pass.number, Arc::clone(&grant));
+        let &Pass { reentrant, handed_off, part, .. } = pass;
+        Entry { grant, reentrant, handed_off, part }
+    }
+
+    /// Whether the task has one of the grants already.
+    pub(crate) fn is_held_by(&self, task: Option<Caller>) -> bool {
+        task.is_some() && self.grants.values().any(|grant| grant.task == task)
+    }
+}
+
+impl Lane {
+    /// Makes a lane; `ids` are the engine's number and its own.
+    pub(crate) fn new(
+        machine: Machine,
+        (engine, id): (u64, u64),
+        clock: Clock,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            key: machine.key.clone(),
+            kind: machine.lane,
+            spec: machine.spec.clone(),
+            engine,
+            clock,
+            runtime,
+            id,
+            place: AtomicU64::new(0),
+            state: Mutex::new(State::new(machine)),
+            changed: Notify::new(),
+        })
+    }
+
+    /// By what the registry counts those who wait in lanes like this.
+    pub(crate) fn own_key(&self) -> (LockKey, bool) {
+        (self.key.clone(), self.spec.permits > 0)
+    }
+
+    pub(crate) fn is_of(&self, key: &LockKey) -> bool {
+        self.spec.keys(&self.key).any(|(other, _)| other == key)
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("key", &self.key).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,329 @@
+//! What is asked of the store, under which owner, and what follows from the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::clock::Tick;
+use lock_core::store::{
+    AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, INTENT_LIFE, ListenerPolicy, MAX_TOKENS,
+    Notice, Released, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, TokenRange, WAITER_LIFE,
+};
+use lock_core::{FencingToken, OwnerId};
+
+use super::{Action, Asked, Driver, Machine, Phase, Queued, Seen, Step, WINDOWS_WITHOUT_RELEASE};
+use crate::failure::no_answer;
+use crate::hold::Hold;
+use crate::spec::LaneKind;
+use crate::subscription::Heard;
+use crate::terms::{Lease, Terms};
+
+/// The longest window of local hand-offs, whatever the settings say.
+const LONGEST_WINDOW: Duration = Duration::from_millis(250);
+
+impl Machine {
+    /// The driver asks what to do. `owner` makes an owner that was not used before.
+    pub(crate) fn next_step(&mut self, now: Tick, owner: impl FnOnce() -> OwnerId) -> Step {
+        self.driver = Driver::Running;
+        match std::mem::replace(&mut self.phase, Phase::Free) {
+            Phase::Ending { hold, min_hold_end, .. } if now >= min_hold_end => {
+                let asked = self.takeover(owner);
+                let listeners = match self.pace.listeners_are_phantoms(now) {
+                    true => ListenerPolicy::Ignore,
+                    false => ListenerPolicy::Respect,
+                };
+                let then =
+                    asked.as_ref().map(|asked| Takeover { request: Arc::clone(&asked.request), listeners });
+                self.phase = Phase::Releasing(asked);
+                Step::Release { hold, then }
+            }
+            // The store ends the hold by itself; nobody here waits for it any more.
+            Phase::Ending { told: true, .. } if self.shut_down => self.exit(),
+            Phase::Ending { hold, min_hold_end, told } => {
+                self.phase = Phase::Ending { hold: Arc::clone(&hold), min_hold_end, told: true };
+                if told {
+                    self.park(min_hold_end)
+                } else {
+                    Step::Linger { hold, rest: min_hold_end.since(now) }
+                }
+            }
+            Phase::Undoing(request, error) => {
+                self.phase = Phase::Undoing(Arc::clone(&request), error);
+                Step::Undo(request)
+            }
+            Phase::Held(held) => {
+                let open = held.offer.as_ref().map_or(0, |offer| offer.open);
+                self.phase = Phase::Held(held);
+                // For those who wait, it goes on listening.
+                if self.waiters.len() > open && !self.shut_down { self.park(Tick::MAX) } else { self.exit() }
+            }
+            Phase::Free | Phase::Asking(_) | Phase::Releasing(_) => {
+                let Some(terms) = self.next_terms(now) else { return self.exit() };
+                let until = self.pace.not_before_with(terms.replication);
+                if now < until {
+                    return self.park(until);
+                }
+                self.asked_for = self.last_number;
+                let request = self.next_request(&terms, owner);
+                self.phase = Phase::Asking(Asked { request: Arc::clone(&request), lease: terms.lease });
+                Step::Acquire(request)
+            }
+        }
+    }
+
+    fn exit(&mut self) -> Step {
+        self.leave_queue();
+        self.driver = Driver::None;
+        Step::Exit
+    }
+
+    fn park(&mut self, until: Tick) -> Step {
+        self.driver = Driver::Parked;
+        Step::Park { until }
+    }
+
+    fn request(&self, lease: Lease, tokens: u32, owner: impl FnOnce() -> OwnerId) -> AcquireRequest {
+        let items = self.spec.items(&self.key, owner());
+        let request = AcquireRequest::new(items, lease.duration, self.rules.call_timeout);
+        request.tokens(tokens).retention(lease.retention)
+    }
+
+    /// The request that waits at the store, or a new one.
+    fn next_request(&mut self, terms: &Terms, owner: impl FnOnce() -> OwnerId) -> Arc<AcquireRequest> {
+        let &Terms { lease, replication, min_hold, .. } = terms;
+        let wait = terms.wait.at_the_store().filter(|_| self.spec.is_fair() || self.spec.has_an_intent());
+        let same = |queued: &&mut Queued| {
+            let request = &queued.request;
+            (request.lease, request.retention, request.replication)
+                == (lease.duration, lease.retention, replication)
+        };
+        if let Some(queued) = self.queued.as_mut().filter(|_| wait.is_some()).filter(same) {
+            queued.asking = true;
+            return Arc::clone(&queued.request);
+        }
+        self.leave_queue();
+        let mut request = self.request(lease, self.wanted_tokens(), owner).replicated(replication);
+        // The replicas have their time after the grant.
+        request.timeout += replication.timeout();
+        let Some(wait) = wait else { return Arc::new(request) };
+        request = request.queued(wait);
+        if min_hold > DIRECT_LEASE || !replication.is_none() {
+            // A request with a floor is not granted directly, for a few seconds and with nobody to wait for replicas: the
+            // key has to stay taken for longer than that, even if this process is gone by then. Every token is above
+            // this floor.
+            request = request.token_floor(1);
+        }
+        let request = Arc::new(request);
+        self.queued = Some(Queued::new(&request));
+        request
+    }
+
+    /// What may be acquired together with the release that is about to be sent.
+    fn takeover(&mut self, owner: impl FnOnce() -> OwnerId) -> Option<Asked> {
+        let terms = self.first_active()?.1.ask.terms;
+        let may = self.lane == LaneKind::Mutex
+            && terms.replication.is_none()
+            && !self.shut_down
+            && self.windows_without_release < WINDOWS_WITHOUT_RELEASE;
+        may.then(|| {
+            let request = Arc::new(self.request(terms.lease, self.wanted_tokens(), owner));
+            Asked { request, lease: terms.lease }
+        })
+    }
+
+    fn wanted_tokens(&self) -> u32 {
+        if self.waiters.len() <= 1 || self.counter_ahead || !self.lane.hands_off() {
+            1
+        } else {
+            self.used_tokens.saturating_mul(2).clamp(1, MAX_TOKENS)
+        }
+    }
+
+    // ---- places at the store -----------------------------------------------------------------------------------
+
+    /// The request does not wait at the store any more.
+    pub(super) fn stop_queueing(&mut self) -> Option<Queued> {
+        let queued = self.queued.take()?;
+        if queued.is_noted {
+            self.act(Action::LeaveQueue);
+        }
+        Some(queued)
+    }
+
+    /// Nobody wants the request any more that waits at the store.
+    pub(super) fn leave_queue(&mut self) {
+        if let Some(queued) = self.stop_queueing() {
+            self.act(Action::Withdraw(queued.request));
+        }
+    }
+
+    /// The store has taken note that the request, sent at `since`, waits.
+    fn note_place(&mut self, since: Tick, found: ServerTime, random: f64, now: Tick) {
+        let keep_at = self.place_due(Standing::Waiter, random, now);
+        if let Some(queued) = &mut self.queued {
+            *queued = Queued { is_noted: true, since, found, asking: false, keep_at, ..queued.clone() };
+            let request = Arc::clone(&queued.request);
+            self.act(Action::JoinQueue(request));
+        }
+    }
+
+    /// When the place of the lane's request in the store's queues is to be kept next.
+    pub(crate) fn place_due(&self, standing: Standing, random: f64, now: Tick) -> Tick {
+        // A tick may be earlier by a quarter of that: half a life on average.
+        let often = if self.spec.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };
+        let pause = match standing {
+            // A crowd that came together does not stay together: its calls would come all at once.
+            Standing::Far => (FAR_LIFE / 2).mul_f64(1.0 - random / 2.0),
+            _ => often,
+        };
+        // All together, so that they share calls.
+        self.rules.ticks.before(now + pause, often / 4)
+    }
+
+    // ---- answers -----------------------------------------------------------------------------------------------
+
+    /// The request that was sent at `sent` was answered.
+    pub(super) fn acquired(
+        &mut self,
+        answer: Result<Acquired, StoreError>,
+        sent: Tick,
+        seen: Seen,
+        now: Tick,
+    ) {
+        let Phase::Asking(asked) = std::mem::replace(&mut self.phase, Phase::Free) else { return };
+        let request = &asked.request;
+        match answer {
+            Ok(Acquired::Granted(granted)) => self.granted(asked, &granted, sent, seen, now),
+            Ok(Acquired::Busy(busy)) => {
+                self.on_busy(&busy, seen, now);
+                self.note_place(sent, busy.server_time, seen.random, now);
+            }
+            Err(error) if error.kind() == StoreErrorKind::NotReplicated => {
+                // Others may have it, and so may this process under another owner: before that is tried, it is undone.
+                self.stop_queueing();
+                self.phase = Phase::Undoing(asked.request, error);
+            }
+            Err(error) => {
+                if error.outcome_unknown() {
+                    let keeps = request.items.len() == 1 && error.kind() != StoreErrorKind::Unsettled;
+                    match self.queued.as_mut().filter(|_| keeps) {
+                        // It is sent again under the same owner, so as not to lose its place. Not if what the store gives
+                        // back by itself may arrive later: of several keys, and of several stores.
+                        Some(queued) => queued.unanswered = true,
+                        None => {
+                            self.stop_queueing();
+                            self.act(Action::Withdraw(Arc::clone(request)));
+                        }
+                    }
+                }
+                self.on_error(&error, request.replication, seen, now);
+            }
+        }
+    }
+
+    pub(super) fn undone(&mut self, seen: Seen, now: Tick) {
+        if let Phase::Undoing(request, error) = std::mem::replace(&mut self.phase, Phase::Free) {
+            self.on_error(&error, request.replication, seen, now);
+        }
+    }
+
+    /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
+    fn granted(&mut self, asked: Asked, granted: &Granted, sent: Tick, seen: Seen, now: Tick) {
+        let Asked { request, lease } = asked;
+        let queued = self.stop_queueing();
+        let hold = Hold::granted(&request, &granted.tokens, lease, sent).filter(|hold| hold.is_valid(now));
+        let (Some(mut hold), Some(&tokens)) = (hold, granted.tokens.first()) else {
+            let replication = request.replication;
+            self.act(Action::Withdraw(request));
+            return self.on_error(&no_answer(self.rules.call_timeout), replication, seen, now);
+        };
+        hold.unanswered = queued.filter(|queued| queued.unanswered).map(|_| request);
+        self.on_granted(hold, tokens, granted.server_time, seen, now);
+    }
+
+    /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
+    /// wait.
+    fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime, seen: Seen, now: Tick) {
+        let (phase, known) = (&self.phase, |queued: &&Queued| queued.is_noted && queued.found < server_time);
+        if !matches!(phase, Phase::Free) || self.queued.as_ref().filter(known).is_none() {
+            // It comes late, to a process that was stopped or over a slow connection.
+            return self.pace.now(now);
+        }
+        let Some(lease) = self.next_terms(now).map(|terms| terms.lease) else {
+            // Nobody waits any more.
+            return self.leave_queue();
+        };
+        let Some(Queued { request, since, unanswered, .. }) = self.stop_queueing() else { return };
+        let tokens = TokenRange { first: token.get(), last: token.get() };
+        let direct = DIRECT_LEASE.min(lease.duration);
+        let hold = Hold::granted(&request, &[tokens], lease, since).map(|hold| hold.until(since, direct));
+        let Some(mut hold) = hold.filter(|hold| hold.is_valid(now)) else {
+            // It is asked for again, under the same owner: the hold may still be there.
+            self.queued = Some(Queued { unanswered, ..Queued::new(&request) });
+            return self.pace.now(now);
+        };
+        hold.unanswered = Some(request).filter(|_| unanswered);
+        self.on_granted(hold, tokens, server_time, seen, now);
+        if let Some(hold) = self.held().filter(|_| !lease.is_renewed).cloned() {
+            // Counted from when it was last known to wait, and of a direct grant's length: it is less than what was asked
+            // for.
+            self.act(Action::Extend(hold, lease.duration));
+        }
+    }
+
+    /// The driver heard something about the key, or that it does not hear anything.
+    pub(super) fn heard_of(&mut self, heard: Heard, seen: Seen, now: Tick) {
+        match heard {
+            Heard::Confirmed => self.pace.listening(now),
+            Heard::Unconfirmed => self.pace.deaf(now),
+            Heard::Notice(Notice::Granted { token, server_time }) => {
+                self.granted_directly(token, server_time, seen, now);
+            }
+            Heard::Notice(_) => {
+                if matches!(self.phase, Phase::Free) && self.pace.message(now) {
+                    // What the store said of the holder is no longer so.
+                    self.busy_until = None;
+                }
+            }
+        }
+    }
+
+    /// The release was answered, or given up: the key is not ours any more, unless it was taken again in the same step.
+    pub(super) fn released(&mut self, answer: Option<(Tick, Released)>, seen: Seen, now: Tick) {
+        let Phase::Releasing(then) = std::mem::replace(&mut self.phase, Phase::Free) else { return };
+        if let (Some(asked), Some((sent, Released { then: Some(granted), .. }))) = (then, &answer) {
+            self.windows_without_release += 1;
+            return self.granted(asked, granted, *sent, seen, now);
+        }
+        self.busy_until = None;
+        self.windows_without_release = 0;
+        let waits = self.first_active().is_some_and(|(_, waiter)| !waiter.ask.terms.is_try());
+        match answer {
+            Some((_, released))
+                if waits && released.other_listeners > 0 && !self.pace.listeners_are_phantoms(now) =>
+            {
+                self.pace.step_back(now, seen.round_trip, released.echo);
+            }
+            _ => self.pace.now(now),
+        }
+    }
+
+    /// For how long a hold may be handed off inside the process.
+    pub(super) fn window(&self, lease: Lease, round_trip: Duration) -> Duration {
+        let longest = self.rules.window.min(LONGEST_WINDOW).min(lease.duration / 10);
+        (round_trip * 8).max(Duration::from_millis(5)).min(longest)
+    }
+}
+
+impl Queued {
+    fn new(request: &Arc<AcquireRequest>) -> Self {
+        Self {
+            request: Arc::clone(request),
+            is_noted: false,
+            since: Tick::default(),
+            found: ServerTime::from_micros(0),
+            asking: true,
+            unanswered: false,
+            keep_at: Tick::MAX,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! [`Spec`]: what is locked in a lane; [`LaneKind`]: by whom.
+
+use lock_core::store::{Few, Item, Kind};
+use lock_core::{LockKey, OwnerId};
+
+/// Who shares one machine: its queue, its contender, its hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LaneKind {
+    /// All callers of a key's mutex.
+    Mutex,
+    /// All writers of a key.
+    Write,
+    /// The readers of a key that share one hold.
+    Read,
+    /// One caller.
+    Own,
+}
+
+impl LaneKind {
+    /// Whether its hold goes from one caller to the next without the store.
+    pub(crate) fn hands_off(self) -> bool {
+        matches!(self, Self::Mutex | Self::Write)
+    }
+}
+
+/// What is locked in a lane, besides its key.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub kind: Kind,
+    /// The other keys of a lock of several.
+    pub more: Box<[(LockKey, Kind)]>,
+    /// Number of permits of a semaphore; 0 for a lock. The text of the owner tells the store, see
+    /// [`owner_of`](lock_core::internal::owner_of).
+    pub permits: u32,
+}
+
+impl Spec {
+    pub fn one(kind: Kind) -> Self {
+        Self { kind, more: Box::default(), permits: 0 }
+    }
+
+    /// Permits of a semaphore. Each caller has a lane of its own.
+    pub fn permits(permits: u32) -> Self {
+        Self { permits, ..Self::one(Kind::Mutex) }
+    }
+
+    /// All keys and kinds, in their order.
+    pub fn keys<'a>(&'a self, first: &'a LockKey) -> impl Iterator<Item = (&'a LockKey, Kind)> {
+        std::iter::once((first, self.kind)).chain(self.more.iter().map(|(key, kind)| (key, *kind)))
+    }
+
+    /// What the store is asked for.
+    pub(crate) fn items(&self, first: &LockKey, owner: OwnerId) -> Few<Item> {
+        let owner = match self.permits {
+            0 => owner,
+            permits => lock_core::internal::owner_of(&owner, permits),
+        };
+        let item = |(key, kind): (&LockKey, Kind)| Item { key: key.clone(), kind, owner: owner.clone() };
+        self.keys(first).map(item).collect()
+    }
+
+    /// Whether the store has a queue in which somebody who waits for it has a place, and grants it the key by a notice.
+    pub(crate) fn is_fair(&self) -> bool {
+        self.any(|kind| kind == Kind::Fair)
+    }
+
+    /// Whether a waiter keeps an intent at the store, which is short-lived.
+    pub(crate) fn has_an_intent(&self) -> bool {
+        self.any(|kind| kind == Kind::Write)
+    }
+
+    fn any(&self, test: impl Fn(Kind) -> bool) -> bool {
+        test(self.kind) || self.more.iter().any(|(_, kind)| test(*kind))
+    }
+}

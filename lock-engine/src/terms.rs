@@ -1,0 +1,67 @@
+//! [`Terms`]: on what terms a caller wants a lock.
+
+use std::time::Duration;
+
+use lock_core::store::LONGEST_WAIT;
+use lock_core::{Replication, TokenRetention};
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    No,
+    For(Duration),
+    Forever,
+}
+
+impl Wait {
+    pub fn at_most(limit: Duration) -> Self {
+        if limit.is_zero() { Self::No } else { Self::For(limit) }
+    }
+
+    /// Returns the wait as a queue at the store has to know it; `None` without one.
+    pub(crate) fn at_the_store(self) -> Option<Duration> {
+        match self {
+            Self::No => None,
+            Self::For(limit) => Some(limit),
+            Self::Forever => Some(LONGEST_WAIT),
+        }
+    }
+}
+
+/// How long a hold lives if nobody releases it, and how long its counters outlive it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub duration: Duration,
+    /// Renewed to `duration` every third of it for as long as a guard lives. Otherwise it ends by
+    /// itself.
+    pub is_renewed: bool,
+    pub retention: TokenRetention,
+}
+
+impl Lease {
+    pub fn renewed(duration: Duration) -> Self {
+        Self { duration, is_renewed: true, retention: TokenRetention::default() }
+    }
+
+    pub fn fixed(duration: Duration) -> Self {
+        Self { is_renewed: false, ..Self::renewed(duration) }
+    }
+}
+
+/// What a caller asks for, besides the keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub wait: Wait,
+    pub lease: Lease,
+    pub max_hold: Option<Duration>,
+    pub min_hold: Duration,
+    /// Replicas that have to confirm the grant.
+    pub replication: Replication,
+}
+
+impl Terms {
+    /// Whether the caller makes one attempt only.
+    pub(crate) fn is_try(&self) -> bool {
+        self.wait == Wait::No
+    }
+}
