@@ -324,6 +324,8 @@ impl World {
                     let now = self.now;
                     self.store.ours.entry(hold.item.owner.clone()).and_modify(|until| *until = now + rest);
                     self.expire();
+                    // Copies of its request are withdrawn after its release.
+                    self.store.late.retain(|request| owner_of(&request.items) != hold.item.owner);
                 }
                 Action::CountLeft => {
                     // A driver that is gone has left its hold, too.
