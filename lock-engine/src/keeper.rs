@@ -6,12 +6,12 @@ use std::time::Duration;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{lock, shielded};
-use lock_core::store::{AcquireRequest, FAR_LIFE, KeepItem, Kept, Standing, StoreError, WAITER_LIFE};
+use lock_core::store::{AcquireRequest, KeepItem, Kept, Standing, StoreError, WAITER_LIFE};
 use tokio_util::sync::CancellationToken;
 
 use super::hold::{Hold, all_kept};
-use super::lane::{Lane, State};
-use super::machine::{Input, Machine, Queued};
+use super::lane::Lane;
+use super::machine::{Input, PlaceKept};
 use super::timers::Timers;
 use super::{Engine, LONGEST_SLEEP, WeakEngine};
 use crate::metrics;
@@ -21,12 +21,6 @@ use crate::trace::TARGET;
 const BATCH: usize = 100;
 /// Most lanes looked at before other tasks of the runtime have their turn.
 const TURN: usize = 10 * BATCH;
-/// After a call that failed, places are kept again so soon.
-const KEEP_AGAIN: Duration = Duration::from_millis(100);
-/// and those far from the head of a queue so soon.
-const FAR_AGAIN: Duration = Duration::from_secs(1);
-/// Added to times that the store has rounded down.
-const MARGIN: Duration = Duration::from_millis(1);
 
 /// Tells the engine when the timekeeper is dropped with its runtime.
 #[derive(Debug)]
@@ -139,16 +133,11 @@ fn renewal_failed(engine: &Arc<Engine>, lane: &Arc<Lane>, hold: &Arc<Hold>, erro
     shielded(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
 
-/// Keeps the place of the lane's request in the store's queues in good time.
-fn keep_place(engine: &Arc<Engine>, lane: &Arc<Lane>, standing: Standing) {
-    keep_place_at(engine, lane, |machine, now| machine.place_due(standing, jitter(), now));
-}
-
 /// Keeps the places of these, and looks how they stand, soon.
 fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
     // All together, so that they share calls.
     let due = engine.ticks.before(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
-    lanes.iter().for_each(|lane| keep_place_at(engine, lane, |_, _| due));
+    lanes.iter().for_each(|lane| engine.tell(lane, Input::KeepPlace(due)));
 }
 
 /// The key's request, which the store has taken note of, is one of a crowd if it waits for a fair
@@ -174,15 +163,6 @@ fn standing(engine: &Engine, lane: &Lane) -> Standing {
     }
 }
 
-fn keep_place_at(engine: &Arc<Engine>, lane: &Arc<Lane>, due: impl FnOnce(&Machine, Tick) -> Tick) {
-    engine.with(lane, |State { machine, .. }, now| {
-        let due = due(machine, now);
-        if let Some(queued) = machine.queued.as_mut().filter(|queued| queued.is_noted) {
-            queued.keep_at = due;
-        }
-    });
-}
-
 /// One call that keeps the places of waiters, and tells those that have lost theirs, or were granted what they wait for.
 async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let mut queued = Vec::with_capacity(lanes.len());
@@ -201,7 +181,6 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     };
     let items = queued.iter().zip(&standings).flat_map(|(queued, at)| wait(&queued.request, *at)).collect();
     let (sent, result) = engine.keep_waiting(items).await;
-    let soon = result.is_err();
     if let Err(error) = &result {
         shielded(
             || tracing::debug!(target: TARGET, %error, waiters = lanes.len(), "places in queues not kept"),
@@ -210,68 +189,29 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let mut kept = result.unwrap_or_default().into_iter();
     for ((lane, queued), standing) in lanes.iter().zip(queued).zip(standings) {
         let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
+        let about = PlaceKept {
+            request: &queued.request,
+            each: &each,
+            sent,
+            standing,
+            // A far one may have come near meanwhile.
+            next: if standing == Standing::Far { self::standing(&engine, lane) } else { standing },
+            is_seen: engine.store.keeps_far_waiters(),
+            fallback: engine.settings.fallback_poll,
+        };
         // What is said of a request that has gone meanwhile, or is being sent again, is about the past.
-        let current = |waits: &Queued| Arc::ptr_eq(&waits.request, &queued.request) && !waits.asking;
-        if !lock(&lane.state).machine.queued.as_ref().is_some_and(current) {
-            keep_place(&engine, lane, Standing::Waiter);
+        if !engine.with(lane, |state, now| state.machine.place_kept(&about, jitter(), now)) {
             continue;
         }
-        let known = !each.contains(&Kept::Unknown);
-        if let Some(look) = look_again(&each).filter(|_| known) {
-            if each.contains(&Kept::Gone) {
-                shielded(|| {
-                    metrics::requeued();
-                    tracing::debug!(target: TARGET, key = %lane.key, "lost its place in the queue");
-                });
-            }
-            let far = standing == Standing::Far;
-            let seen =
-                engine.store.keeps_far_waiters() && lane.spec.is_fair() && each.len() == 1 && look > MARGIN;
-            let pause = match standing {
-                Standing::Far => FAR_LIFE,
-                // Nobody says so when a lease ends.
-                _ => engine.settings.fallback_poll.min(look + MARGIN),
-            };
-            let now = engine.clock.now();
-            engine.tell(
-                lane,
-                match seen {
-                    true => Input::Looked { until: now + pause, far },
-                    false => Input::LookAgain(now + look + MARGIN),
-                },
-            );
-            if !far {
-                let doubtful = engine.crowds.kept(&lane.key, sent, each.contains(&Kept::Gone));
-                keep_places_soon(&engine, &doubtful);
-            }
+        let lost = each.contains(&Kept::Gone);
+        if lost {
+            shielded(|| {
+                metrics::requeued();
+                tracing::debug!(target: TARGET, key = %lane.key, "lost its place in the queue");
+            });
         }
-        if known
-            && !each.is_empty()
-            && !each.iter().any(|kept| matches!(kept, Kept::Gone | Kept::Renewed))
-            && let Some(waits) = lock(&lane.state).machine.queued.as_mut()
-            && current(waits)
-        {
-            waits.since = waits.since.max(sent);
-        }
-        if soon || !known {
-            let pause = if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
-            keep_place_at(&engine, lane, |_, now| now + pause);
-        } else {
-            // A far one may have come near meanwhile.
-            let standing = if standing == Standing::Far { self::standing(&engine, lane) } else { standing };
-            keep_place(&engine, lane, standing);
+        if standing != Standing::Far {
+            keep_places_soon(&engine, &engine.crowds.kept(&lane.key, sent, lost));
         }
     }
-}
-
-/// After which time the request of these items is to be sent again.
-fn look_again(each: &[Kept]) -> Option<Duration> {
-    let longest = |kept: &Kept| match kept {
-        Kept::Waiting(left) => *left,
-        Kept::Renewed | Kept::Gone | Kept::Unknown => Duration::ZERO,
-    };
-    // A request of several is granted when the last of them is free.
-    let all = each.iter().map(longest).max()?;
-    let lost = each.contains(&Kept::Gone) || each.len() == 1 && each.contains(&Kept::Renewed);
-    Some(if lost { Duration::ZERO } else { all })
 }

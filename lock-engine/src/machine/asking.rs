@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, INTENT_LIFE, ListenerPolicy, MAX_TOKENS,
+    AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, INTENT_LIFE, Kept, ListenerPolicy, MAX_TOKENS,
     Notice, Released, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, TokenRange, WAITER_LIFE,
 };
 use lock_core::{FencingToken, OwnerId};
 
-use super::{Action, Asked, Driver, Machine, Phase, Queued, Seen, Step, WINDOWS_WITHOUT_RELEASE};
+use super::{Action, Asked, Driver, Machine, Phase, PlaceKept, Queued, Seen, Step, WINDOWS_WITHOUT_RELEASE};
 use crate::failure::no_answer;
 use crate::hold::Hold;
 use crate::spec::LaneKind;
@@ -19,6 +19,13 @@ use crate::terms::{Lease, Terms};
 
 /// The longest window of local hand-offs, whatever the settings say.
 const LONGEST_WINDOW: Duration = Duration::from_millis(250);
+
+/// After a call that failed, places are kept again so soon,
+const KEEP_AGAIN: Duration = Duration::from_millis(100);
+/// and those far from the head of a queue so soon.
+const FAR_AGAIN: Duration = Duration::from_secs(1);
+/// Added to times that the store has rounded down.
+const MARGIN: Duration = Duration::from_millis(1);
 
 impl Machine {
     /// The driver asks what to do. `owner` makes an owner that was not used before.
@@ -177,6 +184,43 @@ impl Machine {
         };
         // All together, so that they share calls.
         self.rules.ticks.before(now + pause, often / 4)
+    }
+
+    /// The store was asked to keep the place of the lane's request. Returns whether it said anything about the present.
+    pub(crate) fn place_kept(&mut self, about: &PlaceKept<'_>, random: f64, now: Tick) -> bool {
+        let &PlaceKept { each, standing, fallback, .. } = about;
+        let next = self.place_due(about.next, random, now);
+        let Some(queued) = self.queued.as_mut().filter(|queued| queued.is_noted) else { return false };
+        queued.keep_at = next;
+        if !Arc::ptr_eq(&queued.request, about.request) || queued.asking {
+            return false;
+        }
+        if each.is_empty() || each.contains(&Kept::Unknown) {
+            queued.keep_at = now + if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
+            return false;
+        }
+        // A request of several is granted when the last of them is free.
+        let left = |kept: &Kept| if let Kept::Waiting(left) = kept { *left } else { Duration::ZERO };
+        let mut look = each.iter().map(left).max().unwrap_or_default();
+        if each.contains(&Kept::Gone) || each == [Kept::Renewed] {
+            look = Duration::ZERO;
+        } else if !each.contains(&Kept::Renewed) {
+            queued.since = queued.since.max(about.sent);
+        }
+        let far = standing == Standing::Far;
+        let is_earlier = if !matches!(self.phase, Phase::Free) {
+            false
+        } else if about.is_seen && self.spec.is_fair() && each.len() == 1 && look > MARGIN {
+            // Nobody says so when a lease ends.
+            let pause = if far { FAR_LIFE } else { fallback.min(look + MARGIN) };
+            self.pace.seen(now, now + pause, far)
+        } else {
+            self.pace.no_later(now + look + MARGIN)
+        };
+        if is_earlier {
+            self.notify();
+        }
+        true
     }
 
     // ---- answers -----------------------------------------------------------------------------------------------

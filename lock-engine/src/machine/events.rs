@@ -25,14 +25,9 @@ impl Machine {
             Input::Released { answer, seen } => self.released(answer, seen, now),
             Input::ReleaseFailed { error, seen } => self.note_error(error, seen, now),
             Input::Heard { heard, seen } => self.heard_of(heard, seen, now),
-            Input::Looked { until, far } => {
-                if matches!(self.phase, Phase::Free) && self.pace.seen(now, until, far) {
-                    self.notify();
-                }
-            }
-            Input::LookAgain(at) => {
-                if matches!(self.phase, Phase::Free) && self.pace.no_later(at) {
-                    self.notify();
+            Input::KeepPlace(at) => {
+                if let Some(queued) = self.queued.as_mut().filter(|queued| queued.is_noted) {
+                    queued.keep_at = at;
                 }
             }
             Input::Kept { hold, kept, sent, lease } => self.kept(hold, kept, sent, lease, now),
@@ -51,27 +46,23 @@ impl Machine {
             return;
         }
         hold.stop_renewing();
-        let min_hold_end = match &self.phase {
+        let (min_hold_end, told) = match &self.phase {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => {
-                held.live.as_ref().map_or(now, |live| live.min_hold_end)
+                (held.live.as_ref().map_or(now, |live| live.min_hold_end), false)
             }
-            Phase::Ending { hold: other, min_hold_end, .. }
-                if Arc::ptr_eq(other, hold) && now < *min_hold_end =>
-            {
-                *min_hold_end
+            &Phase::Ending { hold: ref other, min_hold_end, told } if Arc::ptr_eq(other, hold) => {
+                (min_hold_end, told)
             }
-            // The driver is about to send the release anyway, and will hear that nothing was held.
+            // The driver is releasing it already.
             _ => return,
         };
-        self.act(Action::Abandon(Arc::clone(hold), min_hold_end.since(now)));
-        match self.end_hold(Phase::Free) {
-            Some(held) => {
-                self.actions.extend(held.live.map(|mut live| live.tell_loss()));
-                self.end_offer(held.offer, &WaiterState::Active);
-            }
-            None => self.phase = Phase::Free,
+        // The store may still know it. Nobody keeps a key taken that is not held, but a shutdown does not free it early.
+        let min_hold_end = if why == Loss::ShutDown { min_hold_end } else { now };
+        let hold = Arc::clone(hold);
+        if let Some(held) = self.end_hold(Phase::Ending { hold, min_hold_end, told }) {
+            self.actions.extend(held.live.map(|mut live| live.tell_loss()));
+            self.end_offer(held.offer, &WaiterState::Active);
         }
-        self.pace.now(now);
         self.kick(now);
     }
 

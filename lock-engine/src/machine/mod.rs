@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, Few, Kept, Kind, Released, ServerTime, StoreError, Takeover, TokenRange,
+    AcquireRequest, Acquired, Few, Kept, Kind, Released, ServerTime, Standing, StoreError, Takeover,
+    TokenRange,
 };
 use lock_core::{FencingToken, LockKey};
 
@@ -131,10 +132,8 @@ pub(crate) enum Input<'a> {
     ReleaseFailed { error: &'a StoreError, seen: Seen },
     /// The driver heard something about the key.
     Heard { heard: Heard, seen: Seen },
-    /// The store has told what an attempt would find: the next one is due at `until`. `far`: its turn is far away.
-    Looked { until: Tick, far: bool },
-    /// The store says that an attempt is worth while at this time.
-    LookAgain(Tick),
+    /// The place of the request in the store's queues is to be kept at this time.
+    KeepPlace(Tick),
     /// A renewal to `lease` that was sent at `sent` was answered.
     Kept { hold: &'a Arc<Hold>, kept: Kept, sent: Tick, lease: Duration },
     /// A renewal failed; the next one is due at this time.
@@ -149,6 +148,22 @@ pub(crate) enum Input<'a> {
     Fail(Failure),
     /// Nothing is granted from now on; all waiters are told.
     ShutDown,
+}
+
+/// What the store said of a request that waits in its queues.
+#[derive(Debug)]
+pub(crate) struct PlaceKept<'a> {
+    pub(crate) request: &'a Arc<AcquireRequest>,
+    /// Of each item; empty without an answer.
+    pub(crate) each: &'a [Kept],
+    /// When the call was sent.
+    pub(crate) sent: Tick,
+    /// How the request stood then, and how it stands now.
+    pub(crate) standing: Standing,
+    pub(crate) next: Standing,
+    /// Whether the answer for a fair lock takes the place of an attempt.
+    pub(crate) is_seen: bool,
+    pub(crate) fallback: Duration,
 }
 
 /// What is known besides an answer of the store.
@@ -185,8 +200,6 @@ pub(crate) enum Action {
     LeaveQueue,
     /// Fire the lost signals of these grants. `news`: nobody has been told before.
     TellLoss { grants: Few<u64>, news: bool },
-    /// The hold is lost: release it, if the store still knows it, or let it expire after this time.
-    Abandon(Arc<Hold>, Duration),
     /// Count a hold that was left to its lease.
     CountLeft,
     /// Let callers find a fresh lane.

@@ -320,13 +320,6 @@ impl World {
                         guard.told = true;
                     }
                 }
-                Action::Abandon(hold, rest) => {
-                    let now = self.now;
-                    self.store.ours.entry(hold.item.owner.clone()).and_modify(|until| *until = now + rest);
-                    self.expire();
-                    // Copies of its request are withdrawn after its release.
-                    self.store.late.retain(|request| owner_of(&request.items) != hold.item.owner);
-                }
                 Action::CountLeft => {
                     // A driver that is gone has left its hold, too.
                     self.left.extend(self.store.ours.keys().cloned());
@@ -693,18 +686,26 @@ impl World {
             self.carry_out();
         }
         if due.keep_place {
-            let due = self.machine.place_due(Standing::Waiter, 0.5, self.now);
-            let Some(queued) = &mut self.machine.queued else { return };
-            queued.keep_at = due;
+            let Some(queued) = self.machine.queued.clone() else { return };
             let owner = owner_of(&queued.request.items);
-            // It has missed a notice, or may have the key.
             let is_free = self.store.is_free_for(&owner, false);
-            let until = self.now + LEASE;
-            self.handle(match self.sort {
-                _ if is_free => Input::LookAgain(self.now),
-                Sort::Fair if works => Input::Looked { until, far: false },
-                _ => Input::LookAgain(until),
+            let each = queued.request.items.iter().map(|_| match self.sort {
+                _ if !works => Kept::Unknown,
+                // It has missed the notice.
+                _ if self.store.ours.contains_key(&owner) => Kept::Renewed,
+                _ => Kept::Waiting(if is_free { MS } else { LEASE }),
             });
+            let about = PlaceKept {
+                request: &queued.request,
+                each: &each.collect::<Vec<_>>(),
+                sent: self.now,
+                standing: Standing::Waiter,
+                next: Standing::Waiter,
+                is_seen: true,
+                fallback: LEASE,
+            };
+            self.machine.place_kept(&about, 0.5, self.now);
+            self.carry_out();
         }
     }
 
@@ -788,7 +789,7 @@ impl World {
 }
 
 /// All actions but [`Action::Detach`], which is a matter of readers alone, in order of their names.
-const ACTIONS: [&str; 12] = [
+const ACTIONS: [&str; 11] = [
     "Wake",
     "Drive",
     "Notify",
@@ -798,7 +799,6 @@ const ACTIONS: [&str; 12] = [
     "JoinQueue",
     "LeaveQueue",
     "TellLoss",
-    "Abandon",
     "CountLeft",
     "Detach",
 ];
