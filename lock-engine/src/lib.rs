@@ -389,6 +389,12 @@ impl Engine {
             Action::Withdraw(request) => self.reap(request),
             Action::JoinQueue(request) => keeper::join_crowd(self, lane, &request),
             Action::LeaveQueue => keeper::leave_crowd(self, lane),
+            Action::Abandon(hold, rest) => {
+                match self.pending_releases.reserve().filter(|_| !self.runtime_is_gone()) {
+                    Some(pending) => self.spawn(release::abandon(Arc::clone(self), hold, rest, pending)),
+                    None => self.left_to_lease(&lane.key),
+                }
+            }
             Action::CountLeft => self.left_to_lease(&lane.key),
             Action::Detach => self.registry.detach(lane),
             Action::Notify => lane.changed.notify_one(),

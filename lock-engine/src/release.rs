@@ -11,6 +11,7 @@ use lock_core::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Tak
 use super::Engine;
 use super::hold::{Hold, drift_margin};
 use super::lane::Report;
+use super::pending::Pending;
 use crate::failure::{Failure, Loss};
 use crate::trace::TARGET;
 
@@ -136,6 +137,27 @@ impl Drop for Unconfirmed {
 /// Whether sending it again is pointless: what is there is not our hold.
 fn is_final(error: &StoreError) -> bool {
     matches!(error.kind(), StoreErrorKind::ForeignData | StoreErrorKind::Unsupported)
+}
+
+/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others, at the end of
+/// its `min_hold`.
+pub(crate) fn abandon(
+    engine: Arc<Engine>,
+    hold: Arc<Hold>,
+    rest: Duration,
+    pending: Pending,
+) -> impl Future<Output = ()> {
+    // From now on, and not only from the first poll.
+    let unconfirmed = Unconfirmed { engine: Arc::clone(&engine), hold: Arc::clone(&hold), over: false };
+    async move {
+        unconfirmed.disarm();
+        if rest.is_zero() {
+            send(&engine, &hold, None, 0, None, |_| ()).await;
+        } else {
+            linger(&engine, &hold, rest).await;
+        }
+        drop(pending);
+    }
 }
 
 /// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.

@@ -46,23 +46,24 @@ impl Machine {
             return;
         }
         hold.stop_renewing();
-        let (min_hold_end, told) = match &self.phase {
+        let min_hold_end = match &self.phase {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => {
-                (held.live.as_ref().map_or(now, |live| live.min_hold_end), false)
+                held.live.as_ref().map_or(now, |live| live.min_hold_end)
             }
-            &Phase::Ending { hold: ref other, min_hold_end, told } if Arc::ptr_eq(other, hold) => {
-                (min_hold_end, told)
+            Phase::Ending { hold: other, min_hold_end, .. }
+                if Arc::ptr_eq(other, hold) && now < *min_hold_end =>
+            {
+                *min_hold_end
             }
-            // The driver is releasing it already.
+            // The driver is about to send the release anyway, and will hear that nothing was held.
             _ => return,
         };
-        // The store may still know it. Nobody keeps a key taken that is not held, but a shutdown does not free it early.
-        let min_hold_end = if why == Loss::ShutDown { min_hold_end } else { now };
-        let hold = Arc::clone(hold);
-        if let Some(held) = self.end_hold(Phase::Ending { hold, min_hold_end, told }) {
+        self.act(Action::Abandon(Arc::clone(hold), min_hold_end.since(now)));
+        if let Some(held) = self.end_hold(Phase::Free) {
             self.actions.extend(held.live.map(|mut live| live.tell_loss()));
             self.end_offer(held.offer, &WaiterState::Active);
         }
+        self.pace.now(now);
         self.kick(now);
     }
 

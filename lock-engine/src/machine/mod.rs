@@ -200,6 +200,8 @@ pub(crate) enum Action {
     LeaveQueue,
     /// Fire the lost signals of these grants. `news`: nobody has been told before.
     TellLoss { grants: Few<u64>, news: bool },
+    /// The hold is lost: release it, if the store still knows it, or let it expire after this time.
+    Abandon(Arc<Hold>, Duration),
     /// Count a hold that was left to its lease.
     CountLeft,
     /// Let callers find a fresh lane.

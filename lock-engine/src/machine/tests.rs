@@ -320,6 +320,13 @@ impl World {
                         guard.told = true;
                     }
                 }
+                Action::Abandon(hold, rest) => {
+                    let now = self.now;
+                    self.store.ours.entry(hold.item.owner.clone()).and_modify(|until| *until = now + rest);
+                    self.expire();
+                    // Copies of its request are withdrawn after its release.
+                    self.store.late.retain(|request| owner_of(&request.items) != hold.item.owner);
+                }
                 Action::CountLeft => {
                     // A driver that is gone has left its hold, too.
                     self.left.extend(self.store.ours.keys().cloned());
@@ -789,7 +796,7 @@ impl World {
 }
 
 /// All actions but [`Action::Detach`], which is a matter of readers alone, in order of their names.
-const ACTIONS: [&str; 11] = [
+const ACTIONS: [&str; 12] = [
     "Wake",
     "Drive",
     "Notify",
@@ -799,6 +806,7 @@ const ACTIONS: [&str; 11] = [
     "JoinQueue",
     "LeaveQueue",
     "TellLoss",
+    "Abandon",
     "CountLeft",
     "Detach",
 ];
