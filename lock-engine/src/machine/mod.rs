@@ -9,6 +9,8 @@ mod events;
 mod inside;
 mod shared;
 #[cfg(test)]
+mod table;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -71,18 +71,29 @@ impl Sort {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct NewCaller {
-    wait: Wait,
-    fixed: bool,
-    replicas: u32,
-    kept: bool,
-    limited: bool,
-    inside: Option<usize>,
-    reads: bool,
+pub(super) struct NewCaller {
+    pub(super) wait: Wait,
+    pub(super) fixed: bool,
+    pub(super) replicas: u32,
+    pub(super) kept: bool,
+    pub(super) limited: bool,
+    pub(super) inside: Option<usize>,
+    pub(super) reads: bool,
 }
 
+/// One that waits for a usual lock.
+pub(super) const USUAL: NewCaller = NewCaller {
+    wait: Wait::Forever,
+    fixed: false,
+    replicas: 0,
+    kept: false,
+    limited: false,
+    inside: None,
+    reads: false,
+};
+
 #[derive(Clone, Copy, Debug)]
-enum Op {
+pub(super) enum Op {
     Enqueue(NewCaller),
     Poll(usize),
     Leave(usize),
@@ -165,15 +176,15 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-struct Waiting {
+pub(super) struct Waiting {
     caller: NewCaller,
-    woken: bool,
+    pub(super) woken: bool,
     polled: bool,
 }
 
-struct Guard {
-    pass: Pass,
-    told: bool,
+pub(super) struct Guard {
+    pub(super) pass: Pass,
+    pub(super) told: bool,
 }
 
 /// A call of the driver.
@@ -185,13 +196,13 @@ enum Call {
 
 /// The store as it really is.
 #[derive(Default)]
-struct Store {
+pub(super) struct Store {
     /// Until when each owner has the key.
-    ours: BTreeMap<OwnerId, Tick>,
-    rival: bool,
+    pub(super) ours: BTreeMap<OwnerId, Tick>,
+    pub(super) rival: bool,
     top: u64,
     /// Those whose requests are withdrawn, or whose holds were released.
-    gone: BTreeSet<OwnerId>,
+    pub(super) gone: BTreeSet<OwnerId>,
     /// Requests that were not answered, and may still be carried out.
     late: Vec<Arc<AcquireRequest>>,
 }
@@ -228,17 +239,17 @@ pub(super) struct World {
     sort: Sort,
     pub(super) machine: Machine,
     pub(super) now: Tick,
-    store: Store,
+    pub(super) store: Store,
     owners: u64,
-    driver: bool,
+    pub(super) driver: bool,
     notified: bool,
     until: Tick,
     call: Option<Call>,
-    waiting: BTreeMap<u64, Waiting>,
-    guards: Vec<Guard>,
+    pub(super) waiting: BTreeMap<u64, Waiting>,
+    pub(super) guards: Vec<Guard>,
     last_token: u64,
     /// Owners whose holds were left to their leases.
-    left: BTreeSet<OwnerId>,
+    pub(super) left: BTreeSet<OwnerId>,
     /// Ends of `min_hold`, by owner.
     kept: BTreeMap<OwnerId, Tick>,
     in_queue: bool,
@@ -272,15 +283,15 @@ impl World {
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen { listening: self.listening, fallback: LEASE, round_trip: MS, random: 0.5 }
+    pub(super) fn seen(&self) -> Seen {
+        Seen { listening: self.listening, fallback: LEASE, round_trip: MS * 5, random: 0.5 }
     }
 
     fn server_time(&self) -> ServerTime {
         ServerTime::from_micros(self.now.as_nanos() / 1000)
     }
 
-    fn handle(&mut self, input: Input<'_>) {
+    pub(super) fn handle(&mut self, input: Input<'_>) {
         self.machine.handle(input, self.now);
         self.carry_out();
     }
@@ -432,7 +443,7 @@ impl World {
         Ok(())
     }
 
-    fn apply(&mut self, op: Op) {
+    pub(super) fn apply(&mut self, op: Op) {
         match op {
             Op::Enqueue(caller) => match self.enqueue(caller) {
                 Ok(()) | Err(Failure::TooManyWaiters { .. }) => {}
@@ -862,15 +873,7 @@ fn looks(waiters: usize) -> usize {
     const ROUNDS: usize = 10;
     let mut world = World::new(Sort::Mutex);
     // With fixed leases, each has a grant of its own from the store.
-    let waiter = NewCaller {
-        wait: Wait::Forever,
-        fixed: true,
-        replicas: 0,
-        kept: false,
-        limited: false,
-        inside: None,
-        reads: false,
-    };
+    let waiter = NewCaller { fixed: true, ..USUAL };
     (0..waiters).for_each(|_| world.apply(Op::Enqueue(waiter)));
     world.machine.seen.set(0);
     for round in 1..=ROUNDS {
