@@ -9,6 +9,7 @@ use lock_core::LockKey;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::Mutex;
 use lock_core::internal::sync::atomic::AtomicU64;
+use lock_core::store::Few;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
@@ -42,8 +43,8 @@ pub(crate) struct State {
     pub(crate) machine: Machine,
     /// By the waiter's number.
     pub(crate) wakers: BTreeMap<u64, Waker>,
-    /// By the entry's number: those whose loss is to be told.
-    pub(crate) grants: BTreeMap<u64, Arc<Grant>>,
+    /// Those whose loss is to be told, in the order of their numbers.
+    grants: Few<Arc<Grant>>,
     /// How the release was asked for that is to be sent.
     pub(crate) order: Order,
     /// For when the engine has set the lane's timer; [`Tick::MAX`] when it has not.
@@ -66,8 +67,8 @@ pub(crate) struct Order {
 
 impl State {
     pub(crate) fn new(machine: Machine) -> Self {
-        let (wakers, grants) = (BTreeMap::new(), BTreeMap::new());
-        Self { machine, wakers, grants, order: Order::default(), timer: Tick::MAX, removed: false }
+        let (wakers, grants, order) = (BTreeMap::new(), Few::new(), Order::default());
+        Self { machine, wakers, grants, order, timer: Tick::MAX, removed: false }
     }
 
     /// The waiter is woken by this waker; returns the one before.
@@ -81,14 +82,20 @@ impl State {
     /// Makes the grant of an entry.
     pub(crate) fn admit(&mut self, lane: &Arc<Lane>, pass: &Pass, task: Option<Caller>, now: Tick) -> Entry {
         let grant = Arc::new(Grant::new(pass, lane, task, now));
-        self.grants.insert(pass.number, Arc::clone(&grant));
+        self.grants.push(Arc::clone(&grant));
         let &Pass { reentrant, handed_off, part, .. } = pass;
         Entry { grant, reentrant, handed_off, part }
     }
 
+    /// Takes out the grant of an entry.
+    pub(crate) fn forget(&mut self, number: u64) -> Option<Arc<Grant>> {
+        let at = self.grants.binary_search_by_key(&number, |grant| grant.number).ok()?;
+        self.grants.take(at)
+    }
+
     /// Whether the task has one of the grants already.
     pub(crate) fn is_held_by(&self, task: Option<Caller>) -> bool {
-        task.is_some() && self.grants.values().any(|grant| grant.task == task)
+        task.is_some() && self.grants.iter().any(|grant| grant.task == task)
     }
 }
 

@@ -349,12 +349,12 @@ impl Engine {
         let result = f(&mut state, self.clock.now());
         let (mut actions, mut wakers, mut drives) = (Few::new(), Few::new(), false);
         let (mut lost, mut is_news) = (Few::new(), false);
-        while let Some(action) = state.machine.poll_action() {
+        for action in state.machine.poll_actions() {
             match action {
-                Action::Wake(waiter) => state.wakers.remove(&waiter).into_iter().for_each(|w| wakers.push(w)),
+                Action::Wake(waiter) => wakers.extend(state.wakers.remove(&waiter)),
                 Action::TellLoss { grants, news } => {
                     is_news |= news;
-                    grants.iter().filter_map(|number| state.grants.remove(number)).for_each(|g| lost.push(g));
+                    lost.extend(grants.iter().rev().filter_map(|number| state.forget(*number)));
                 }
                 Action::Drive => drives = true,
                 action => actions.push(action),
@@ -460,13 +460,13 @@ impl Engine {
                 state.order = Order { report, pending };
             }
             if !was_lost {
-                state.grants.remove(&grant.number);
+                state.forget(grant.number);
             }
             (ended, told, was_lost)
         });
         if was_lost {
             shielded(|| grant.signal_lost());
-            lock(&lane.state).grants.remove(&grant.number);
+            drop(lock(&lane.state).forget(grant.number));
         }
         match ended {
             Ended::Downgrading(hold) => (Ended::Releasing, Some(self.start_downgrade(lane, hold))),

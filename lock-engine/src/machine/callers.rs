@@ -172,7 +172,7 @@ impl Machine {
                 *renewal = hold.deadline();
                 let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
                 if hold.deadline() < until {
-                    self.actions.push_back(Action::Extend(hold.clone(), until.since(now)));
+                    self.actions.push(Action::Extend(hold.clone(), until.since(now)));
                 }
             }
             self.wake_reentrants();
@@ -186,7 +186,7 @@ impl Machine {
             return Ended::Lost;
         }
         if was_lost {
-            self.actions.push_back(live.tell_loss());
+            self.actions.push(live.tell_loss());
         }
         self.end_live();
         let ended = if self.is_offered() {

@@ -151,7 +151,7 @@ impl Machine {
         {
             hold.stop_renewing();
             *renewal = hold.deadline();
-            self.actions.push_back(live.tell_loss());
+            self.actions.push(live.tell_loss());
         }
     }
 

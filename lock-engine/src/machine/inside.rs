@@ -253,7 +253,7 @@ impl Machine {
             waiter.state = WaiterState::Offered;
             offer.open += 1;
             offer.last = id;
-            self.actions.push_back(Action::Wake(id));
+            self.actions.push(Action::Wake(id));
             if offer.open == most {
                 break;
             }
@@ -289,7 +289,7 @@ impl Machine {
         for (&id, waiter) in &mut self.waiters {
             if !matches!(waiter.state, WaiterState::Failed(_) | WaiterState::Moved) && which(id, waiter) {
                 waiter.state = state.clone();
-                self.actions.push_back(Action::Wake(id));
+                self.actions.push(Action::Wake(id));
             }
         }
     }

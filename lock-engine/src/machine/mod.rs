@@ -13,7 +13,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -475,7 +475,7 @@ pub(crate) struct Machine {
     turn_end: Tick,
     pub(crate) pace: Pace,
     shut_down: bool,
-    actions: VecDeque<Action>,
+    actions: Few<Action>,
     /// How many waiters were looked at one after the other.
     #[cfg(test)]
     seen: std::cell::Cell<usize>,
@@ -509,15 +509,15 @@ impl Machine {
             turn_end: Tick::MAX,
             pace: Pace::default(),
             shut_down,
-            actions: VecDeque::new(),
+            actions: Few::new(),
             #[cfg(test)]
             seen: std::cell::Cell::default(),
         }
     }
 
-    /// Takes the next of the things to be done.
-    pub(crate) fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+    /// Takes what has to be done, in order.
+    pub(crate) fn poll_actions(&mut self) -> Few<Action> {
+        std::mem::take(&mut self.actions)
     }
 
     /// For how long the key is still taken, as far as is known here.
@@ -585,7 +585,7 @@ impl Machine {
     }
 
     fn act(&mut self, action: Action) {
-        self.actions.push_back(action);
+        self.actions.push(action);
     }
 
     /// Wakes the driver if it is parked.

@@ -362,7 +362,7 @@ fn gated_admitted() {
     let ask = Ask { kind: Kind::Mutex, terms: usual(), inside: Few::new(), guest: false, gated, part: None };
     let enqueued = world.machine.enqueue(ask, Cap { most: 1, name: "" }, world.now).unwrap();
     let Enqueued::Waiting(id) = enqueued else { panic!() };
-    assert!(world.machine.poll_action().is_none(), "it stands in line");
+    assert!(world.machine.poll_actions().is_empty(), "it stands in line");
     world.handle(Input::Admit(id));
     assert!(world.driver);
     after(&mut world, 50);

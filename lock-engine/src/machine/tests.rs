@@ -1,6 +1,6 @@
 //! The machine against a model of the store: all kinds of lanes, with random callers, rivals, faults and time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lock_core::store::{
     Busy, DIRECT_LEASE, Granted, Item, ListenerPolicy, Notice, ReleaseRequest, Standing, StoreErrorKind,
@@ -298,7 +298,8 @@ impl World {
 
     /// Does what has to be done, in whatever state that leaves the machine.
     fn carry_out(&mut self) {
-        while let Some(action) = self.machine.poll_action() {
+        let mut actions: VecDeque<_> = self.machine.poll_actions().into_iter().collect();
+        while let Some(action) = actions.pop_front() {
             let name = format!("{action:?}");
             let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
             self.done.extend(ACTIONS.iter().find(|known| **known == name));
@@ -344,6 +345,7 @@ impl World {
                 }
                 Action::Detach => {}
             }
+            actions.extend(self.machine.poll_actions());
         }
         let is_noted = self.machine.queued.as_ref().is_some_and(|queued| queued.is_noted);
         assert_eq!(is_noted, self.in_queue, "whether it has a place");
