@@ -23,7 +23,7 @@ use super::scope::Scope;
 use super::spec::LaneKind;
 use crate::failure::{Failure, no_answer};
 use crate::metrics;
-use crate::terms::{Terms, Wait};
+use crate::terms::{Lease, Terms, Wait};
 use crate::trace::TARGET;
 
 /// The key that a caller does not get, and why.
@@ -33,8 +33,17 @@ pub type Refused = (LockKey, Failure);
 ///
 /// Dropped, it leaves the queue, and what has just been granted goes to the next waiter or is released.
 pub async fn acquire(mut request: Request) -> Result<Admission, Refused> {
+    let call_timeout = request.engine.settings.call_timeout;
+    let Terms { wait, lease, replication, .. } = request.terms;
+    let longest_call = match wait {
+        Wait::No => call_timeout,
+        Wait::For(wait) => wait.max(call_timeout),
+        Wait::Forever => Duration::MAX,
+    };
+    request.terms.replication = replication.within(longest_call.min(lease.duration / 2));
+    let mut asked = request.asked;
     loop {
-        match acquire_once(&mut request).await {
+        match acquire_once(&request, &mut asked).await {
             Ok(Some(admission)) => return Ok(admission),
             Ok(None) => {}
             Err(failure) => return Err((request.key, failure)),
@@ -43,18 +52,11 @@ pub async fn acquire(mut request: Request) -> Result<Admission, Refused> {
 }
 
 /// `None`: what was entered is gone already, so the call stands in line like everybody else.
-async fn acquire_once(request: &mut Request) -> Result<Option<Admission>, Failure> {
+async fn acquire_once(request: &Request, asked: &mut Option<Tick>) -> Result<Option<Admission>, Failure> {
     if let Some(failure) = request.refusal() {
         return Err(failure);
     }
-    let engine = Arc::clone(&request.engine);
-    let longest_call = match request.terms.wait {
-        Wait::No => engine.settings.call_timeout,
-        Wait::For(wait) => wait.max(engine.settings.call_timeout),
-        Wait::Forever => Duration::MAX,
-    };
-    let Terms { lease, replication, .. } = request.terms;
-    request.terms.replication = replication.within(longest_call.min(lease.duration / 2));
+    let engine = &request.engine;
     let span = tracing::debug_span!(
         target: TARGET,
         "lock_acquire",
@@ -63,31 +65,32 @@ async fn acquire_once(request: &mut Request) -> Result<Option<Admission>, Failur
         token = tracing::field::Empty,
         outcome = tracing::field::Empty,
     );
-    let entry = match enter(request).await {
+    let entry = match enter(request, asked).await {
         Ok(entered) => entered,
         Err(error) => {
-            record(request, &span, Err(&error));
+            record(request, *asked, &span, Err(&error));
             return Err(error);
         }
     };
-    let (lease, is_renewed, recorded) = (lease.duration, lease.is_renewed, entry.clone());
-    let admission = Admission::new(Arc::clone(&engine), entry, request.terms.lease, request.label.clone());
+    let Terms { wait, lease, .. } = request.terms;
+    let (Lease { duration, is_renewed, .. }, recorded) = (lease, entry.clone());
+    let admission = Admission::new(Arc::clone(engine), entry, lease, request.label.clone());
     // The admission is there first: a panicking subscriber or recorder must not leak the hold.
-    record(request, &span, Ok(&recorded));
+    record(request, *asked, &span, Ok(&recorded));
     drop(span);
     let grant = recorded.grant;
     let hold = &grant.hold;
     // A longer fixed lease inside a shorter one takes one store call.
-    let ends = || (engine.clock.now() + lease).saturating_sub(drift_margin(lease));
+    let ends = || (engine.clock.now() + duration).saturating_sub(drift_margin(duration));
     if !admission.entry().reentrant || is_renewed || hold.is_renewing() || hold.deadline() >= ends() {
         return Ok(Some(admission));
     }
-    let retry_until = match request.terms.wait {
+    let retry_until = match wait {
         Wait::No => Tick::default(),
-        Wait::For(wait) => request.asked.unwrap_or_default() + wait,
+        Wait::For(wait) => asked.unwrap_or_default() + wait,
         Wait::Forever => Tick::MAX,
     };
-    match engine.extend(&grant.lane, hold, lease, retry_until).await {
+    match engine.extend(&grant.lane, hold, duration, retry_until).await {
         Ok(()) if !admission.grant().is_lost() => Ok(Some(admission)),
         Err(Failure::NotHeld) if engine.runtime_is_gone() => Err(Failure::ShutDown),
         // The outer hold is gone, perhaps after the answer and before this poll.
@@ -98,23 +101,26 @@ async fn acquire_once(request: &mut Request) -> Result<Option<Admission>, Failur
 }
 
 /// Waits until the caller is in a lane.
-async fn enter(request: &mut Request) -> Result<Entry, Failure> {
-    let engine = Arc::clone(&request.engine);
+async fn enter(request: &Request, asked: &mut Option<Tick>) -> Result<Entry, Failure> {
+    let engine = &request.engine;
     // Before anything is taken: a recorder may panic.
-    let (_counted, waiting) = Counted::new(&engine);
+    let (_counted, waiting) = Counted::new(engine);
     let (scope, task) = (Scope::current(), Caller::current());
     // A call that enters again does not wait, so it may pass a cap.
     let full = waiting >= engine.settings.max_waiters;
     let mut cap = if full { Cap { most: 0, name: "max_waiters" } } else { cap(request) };
     loop {
-        let place = Finding { request, scope: &scope, task, cap }.find().map_err(|error| match error {
-            Failure::TooManyWaiters { cap, remaining, .. } if full => {
-                Failure::TooManyWaiters { waiting, cap, remaining }
-            }
-            error => error,
-        })?;
+        let place =
+            Finding { request, asked: *asked, scope: &scope, task, cap }.find().map_err(
+                |error| match error {
+                    Failure::TooManyWaiters { cap, remaining, .. } if full => {
+                        Failure::TooManyWaiters { waiting, cap, remaining }
+                    }
+                    error => error,
+                },
+            )?;
         let Place { lane, own: _own, enqueued, now } = place;
-        request.asked.get_or_insert(now);
+        let started = *asked.get_or_insert(now);
         match enqueued {
             Enqueued::Entered(entry) => return Ok(entry),
             // The lane takes nobody any more.
@@ -123,6 +129,7 @@ async fn enter(request: &mut Request) -> Result<Entry, Failure> {
                 let lane = &lane;
                 let mut waiting = Waiting {
                     request,
+                    started,
                     lane,
                     id,
                     task,
@@ -159,6 +166,7 @@ fn cap(request: &Request) -> Cap {
 /// A caller in a queue. Dropped, it leaves.
 struct Waiting<'r> {
     request: &'r Request,
+    started: Tick,
     lane: &'r Arc<Lane>,
     id: u64,
     task: Option<Caller>,
@@ -182,6 +190,7 @@ struct Place {
 /// A caller that looks for its lane.
 struct Finding<'r> {
     request: &'r Request,
+    asked: Option<Tick>,
     scope: &'r Scope,
     task: Option<Caller>,
     cap: Cap,
@@ -202,7 +211,7 @@ impl Finding<'_> {
         now: Tick,
     ) -> Result<(Enqueued<Entry>, Tick), Failure> {
         let enqueued = match state.machine.enqueue(ask, cap, now)? {
-            Enqueued::Entered(pass) => Enqueued::Entered(state.admit(lane, &pass, self.task, now)),
+            Enqueued::Entered(pass) => Enqueued::Entered(state.admit(lane, pass, self.task, now)),
             Enqueued::Waiting(id) => Enqueued::Waiting(id),
             Enqueued::Elsewhere => Enqueued::Elsewhere,
         };
@@ -264,13 +273,13 @@ impl Finding<'_> {
         let lane = engine.registry.find(&self.request.key, LaneKind::Read)?;
         let (entry, now) = engine.with_host(&lane, |state, now| {
             let pass = state.machine.join(&self.ask(&lane), now)?;
-            Some((state.admit(&lane, &pass, self.task, now), now))
+            Some((state.admit(&lane, pass, self.task, now), now))
         })??;
         Some(Place { lane, own: None, enqueued: Enqueued::Entered(entry), now })
     }
 
     fn enter_own(&self) -> Result<Place, Failure> {
-        let Request { engine, key, spec, terms, asked, .. } = self.request;
+        let Request { engine, key, spec, terms, .. } = self.request;
         let own_key = (key.clone(), spec.permits > 0);
         let full = |waiting| {
             let taken = engine.registry.taken_in_own(&own_key, engine.clock.now());
@@ -281,7 +290,7 @@ impl Finding<'_> {
         let gated = match terms.wait {
             _ if spec.permits == 0 => None,
             Wait::No => None,
-            Wait::For(wait) => Some(asked.unwrap_or_else(|| engine.clock.now()) + wait + engine.grace()),
+            Wait::For(wait) => Some(self.asked.unwrap_or_else(|| engine.clock.now()) + wait + engine.grace()),
             Wait::Forever => Some(Tick::MAX),
         };
         let (lane, entered) = engine.with_lane(key, LaneKind::Own, spec, |lane, state, now| {
@@ -296,17 +305,13 @@ impl Finding<'_> {
 }
 
 impl Waiting<'_> {
-    fn started(&self) -> Tick {
-        self.request.asked.unwrap_or_default()
-    }
-
     /// `None`: it has to ask again, in another lane.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, Failure>> {
         let id = self.id;
         let (polled, waker, now) = self.request.engine.with(self.lane, |state, now| {
             let polled = match state.machine.poll_waiter(id, now) {
                 Polled::Pending => return (None, state.listen(id, cx.waker()), now),
-                Polled::Granted(pass) => Ok(Some(state.admit(self.lane, &pass, self.task, now))),
+                Polled::Granted(pass) => Ok(Some(state.admit(self.lane, pass, self.task, now))),
                 Polled::Failed(failure) => Err(failure),
                 Polled::Elsewhere => Ok(None),
             };
@@ -323,10 +328,10 @@ impl Waiting<'_> {
         let replicas = self.request.terms.replication.timeout();
         let mut end = match self.request.terms.wait {
             Wait::Forever => return self.poll_forever(cx, now),
-            Wait::For(wait) => self.started() + wait,
+            Wait::For(wait) => self.started + wait,
             // An answer ends it, at the latest that of the call after the one under way: two call
             // time-outs, and one for what each takes longer.
-            Wait::No => self.started() + timeout * 3 + replicas * 2,
+            Wait::No => self.started + timeout * 3 + replicas * 2,
         };
         if now >= end {
             let grace = engine.grace();
@@ -349,7 +354,7 @@ impl Waiting<'_> {
 
     /// A wait without an end that is one for its own task is told of after a while.
     fn poll_forever<T>(&mut self, cx: &mut Context<'_>, now: Tick) -> Poll<T> {
-        let due = self.started() + self.request.engine.settings.default_wait;
+        let due = self.started + self.request.engine.settings.default_wait;
         let watches = !self.warned && lock(&self.lane.state).is_held_by(self.task);
         if watches && now >= due {
             self.warned = true;
@@ -405,7 +410,7 @@ impl Waiting<'_> {
         if own {
             self.warn_of_itself();
         }
-        let waited = now.since(self.started());
+        let waited = now.since(self.started);
         // Somebody may have been seen to have it before this call came.
         let nobody_seen = unanswered && remaining.is_none() || self.request.terms.is_try();
         let last_error = last_error.or_else(|| nobody_seen.then(|| no_answer(waited)));
@@ -419,7 +424,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn record(request: &Request, span: &tracing::Span, outcome: Result<&Entry, &Failure>) {
+fn record(request: &Request, asked: Option<Tick>, span: &tracing::Span, outcome: Result<&Entry, &Failure>) {
     let outcome = match outcome {
         Ok(entry) => {
             span.record("token", entry.first().1.get());
@@ -445,7 +450,7 @@ fn record(request: &Request, span: &tracing::Span, outcome: Result<&Entry, &Fail
     let _entered = span.enter();
     // Read only by who listens: the clock costs as much as a local hand-off.
     let now = || request.engine.clock.now();
-    let took = || now().since(request.asked.unwrap_or_else(now));
+    let took = || now().since(asked.unwrap_or_else(now));
     tracing::debug!(target: TARGET, outcome, took = ?took(), "acquire");
     metrics::acquired(&request.label, outcome, took);
     if outcome == "handed_off" {

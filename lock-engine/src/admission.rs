@@ -73,7 +73,7 @@ impl Admission {
         let entry = self.engine.with(&grant.lane, |state, now| {
             let is_live = !grant.has_ended() && !grant.is_lost_at(now);
             let pass = is_live.then(|| state.machine.reenter_guard(grant.number, self.entry.part, now))??;
-            Some(state.admit(&grant.lane, &pass, Caller::current(), now))
+            Some(state.admit(&grant.lane, pass, Caller::current(), now))
         })?;
         Some(Self::new(Arc::clone(&self.engine), entry, self.lease, self.label.clone()))
     }

@@ -11,7 +11,7 @@ use lock_core::internal::sync::{lock, shielded};
 use lock_core::store::{AcquireRequest, Acquired, StoreError, StoreErrorKind, Takeover};
 
 use super::hold::Hold;
-use super::lane::Lane;
+use super::lane::{Lane, Order};
 use super::machine::{Input, Seen, Step};
 use super::release;
 use super::settings::LONGEST;
@@ -63,18 +63,22 @@ pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = 
             Driver { engine: Arc::clone(&engine), lane: Arc::clone(&lane), subscription, request };
         loop {
             let owner = || engine.settings.owners.next();
-            match engine.with(&lane, |state, now| state.machine.next_step(now, owner)) {
+            let (step, order) = engine.with(&lane, |state, now| {
+                let step = state.machine.next_step(now, owner);
+                let ends = matches!(step, Step::Release { .. } | Step::Linger { .. });
+                (step, ends.then(|| std::mem::take(&mut state.order)).unwrap_or_default())
+            });
+            match step {
                 Step::Exit => break,
                 Step::Acquire(request) => driver.acquire(request).await,
                 Step::Undo(request) => {
                     engine.undo(request).await;
                     engine.tell(&lane, Input::Undone { seen: driver.seen() });
                 }
-                Step::Release { hold, then } => driver.release(hold, then).await,
+                Step::Release { hold, then } => driver.release(hold, order, then).await,
                 Step::Linger { hold, rest } => {
-                    let pending = lock(&lane.state).order.pending.take();
                     release::linger(&engine, &hold, rest).await;
-                    drop(pending);
+                    drop(order);
                 }
                 Step::Park { until } => driver.park(until).await,
             }
@@ -164,9 +168,8 @@ impl Driver {
         }
     }
 
-    async fn release(&mut self, hold: Arc<Hold>, then: Option<Takeover>) {
+    async fn release(&mut self, hold: Arc<Hold>, order: Order, then: Option<Takeover>) {
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
-        let order = std::mem::take(&mut lock(&lane.state).order);
         let _pending = order.pending.unwrap_or_else(|| engine.pending_releases.count());
         let watches = u32::from(self.subscription.is_watched());
         let seen = self.seen();
@@ -175,7 +178,7 @@ impl Driver {
         if let Some((_, released)) = &mut answer {
             released.echo &= self.subscription.is_watched();
         }
-        engine.tell(&lane, Input::Released { answer, seen: self.seen() });
+        engine.tell(&lane, Input::Released { answer, seen });
     }
 
     /// Waits for a message, the answer to a subscription, a change of the machine, or `until`.

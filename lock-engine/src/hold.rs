@@ -340,11 +340,11 @@ struct Signals {
 }
 
 impl Grant {
-    pub(crate) fn new(pass: &Pass, lane: &Arc<Lane>, task: Option<Caller>, now: Tick) -> Self {
-        let &Pass { number, token, max_hold_end, .. } = pass;
+    pub(crate) fn new(pass: Pass, lane: Arc<Lane>, task: Option<Caller>, now: Tick) -> Self {
+        let Pass { number, hold, token, max_hold_end, .. } = pass;
         Self {
-            hold: Arc::clone(&pass.hold),
-            lane: Arc::clone(lane),
+            hold,
+            lane,
             number,
             token,
             max_hold_end,
@@ -538,7 +538,7 @@ pub(crate) mod tests {
             handed_off: false,
             part: None,
         };
-        Arc::new(Grant::new(&pass, &lane, None, clock.now()))
+        Arc::new(Grant::new(pass, lane, None, clock.now()))
     }
 
     const LEASE: Duration = Duration::from_secs(10);
