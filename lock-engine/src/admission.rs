@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::caller::Caller;
-use super::hold::{Entry, Grant};
+use super::grant::{Entry, Grant};
 use super::lane::Told;
 use super::machine::Ended;
 use super::terms::Lease;

@@ -66,7 +66,8 @@ pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = 
             let (step, order) = engine.with(&lane, |state, now| {
                 let step = state.machine.next_step(now, owner);
                 let ends = matches!(step, Step::Release { .. } | Step::Linger { .. });
-                (step, ends.then(|| std::mem::take(&mut state.order)).unwrap_or_default())
+                let order = if ends { std::mem::take(&mut state.order) } else { Order::default() };
+                (step, order)
             });
             match step {
                 Step::Exit => break,

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::caller::Caller;
 use super::failure::Failure;
-use super::hold::{Entry, Grant};
+use super::grant::{Entry, Grant};
 use super::machine::{Machine, Pass};
 use super::pending::Pending;
 use super::spec::{LaneKind, Spec};

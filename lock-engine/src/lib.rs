@@ -27,6 +27,7 @@ mod crowds;
 mod driver;
 mod ending;
 pub mod failure;
+pub mod grant;
 mod health;
 pub mod hold;
 mod keeper;
@@ -66,8 +67,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::crowds::Crowds;
+use self::grant::Grant;
 use self::health::Health;
-use self::hold::{Grant, Hold, Ticks};
+use self::hold::{Hold, Ticks};
 use self::lane::{Lane, Order, State, Told};
 use self::machine::{Action, Ended, Input, Machine, Rules};
 use self::pending::PendingReleases;

@@ -43,7 +43,7 @@ fn hold(lease: Lease) -> Arc<Hold> {
 }
 
 fn grant(runtime: &Handle, hold: &Arc<Hold>) -> Arc<Grant> {
-    crate::hold::tests::grant(hold, Clock::Model, runtime.clone(), Tick::MAX)
+    crate::grant::tests::grant(hold, Clock::Model, runtime.clone(), Tick::MAX)
 }
 
 /// From here on the lease is over.

@@ -16,7 +16,7 @@ use lock_core::store::Few;
 use pin_project::{pin_project, pinned_drop};
 use tokio::task;
 
-use crate::hold::Grant;
+use crate::grant::Grant;
 use crate::lane::Lane;
 
 thread_local! {

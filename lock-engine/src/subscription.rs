@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_core::internal::clock::Tick;
 use lock_core::store::{BoxFuture, Notice, StoreError, Watch};
 
+pub use super::machine::Heard;
 use super::pace::POLL_LONGEST;
 
 /// A subscription that was not confirmed is asked for again after this.
@@ -18,16 +19,6 @@ pub struct Subscription {
     not_before: Tick,
     /// The last call brought no confirmed watch.
     deaf: bool,
-}
-
-/// What a contender hears.
-#[derive(Debug)]
-pub enum Heard {
-    /// Messages arrive from now on. What happened before has to be looked for.
-    Confirmed,
-    /// No message is certain to come.
-    Unconfirmed,
-    Notice(Notice),
 }
 
 impl Subscription {

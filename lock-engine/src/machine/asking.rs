@@ -10,11 +10,12 @@ use lock_core::store::{
 };
 use lock_core::{FencingToken, OwnerId};
 
-use super::{Action, Asked, Driver, Machine, Phase, PlaceKept, Queued, Seen, Step, WINDOWS_WITHOUT_RELEASE};
+use super::{
+    Action, Asked, Driver, Heard, Machine, Phase, PlaceKept, Queued, Seen, Step, WINDOWS_WITHOUT_RELEASE,
+};
 use crate::failure::no_answer;
 use crate::hold::Hold;
 use crate::spec::LaneKind;
-use crate::subscription::Heard;
 use crate::terms::{Lease, Terms};
 
 /// The longest window of local hand-offs, whatever the settings say.
@@ -315,12 +316,12 @@ impl Machine {
     }
 
     /// The driver heard something about the key, or that it does not hear anything.
-    pub(super) fn heard_of(&mut self, heard: Heard, seen: Seen, now: Tick) {
+    pub(super) fn heard_of(&mut self, heard: &Heard, seen: Seen, now: Tick) {
         match heard {
             Heard::Confirmed => self.pace.listening(now),
             Heard::Unconfirmed => self.pace.deaf(now),
             Heard::Notice(Notice::Granted { token, server_time }) => {
-                self.granted_directly(token, server_time, seen, now);
+                self.granted_directly(*token, *server_time, seen, now);
             }
             Heard::Notice(_) => {
                 if matches!(self.phase, Phase::Free) && self.pace.message(now) {

@@ -24,7 +24,7 @@ impl Machine {
             Input::Undone { seen } => self.undone(seen, now),
             Input::Released { answer, seen } => self.released(answer, seen, now),
             Input::ReleaseFailed { error, seen } => self.note_error(error, seen, now),
-            Input::Heard { heard, seen } => self.heard_of(heard, seen, now),
+            Input::Heard { heard, seen } => self.heard_of(&heard, seen, now),
             Input::KeepPlace(at) => {
                 if let Some(queued) = self.queued.as_mut().filter(|queued| queued.is_noted) {
                     queued.keep_at = at;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, Few, Kept, Kind, Released, ServerTime, Standing, StoreError, Takeover,
+    AcquireRequest, Acquired, Few, Kept, Kind, Notice, Released, ServerTime, Standing, StoreError, Takeover,
     TokenRange,
 };
 use lock_core::{FencingToken, LockKey};
@@ -28,7 +28,6 @@ use super::failure::{Failure, Loss};
 use super::hold::{Hold, Ticks};
 use super::pace::Pace;
 use super::spec::{LaneKind, Spec};
-use super::subscription::Heard;
 use super::terms::{Lease, Terms};
 
 /// An offer that is not claimed for so long goes to the next waiter.
@@ -166,6 +165,16 @@ pub(crate) struct PlaceKept<'a> {
     /// Whether the answer for a fair lock takes the place of an attempt.
     pub(crate) is_seen: bool,
     pub(crate) fallback: Duration,
+}
+
+/// What a contender hears.
+#[derive(Debug)]
+pub enum Heard {
+    /// Messages arrive from now on. What happened before has to be looked for.
+    Confirmed,
+    /// No message is certain to come.
+    Unconfirmed,
+    Notice(Notice),
 }
 
 /// What is known besides an answer of the store.

@@ -11,8 +11,7 @@ use lock_engine::metrics::Label;
 use lock_engine::request::Request;
 use lock_engine::settings::EngineSettings;
 use lock_engine::spec::Spec;
-use lock_engine::terms::Lease;
-use lock_engine::terms::Wait;
+use lock_engine::terms::{Lease, Terms, Wait};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -296,14 +295,16 @@ async fn a_late_withdrawal_takes_nothing_from_a_waiter_that_goes_on() {
     let engine = Engine::start(EngineSettings::default(), Clock::tokio(), store, Handle::current());
     not_undone_for_certain(&rig).await;
     let waiting = tokio::spawn(acquire(Request {
-        lease: Lease::renewed(engine.settings.lease),
         engine,
         key: key("a"),
         spec: Spec::one(Kind::Fair),
-        wait: Wait::For(SECOND * 30),
-        max_hold: None,
-        min_hold: Duration::ZERO,
-        replication: Replication::NONE,
+        terms: Terms {
+            wait: Wait::For(SECOND * 30),
+            lease: Lease::renewed(EngineSettings::default().lease),
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            replication: Replication::NONE,
+        },
         label: Label::Borrowed(""),
         max_waiters: usize::MAX,
         asked: None,

@@ -1,0 +1,329 @@
+//! [`Grant`]: which local generation of a hold may use it, and who is told of its loss.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::atomic::{AtomicU8, Ordering};
+use lock_core::internal::sync::{Mutex, lock};
+use lock_core::internal::time;
+use lock_core::{FencingToken, LockKey};
+use tokio_util::sync::CancellationToken;
+
+use super::caller::Caller;
+use super::hold::Hold;
+use super::lane::Lane;
+use super::machine::Pass;
+use crate::failure::Loss;
+
+/// A guard's part in a hold.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub grant: Arc<Grant>,
+    /// It was made inside another one: no store call was needed.
+    pub(crate) reentrant: bool,
+    /// The grant came from a local hand-off.
+    pub(crate) handed_off: bool,
+    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and so in every locked body.
+    pub(crate) part: Option<u16>,
+}
+
+impl Entry {
+    /// Its (first) key and token.
+    pub fn first(&self) -> (&LockKey, FencingToken) {
+        let hold = &self.grant.hold;
+        let part = self.part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
+        part.unwrap_or((&hold.item.key, self.grant.token))
+    }
+
+    /// All its keys and tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
+        let more = self.part.is_none().then(|| self.grant.hold.more());
+        std::iter::once(self.first()).chain(more.into_iter().flatten())
+    }
+}
+
+/// [`Grant::state`]: somebody has seen that it is lost.
+const LOST: u8 = 1;
+/// [`Grant::state`]: its guard was released.
+const ENDED: u8 = 2;
+
+/// One guard's share of a hold. Guards, scope nodes and views refer to it.
+///
+/// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal,
+/// on the same hold. Calls that enter again, and readers that share the hold, have a grant each,
+/// with one token.
+pub struct Grant {
+    pub(crate) hold: Arc<Hold>,
+    /// Where its entry is, and the entry's number there.
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) number: u64,
+    pub(crate) token: FencingToken,
+    /// End of `max_hold`, [`Tick::MAX`] without one.
+    pub(crate) max_hold_end: Tick,
+    /// When its guard was made.
+    pub(crate) granted_at: Tick,
+    /// The task that acquired it.
+    pub(crate) task: Option<Caller>,
+    signals: Mutex<Signals>,
+    /// Why it was lost, once somebody has been told.
+    told: OnceLock<Loss>,
+    /// [`LOST`] and [`ENDED`]. Lost is never taken back, and not added after the end.
+    state: AtomicU8,
+}
+
+/// Who is told that a grant is lost.
+#[derive(Default)]
+struct Signals {
+    /// Made for the first who wants to hear of it: mostly nobody does.
+    lost: Option<CancellationToken>,
+    /// Cancelled with it: tokens of guards of several grants.
+    followers: Vec<CancellationToken>,
+}
+
+impl Grant {
+    pub(crate) fn new(pass: Pass, lane: Arc<Lane>, task: Option<Caller>, now: Tick) -> Self {
+        let Pass { number, hold, token, max_hold_end, .. } = pass;
+        Self {
+            hold,
+            lane,
+            number,
+            token,
+            max_hold_end,
+            granted_at: now,
+            task,
+            signals: Mutex::default(),
+            told: OnceLock::new(),
+            state: AtomicU8::new(0),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.lane.clock.now()
+    }
+
+    /// Until when this grant may be used, if nothing is renewed.
+    pub(crate) fn deadline(&self) -> Tick {
+        self.hold.deadline().min(self.max_hold_end)
+    }
+
+    /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task and no store. Whoever
+    /// finds it lost writes that down: a renewal that was under way, or the end of the grant, would hide it.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost_by(|| self.now())
+    }
+
+    /// The same for who has just looked at the clock.
+    pub(crate) fn is_lost_at(&self, now: Tick) -> bool {
+        self.is_lost_by(|| now)
+    }
+
+    fn is_lost_by(&self, now: impl FnOnce() -> Tick) -> bool {
+        match self.state.load(Ordering::Acquire) {
+            0 => {
+                let now = now();
+                (!self.hold.is_valid(now) || now >= self.max_hold_end) && self.note_lost()
+            }
+            state => state & LOST != 0,
+        }
+    }
+
+    /// `false` when it has ended in good order.
+    fn note_lost(&self) -> bool {
+        match self.state.compare_exchange(0, LOST, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(state) => state & LOST != 0,
+        }
+    }
+
+    /// Why it is lost; asked of a grant that is.
+    pub fn loss(&self) -> Loss {
+        if let Some(&why) = self.told.get() {
+            return why;
+        }
+        match self.hold.loss() {
+            Some(why) if why != Loss::LeaseOver => why,
+            _ if self.max_hold_end <= self.hold.deadline() => Loss::MaxHold,
+            _ => Loss::LeaseOver,
+        }
+    }
+
+    /// Whether the grant lasts and is not lost.
+    pub fn is_live(&self) -> bool {
+        !self.has_ended() && !self.is_lost()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) & ENDED != 0
+    }
+
+    /// Its guard was released at `now`. The clock decides finally whether the lock was lost before.
+    pub(crate) fn end(&self, now: Tick) -> bool {
+        self.is_lost_at(now);
+        self.state.fetch_or(ENDED, Ordering::AcqRel) & LOST != 0
+    }
+
+    /// Fires the lost signal.
+    pub(crate) fn signal_lost(&self) {
+        self.note_lost();
+        // The first reason stays.
+        let _ = self.told.set(self.loss());
+        self.fire();
+    }
+
+    fn fire(&self) {
+        let mut signals = lock(&self.signals);
+        let (lost, followers) = (signals.lost.clone(), std::mem::take(&mut signals.followers));
+        drop(signals);
+        lost.iter().chain(&followers).for_each(CancellationToken::cancel);
+    }
+
+    /// The lost signal. Whoever gets it looks afterwards whether the grant is lost, and fires it then: who fires it first
+    /// writes down that it is lost, so that one of the two sees the other.
+    fn signal(&self) -> CancellationToken {
+        lock(&self.signals).lost.get_or_insert_default().clone()
+    }
+
+    /// Cancelled when the lock is lost.
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let signal = self.signal();
+        if self.is_lost() {
+            self.fire();
+        }
+        signal.child_token()
+    }
+
+    /// Cancels `token` when the lock is lost.
+    pub fn cancel_with_it(&self, token: &CancellationToken) {
+        let mut signals = lock(&self.signals);
+        signals.followers.retain(|follower| !follower.is_cancelled());
+        signals.followers.push(token.clone());
+        drop(signals);
+        // Looked at after it is there, as of the signal.
+        if self.is_lost() {
+            self.fire();
+        }
+    }
+
+    /// Time for which the grant is certain, if nothing is renewed.
+    pub fn remaining(&self) -> Duration {
+        if !self.is_live() {
+            return Duration::ZERO;
+        }
+        self.deadline().since(self.now())
+    }
+
+    /// Resolves when the lock is lost, at the local deadline at the latest, without help from the store.
+    ///
+    /// Pending for ever after the grant ended in good order. Cancel safe.
+    pub async fn lost(&self) {
+        let signal = self.signal();
+        loop {
+            if self.is_lost() {
+                // Whoever learns it first tells the others.
+                self.fire();
+                return;
+            }
+            if self.has_ended() {
+                return std::future::pending().await;
+            }
+            let left = self.deadline().since(self.now());
+            if time::timeout(&self.lane.runtime, left, signal.cancelled()).await.is_some() {
+                return;
+            }
+            // Early: the manager's runtime is gone, and so the hold is lost or has ended.
+            if self.deadline() > self.now() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("hold", &self.hold)
+            .field("token", &self.token)
+            .field("lost", &self.is_lost())
+            .field("ended", &self.has_ended())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use lock_core::internal::clock::Clock;
+    use tokio::runtime::Handle;
+
+    use crate::hold::Ticks;
+    use crate::hold::tests::{LEASE, hold};
+    use crate::machine::{Machine, Rules};
+    use crate::spec::{LaneKind, Spec};
+    use crate::terms::Lease;
+    use lock_core::store::Kind;
+
+    /// Makes a grant of a lane that nobody else knows.
+    pub(crate) fn grant(hold: &Arc<Hold>, clock: Clock, runtime: Handle, max_hold_end: Tick) -> Arc<Grant> {
+        let rules = Rules { call_timeout: LEASE, window: LEASE, ticks: Ticks::default() };
+        let spec = Spec::one(Kind::Mutex);
+        let machine = Machine::new(hold.item.key.clone(), LaneKind::Mutex, spec, rules, false);
+        let lane = Lane::new(machine, (0, 1), clock, runtime);
+        let pass = Pass {
+            number: 1,
+            hold: Arc::clone(hold),
+            token: FencingToken::new(1),
+            max_hold_end,
+            reentrant: false,
+            handed_off: false,
+            part: None,
+        };
+        Arc::new(Grant::new(pass, lane, None, clock.now()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_said_lost_says_so_for_ever() {
+        let clock = Clock::tokio();
+        let hold = hold(clock, Lease::renewed(LEASE));
+        let grant = grant(&hold, clock, Handle::current(), Tick::MAX);
+        tokio::time::advance(LEASE - Duration::from_secs(1)).await;
+        let sent = clock.now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(grant.is_lost());
+        // The reply comes before the timekeeper has noticed.
+        assert!(!hold.renewed(sent, clock.now(), LEASE));
+        assert!(grant.is_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_fires_at_the_deadline_without_a_task() {
+        let clock = Clock::tokio();
+        let grant = grant(&hold(clock, Lease::fixed(LEASE)), clock, Handle::current(), Tick::MAX);
+        let start = clock.now();
+        grant.lost().await;
+        assert!(grant.is_lost());
+        assert!(clock.now().since(start) <= LEASE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_that_ended_in_time_is_never_lost() {
+        let clock = Clock::tokio();
+        let grant = grant(&hold(clock, Lease::fixed(LEASE)), clock, Handle::current(), Tick::MAX);
+        grant.end(clock.now());
+        tokio::time::advance(LEASE * 2).await;
+        assert!(!grant.is_lost());
+        assert_eq!(grant.remaining(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn max_hold_ends_a_grant_although_the_hold_is_renewed() {
+        let clock = Clock::tokio();
+        let hold = hold(clock, Lease::renewed(LEASE));
+        let end = clock.now() + Duration::from_secs(3);
+        let grant = grant(&hold, clock, Handle::current(), end);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert!(grant.is_lost());
+        assert!(hold.is_valid(clock.now()));
+    }
+}
