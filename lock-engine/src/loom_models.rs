@@ -3,9 +3,9 @@
 
 use std::task::{Context, Poll, Waker};
 
+use lock_core::OwnerId;
 use lock_core::internal::clock::model::advance;
 use lock_core::store::{AcquireRequest, Item, ServerTime};
-use lock_core::{FencingToken, OwnerId};
 use loom::thread;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -61,7 +61,7 @@ fn look(grant: &Grant) {
 #[test]
 fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
     model(|runtime| {
-        let grant = grant(&hold(Lease::fixed(LEASE)));
+        let grant = grant(&runtime, &hold(Lease::fixed(LEASE)));
         let viewer = spawn({
             let grant = Arc::clone(&grant);
             move || look(&grant)
@@ -130,7 +130,7 @@ fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
 
 #[test]
 fn a_hold_is_lost_once_and_for_one_reason() {
-    model(|runtime| {
+    model(|_| {
         let hold = hold(Lease::renewed(LEASE));
         let other = spawn({
             let hold = Arc::clone(&hold);
@@ -145,7 +145,7 @@ fn a_hold_is_lost_once_and_for_one_reason() {
 
 #[test]
 fn two_renewals_never_shorten() {
-    model(|runtime| {
+    model(|_| {
         let hold = hold(Lease::renewed(LEASE));
         let now = Clock::Model.now();
         let long = spawn({
@@ -164,7 +164,7 @@ fn two_renewals_never_shorten() {
 
 #[test]
 fn failures_are_all_counted() {
-    model(|runtime| {
+    model(|_| {
         let hold = hold(Lease::renewed(LEASE));
         let other = spawn({
             let hold = Arc::clone(&hold);
@@ -297,7 +297,7 @@ fn a_shutdown_reaches_everybody_who_waits() {
 
 #[test]
 fn a_renewal_is_for_the_lease_that_was_asked_for() {
-    model(|runtime| {
+    model(|_| {
         let hold = hold(Lease::fixed(LEASE));
         let keeper = spawn({
             let hold = Arc::clone(&hold);

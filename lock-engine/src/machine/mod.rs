@@ -1,7 +1,10 @@
-//! [`Machine`]: everything this process knows about one lane of a key. A state machine without I/O and tasks; events
-//! bring the time.
+//! [`Machine`]: everything this process knows about one lane, a state machine without I/O, clock, waker, channel, task
+//! and runtime.
 //!
-//! Callers hold its mutex, pass the time in, and carry out the [`Effects`] after unlocking.
+//! It is a queue of waiters and at most one hold. Callers ask it by methods, what else happens is an [`Input`] to
+//! [`handle`](Machine::handle), and both bring the time. It answers with [`Action`]s, which are carried out after
+//! unlocking, with the [`Step`]s of the lane's driver, and with the time at which it has something to do. Waiters and
+//! entries are known by numbers; a lane keeps their wakers and grants. docs/architecture.md has the table of its states.
 
 mod asking;
 mod callers;
