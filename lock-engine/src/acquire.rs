@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
-use lock_core::internal::sync::{lock, shielded};
+use lock_core::internal::sync::{catch_panics, lock};
 use lock_core::internal::time::{self, Timer};
 use lock_core::store::{Kind, StoreErrorKind};
 
@@ -319,7 +319,7 @@ impl Waiting<'_> {
             (Some(polled), state.wakers.remove(&id), now)
         });
         // It may own a task, and so a guard of this lane.
-        shielded(|| drop(waker));
+        catch_panics(|| drop(waker));
         if let Some(polled) = polled {
             self.queued = false;
             return Poll::Ready(polled);
@@ -373,7 +373,7 @@ impl Waiting<'_> {
                 state.machine.handle(Input::Leave(self.id), now);
                 state.wakers.remove(&self.id)
             });
-            shielded(|| drop(waker));
+            catch_panics(|| drop(waker));
         }
     }
 
@@ -398,7 +398,7 @@ impl Waiting<'_> {
         let state = lock(&self.lane.state);
         let (machine, own) = (&state.machine, state.is_held_by(self.task));
         let (remaining, gated) = (machine.taken_for(now), machine.is_gated(self.id));
-        let last_error = machine.pace.last_error_for(self.request.terms.replication);
+        let last_error = machine.retry.last_error_for(self.request.terms.replication);
         drop(state);
         self.leave();
         // One whose turn has not come knows what the first in line was told.

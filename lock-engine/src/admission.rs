@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
-use lock_core::internal::sync::shielded;
+use lock_core::internal::sync::catch_panics;
 use lock_core::internal::time;
 use lock_core::store::{Kind, StoreError, StoreErrorKind};
 use lock_core::{LockKey, OwnerId};
@@ -14,7 +14,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::caller::Caller;
 use super::grant::{Entry, Grant};
 use super::lane::Told;
-use super::machine::Ended;
+use super::machine::ReleaseOutcome;
 use super::terms::Lease;
 use super::{Engine, ReleaseMode};
 use crate::failure::Failure;
@@ -85,9 +85,9 @@ impl Admission {
             return Err(self.lost());
         }
         match self.engine.with(&grant.lane, |state, _| state.machine.downgrade(grant.number)) {
-            Ended::Downgrading(hold) => {
+            ReleaseOutcome::Downgrading(hold) => {
                 let told = self.engine.start_downgrade(&grant.lane, hold);
-                self.outcome(Ended::Releasing, Some(told)).await
+                self.outcome(ReleaseOutcome::Releasing, Some(told)).await
             }
             ended => self.outcome(ended, None).await,
         }
@@ -124,12 +124,12 @@ impl Admission {
     }
 
     /// Awaits what the store makes of it.
-    async fn outcome(&self, ended: Ended, told: Option<Told>) -> Result<(), Failure> {
+    async fn outcome(&self, ended: ReleaseOutcome, told: Option<Told>) -> Result<(), Failure> {
         let unanswered = |said: &str| Failure::Unconfirmed(StoreError::new(StoreErrorKind::Unanswered, said));
         match ended {
-            Ended::Lost => return Err(self.lost()),
-            Ended::NotHeld => return Err(Failure::NotHeld),
-            Ended::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
+            ReleaseOutcome::Lost => return Err(self.lost()),
+            ReleaseOutcome::NotHeld => return Err(Failure::NotHeld),
+            ReleaseOutcome::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
             _ => {}
         }
         let Some(mut outcome) = told else { return Ok(()) };
@@ -148,11 +148,11 @@ impl Admission {
         }
     }
 
-    fn end(&self, mode: ReleaseMode) -> (Ended, Option<Told>) {
+    fn end(&self, mode: ReleaseMode) -> (ReleaseOutcome, Option<Told>) {
         let grant = self.grant();
         let ended = self.engine.release(grant, mode);
         // It may be in a drop, and that in a panic.
-        shielded(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
+        catch_panics(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
         ended
     }
 }
@@ -163,8 +163,8 @@ impl Drop for Admission {
             return;
         }
         self.released = true;
-        if let (Ended::Lost, _) = self.end(ReleaseMode::Dropped) {
-            shielded(
+        if let (ReleaseOutcome::Lost, _) = self.end(ReleaseMode::Dropped) {
+            catch_panics(
                 || tracing::debug!(target: TARGET, key = %self.key(), "a lost lock's guard was dropped"),
             );
         }

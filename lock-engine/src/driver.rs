@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
-use lock_core::internal::sync::{lock, shielded};
+use lock_core::internal::sync::{catch_panics, lock};
 use lock_core::store::{AcquireRequest, Acquired, StoreError, StoreErrorKind, Takeover};
 
 use super::hold::Hold;
@@ -48,7 +48,7 @@ impl Drop for OnTaskGone {
         );
         // Its caller is told by that.
         let order = std::mem::take(&mut lock(&self.lane.state).order);
-        shielded(|| drop(order));
+        catch_panics(|| drop(order));
     }
 }
 
@@ -135,7 +135,7 @@ impl Driver {
             Err(error) => {
                 // Shielded: the waiters still have to be told.
                 let key = &self.lane.key;
-                shielded(|| tracing::debug!(target: TARGET, %key, %error, "acquire attempt failed"));
+                catch_panics(|| tracing::debug!(target: TARGET, %key, %error, "acquire attempt failed"));
                 self.told_in_own(Err(error.clone()));
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use lock_core::internal::sync::{Mutex, lock, shielded};
+use lock_core::internal::sync::{Mutex, catch_panics, lock};
 use lock_core::store::StoreError;
 
 use crate::trace::TARGET;
@@ -34,7 +34,7 @@ impl Health {
         if !error.is_transient() {
             self.answered();
         } else if self.is_news(now) {
-            shielded(|| {
+            catch_panics(|| {
                 tracing::warn!(target: TARGET, %error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is, releases until it answers");
             });
         }
@@ -53,7 +53,7 @@ impl Health {
 
     pub(crate) fn answered(&self) {
         if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
-            shielded(|| tracing::info!(target: TARGET, "the lock store answers again"));
+            catch_panics(|| tracing::info!(target: TARGET, "the lock store answers again"));
         }
     }
 }

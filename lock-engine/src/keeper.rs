@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
-use lock_core::internal::sync::{lock, shielded};
+use lock_core::internal::sync::{catch_panics, lock};
 use lock_core::store::{AcquireRequest, KeepItem, Kept, Standing, StoreError, WAITER_LIFE};
 use tokio_util::sync::CancellationToken;
 
@@ -24,15 +24,15 @@ const TURN: usize = 10 * BATCH;
 
 /// Tells the engine when the timekeeper is dropped with its runtime.
 #[derive(Debug)]
-pub(crate) struct Alive(WeakEngine);
+pub(crate) struct OnTaskGone(WeakEngine);
 
-impl Alive {
+impl OnTaskGone {
     pub(crate) fn new(engine: WeakEngine) -> Self {
         Self(engine)
     }
 }
 
-impl Drop for Alive {
+impl Drop for OnTaskGone {
     fn drop(&mut self) {
         if let Some(engine) = self.0.upgrade() {
             engine.on_runtime_gone();
@@ -44,7 +44,7 @@ impl Drop for Alive {
 type InLane = (Arc<Lane>, Arc<Hold>);
 
 /// Runs until the engine goes.
-pub(crate) async fn run(alive: Alive, timers: Arc<Timers>, clock: Clock, ended: CancellationToken) {
+pub(crate) async fn run(alive: OnTaskGone, timers: Arc<Timers>, clock: Clock, ended: CancellationToken) {
     loop {
         let sleep = timers.sleep_until().since(clock.now()).min(LONGEST_SLEEP);
         tokio::select! {
@@ -79,7 +79,7 @@ impl Engine {
         for (timer, lane) in lanes {
             let Some(lane) = lane.upgrade() else { continue };
             // A panic must not take the timekeeper with it, and so every lock.
-            shielded(|| {
+            catch_panics(|| {
                 let due = self.with(&lane, |state, now| {
                     if state.timer == timer {
                         state.timer = Tick::MAX;
@@ -129,8 +129,8 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<InLane>) {
 fn renewal_failed(engine: &Arc<Engine>, lane: &Arc<Lane>, hold: &Arc<Hold>, error: &StoreError) {
     let again = next_retry(hold, engine.clock.now(), hold.renewal_failed());
     engine.tell(lane, Input::NotKept { hold, again });
-    // Last, and shielded: the other holds of the call have to be tried again, too.
-    shielded(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
+    // Last, and catch_panics: the other holds of the call have to be tried again, too.
+    catch_panics(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
 
 /// Keeps the places of these, and looks how they stand, soon.
@@ -182,7 +182,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let items = queued.iter().zip(&standings).flat_map(|(queued, at)| wait(&queued.request, *at)).collect();
     let (sent, result) = engine.keep_waiting(items).await;
     if let Err(error) = &result {
-        shielded(
+        catch_panics(
             || tracing::debug!(target: TARGET, %error, waiters = lanes.len(), "places in queues not kept"),
         );
     }
@@ -205,7 +205,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
         }
         let lost = each.contains(&Kept::Gone);
         if lost {
-            shielded(|| {
+            catch_panics(|| {
                 metrics::requeued();
                 tracing::debug!(target: TARGET, key = %lane.key, "lost its place in the queue");
             });

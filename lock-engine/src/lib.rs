@@ -3,7 +3,7 @@
 //!
 //! Programs use `lock-runtime`. Everything in here may change with any version.
 //!
-//! - `machine`: what is known about one key, a state machine without I/O; `pace`: when its contender tries again.
+//! - `machine`: what is known about one key, a state machine without I/O; `retry`: when its contender tries again.
 //! - `driver`: the task that carries out a machine's steps; at most one per key.
 //! - `keeper`: the timekeeper, which renews holds and finds those that are lost.
 //! - `calls`: store calls, bounded in time.
@@ -34,7 +34,6 @@ mod keeper;
 mod lane;
 pub mod machine;
 pub mod metrics;
-pub mod pace;
 mod pending;
 mod permits;
 pub mod places;
@@ -42,6 +41,7 @@ mod reaper;
 pub mod registry;
 mod release;
 pub mod request;
+pub mod retry;
 mod rtt;
 pub mod scope;
 pub mod settings;
@@ -54,12 +54,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use lock_core::LockKey;
-use lock_core::internal::begun;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::eager;
 use lock_core::internal::is_of_permits;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use lock_core::internal::sync::{Apart, MutexGuard, lock, shielded};
+use lock_core::internal::sync::{CachePadded, MutexGuard, catch_panics, lock};
 use lock_core::store::{Few, Item, Kind, LockStore, SemaphoreStore, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -71,8 +71,8 @@ use self::grant::Grant;
 use self::health::Health;
 use self::hold::{Hold, Ticks};
 use self::lane::{Lane, Order, State, Told};
-use self::machine::{Action, Ended, Input, Machine, Rules};
-use self::pending::PendingReleases;
+use self::machine::{Action, Input, Machine, ReleaseOutcome, Rules};
+use self::pending::InFlightCount;
 use self::permits::PermitsAsLocks;
 use self::registry::Registry;
 use self::rtt::RoundTrip;
@@ -106,18 +106,18 @@ pub struct Engine {
     /// The store's semaphores, once somebody has asked for them.
     permits: OnceLock<Option<PermitsAsLocks>>,
     pub runtime: Handle,
-    pub(crate) registry: Apart<Registry>,
-    pub(crate) rtt: Apart<RoundTrip>,
+    pub(crate) registry: CachePadded<Registry>,
+    pub(crate) rtt: CachePadded<RoundTrip>,
     health: Health,
     pub(crate) crowds: Crowds,
     timers: Arc<Timers>,
-    ids: Apart<AtomicU64>,
+    ids: CachePadded<AtomicU64>,
     /// Callers that wait, of all keys.
-    pub(crate) waiting: Apart<AtomicUsize>,
-    pending_releases: PendingReleases,
-    pending_withdrawals: PendingReleases,
+    pub(crate) waiting: CachePadded<AtomicUsize>,
+    pending_releases: InFlightCount,
+    pending_withdrawals: InFlightCount,
     /// Of releases and withdrawals whose lease is over.
-    pending_repeats: PendingReleases,
+    pending_repeats: InFlightCount,
     release_warned: AtomicBool,
     pub shut_down: AtomicBool,
     pub(crate) ticks: Ticks,
@@ -141,7 +141,7 @@ impl Engine {
         runtime: Handle,
     ) -> Arc<Self> {
         let timers = Arc::new(Timers::default());
-        let pending = || PendingReleases::new(settings.max_pending_releases);
+        let pending = || InFlightCount::new(settings.max_pending_releases);
         let (pending_releases, pending_withdrawals, pending_repeats) = (pending(), pending(), pending());
         let ended = CancellationToken::new();
         let engine = Arc::new(Self {
@@ -151,13 +151,13 @@ impl Engine {
             store,
             permits: OnceLock::new(),
             runtime,
-            registry: Apart::default(),
-            rtt: Apart::default(),
+            registry: CachePadded::default(),
+            rtt: CachePadded::default(),
             health: Health::default(),
             crowds: Crowds::default(),
             timers: Arc::clone(&timers),
-            ids: Apart(AtomicU64::new(1)),
-            waiting: Apart::default(),
+            ids: CachePadded(AtomicU64::new(1)),
+            waiting: CachePadded::default(),
             pending_releases,
             pending_withdrawals,
             pending_repeats,
@@ -167,7 +167,7 @@ impl Engine {
             tasks: TaskTracker::new(),
             ended: ended.clone(),
         });
-        let keeper = keeper::run(keeper::Alive::new(Arc::downgrade(&engine)), timers, clock, ended);
+        let keeper = keeper::run(keeper::OnTaskGone::new(Arc::downgrade(&engine)), timers, clock, ended);
         drop(engine.runtime.spawn(engine.part(keeper)));
         engine
     }
@@ -374,7 +374,7 @@ impl Engine {
         if idle {
             self.registry.remove_idle(lane);
         }
-        wakers.into_iter().for_each(|waker| shielded(|| waker.wake()));
+        wakers.into_iter().for_each(|waker| catch_panics(|| waker.wake()));
         self.tell_loss(lane, &lost, is_news);
         if drives {
             self.drive(lane, start);
@@ -407,10 +407,10 @@ impl Engine {
 
     fn tell_loss(&self, lane: &Lane, lost: &[Arc<Grant>], is_news: bool) {
         for grant in lost {
-            shielded(|| grant.signal_lost());
+            catch_panics(|| grant.signal_lost());
         }
         if let Some(grant) = lost.first().filter(|_| is_news) {
-            shielded(|| {
+            catch_panics(|| {
                 metrics::lost();
                 tracing::warn!(target: TARGET, key = %lane.key, token = %grant.token, why = %grant.loss(), "lock lost");
             });
@@ -420,8 +420,8 @@ impl Engine {
     fn drive(self: &Arc<Self>, lane: &Arc<Lane>, start: Start) {
         let driver = driver::run(Arc::clone(self), Arc::clone(lane));
         match start {
-            Start::Here if begun::is_inside(&self.runtime) => {
-                begun::begin(&self.runtime, self.tasks.track_future(self.part(driver)));
+            Start::Here if eager::is_inside(&self.runtime) => {
+                eager::spawn(&self.runtime, self.tasks.track_future(self.part(driver)));
             }
             Start::Here | Start::InATask => self.spawn(driver),
         }
@@ -432,7 +432,11 @@ impl Engine {
     /// A guard is released or dropped: decides at once, under the lane's mutex, what becomes of its hold. Only an
     /// awaited release may exceed the cap of pending ones.
     /// Returns who will hear of the outcome, if the store is told of it now.
-    pub(crate) fn release(self: &Arc<Self>, grant: &Arc<Grant>, mode: ReleaseMode) -> (Ended, Option<Told>) {
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        grant: &Arc<Grant>,
+        mode: ReleaseMode,
+    ) -> (ReleaseOutcome, Option<Told>) {
         // A drop may be anywhere, in a panic for example: a task that it starts is not polled there.
         let start = match mode {
             ReleaseMode::Awaited => Start::Here,
@@ -453,7 +457,7 @@ impl Engine {
             let ended = state.machine.release(grant.number, was_lost, reserve, now);
             let mut told = None;
             if pending.is_some() {
-                let awaited = mode == ReleaseMode::Awaited && !matches!(ended, Ended::Lingering);
+                let awaited = mode == ReleaseMode::Awaited && !matches!(ended, ReleaseOutcome::Lingering);
                 let report = awaited.then(|| {
                     let (report, outcome) = oneshot::channel();
                     told = Some(outcome);
@@ -467,11 +471,13 @@ impl Engine {
             (ended, told, was_lost)
         });
         if was_lost {
-            shielded(|| grant.signal_lost());
+            catch_panics(|| grant.signal_lost());
             drop(lock(&lane.state).forget(grant.number));
         }
         match ended {
-            Ended::Downgrading(hold) => (Ended::Releasing, Some(self.start_downgrade(lane, hold))),
+            ReleaseOutcome::Downgrading(hold) => {
+                (ReleaseOutcome::Releasing, Some(self.start_downgrade(lane, hold)))
+            }
             ended => (ended, told),
         }
     }
@@ -484,7 +490,7 @@ impl Engine {
 
     /// A release is given up: the lease ends the hold.
     pub(crate) fn release_failed(&self, key: &LockKey, why: &dyn std::fmt::Display) {
-        shielded(|| {
+        catch_panics(|| {
             metrics::release_failed();
             if self.release_warned.swap(true, Ordering::Relaxed) {
                 tracing::debug!(target: TARGET, %key, %why, "release not confirmed; the lease ends the hold");

@@ -180,8 +180,8 @@ fn failures_are_all_counted() {
 #[test]
 fn pending_releases_stay_below_their_cap() {
     model(|_| {
-        let releases = Arc::new(PendingReleases::new(1));
-        let reserve = |releases: &Arc<PendingReleases>| {
+        let releases = Arc::new(InFlightCount::new(1));
+        let reserve = |releases: &Arc<InFlightCount>| {
             let releases = Arc::clone(releases);
             spawn(move || releases.reserve())
         };
@@ -342,7 +342,7 @@ fn a_failing_store_is_news_once() {
 #[test]
 fn a_task_that_is_woken_while_it_parks_goes_to_one_thread() {
     loom::model(|| {
-        let slot = Arc::new(lock_core::internal::begun::Slot::default());
+        let slot = Arc::new(lock_core::internal::eager::Slot::default());
         let wakers: Vec<_> = (0..2)
             .map(|_| {
                 let slot = Arc::clone(&slot);

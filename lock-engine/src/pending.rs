@@ -1,4 +1,4 @@
-//! [`PendingReleases`]: how many releases are under way, counted from the moment their guards go.
+//! [`InFlightCount`]: how many releases are under way, counted from the moment their guards go.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use lock_core::internal::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts releases, up to a cap.
 #[derive(Debug)]
-pub(crate) struct PendingReleases {
+pub(crate) struct InFlightCount {
     count: Arc<AtomicUsize>,
     cap: usize,
 }
@@ -15,7 +15,7 @@ pub(crate) struct PendingReleases {
 #[derive(Debug)]
 pub(crate) struct Pending(Arc<AtomicUsize>);
 
-impl PendingReleases {
+impl InFlightCount {
     pub(crate) fn new(cap: usize) -> Self {
         Self { count: Arc::default(), cap }
     }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_cap_counts_what_is_not_dropped_yet() {
-        let releases = PendingReleases::new(2);
+        let releases = InFlightCount::new(2);
         let awaited = releases.count();
         let reserved = releases.reserve();
         assert!(reserved.is_some());

@@ -44,7 +44,7 @@ fn only(items: &[Item]) -> Option<&Item> {
     }
 }
 
-fn wish(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {
+fn permits_of(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {
     let item = only(&request.items)?;
     let ids = ids_of(&item.owner);
     Some(Arc::new(PermitsRequest::of(Arc::clone(request), item.key.clone(), ids)))
@@ -52,8 +52,8 @@ fn wish(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {
 
 impl LockStore for PermitsAsLocks {
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
-        let Some(wish) = wish(&request) else { return refused() };
-        let answer = self.0.acquire(wish);
+        let Some(permits) = permits_of(&request) else { return refused() };
+        let answer = self.0.acquire(permits);
         Box::pin(async move {
             Ok(match answer.await? {
                 // Nobody asks for the token of a permit, but the engine wants one.
@@ -100,8 +100,8 @@ impl LockStore for PermitsAsLocks {
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> Answer<Withdrawn> {
-        match wish(&request) {
-            Some(wish) => self.0.withdraw(wish),
+        match permits_of(&request) {
+            Some(permits) => self.0.withdraw(permits),
             None => refused(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lock_core::LockKey;
 use lock_core::internal::sync::atomic::Ordering;
-use lock_core::internal::sync::shielded;
+use lock_core::internal::sync::catch_panics;
 
 use super::Engine;
 use super::lane::Lane;
@@ -27,7 +27,7 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        shielded(|| metrics::waiters(-1.0));
+        catch_panics(|| metrics::waiters(-1.0));
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::Owners;
-use lock_core::internal::sync::Apart;
+use lock_core::internal::sync::CachePadded;
 #[cfg(feature = "testing")]
 use lock_core::internal::tasks::Process;
 use lock_core::{Replication, TokenRetention};
@@ -45,7 +45,7 @@ pub struct EngineSettings {
     /// Replicas that have to confirm a grant, for requests that name none.
     pub replication: Replication,
     /// Makes the owners of the manager.
-    pub owners: Arc<Apart<Owners>>,
+    pub owners: Arc<CachePadded<Owners>>,
     /// The simulated process that the manager belongs to.
     #[cfg(feature = "testing")]
     pub process: Option<Process>,
@@ -65,7 +65,7 @@ impl Default for EngineSettings {
             fallback_poll: Duration::from_secs(5),
             token_retention: TokenRetention::default(),
             replication: Replication::NONE,
-            owners: Arc::new(Apart(Owners::default())),
+            owners: Arc::new(CachePadded(Owners::default())),
             #[cfg(feature = "testing")]
             process: None,
         }

@@ -6,7 +6,7 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::{BoxFuture, Notice, StoreError, Watch};
 
 pub use super::machine::Heard;
-use super::pace::POLL_LONGEST;
+use super::retry::POLL_LONGEST;
 
 /// A subscription that was not confirmed is asked for again after this.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_core::internal::Owners;
 use lock_core::internal::clock::Clock;
-use lock_core::internal::sync::Apart;
+use lock_core::internal::sync::CachePadded;
 use lock_core::internal::time;
 use lock_core::store::LockStore;
 use lock_core::{InvalidKey, LockKey, Replication, TokenRetention};
@@ -260,7 +260,7 @@ impl LockManagerBuilder {
             ));
         }
         // A builder may be used again.
-        self.engine.owners = Arc::new(Apart(Owners::default()));
+        self.engine.owners = Arc::new(CachePadded(Owners::default()));
         let store = open(&self, &runtime)?;
         let engine = Engine::start(self.engine, clock, store, runtime);
         if let Some(thread) = thread {

@@ -2,9 +2,9 @@
 //! version.
 
 pub mod backoff;
-pub mod begun;
 pub mod chance;
 pub mod clock;
+pub mod eager;
 pub mod scheme;
 pub mod sync;
 pub mod tasks;

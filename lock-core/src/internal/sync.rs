@@ -17,9 +17,9 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A value in cache lines of its own: threads that change it do not slow down those that read what stands beside it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Apart<T>(pub T);
+pub struct CachePadded<T>(pub T);
 
-impl<T> std::ops::Deref for Apart<T> {
+impl<T> std::ops::Deref for CachePadded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -29,7 +29,7 @@ impl<T> std::ops::Deref for Apart<T> {
 
 /// Runs code of others (wakers, subscribers, recorders) where a panic of theirs would take locks with it, or meet
 /// another one. The panic hook has told of it.
-pub fn shielded(others: impl FnOnce()) {
+pub fn catch_panics(others: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(others));
 }
 

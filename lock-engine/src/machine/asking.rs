@@ -35,7 +35,7 @@ impl Machine {
         match std::mem::replace(&mut self.phase, Phase::Free) {
             Phase::Ending { hold, min_hold_end, .. } if now >= min_hold_end => {
                 let asked = self.takeover(owner);
-                let listeners = match self.pace.listeners_are_phantoms(now) {
+                let listeners = match self.retry.listeners_are_phantoms(now) {
                     true => ListenerPolicy::Ignore,
                     false => ListenerPolicy::Respect,
                 };
@@ -66,7 +66,7 @@ impl Machine {
             }
             Phase::Free | Phase::Asking(_) | Phase::Releasing(_) => {
                 let Some(terms) = self.next_terms(now) else { return self.exit() };
-                let until = self.pace.not_before_with(terms.replication);
+                let until = self.retry.not_before_with(terms.replication);
                 if now < until {
                     return self.park(until);
                 }
@@ -214,9 +214,9 @@ impl Machine {
         } else if about.is_seen && self.spec.is_fair() && each.len() == 1 && look > MARGIN {
             // Nobody says so when a lease ends.
             let pause = if far { FAR_LIFE } else { fallback.min(look + MARGIN) };
-            self.pace.seen(now, now + pause, far)
+            self.retry.seen(now, now + pause, far)
         } else {
-            self.pace.no_later(now + look + MARGIN)
+            self.retry.bring_forward(now + look + MARGIN)
         };
         if is_earlier {
             self.notify();
@@ -291,7 +291,7 @@ impl Machine {
         let (phase, known) = (&self.phase, |queued: &&Queued| queued.is_noted && queued.found < server_time);
         if !matches!(phase, Phase::Free) || self.queued.as_ref().filter(known).is_none() {
             // It comes late, to a process that was stopped or over a slow connection.
-            return self.pace.now(now);
+            return self.retry.reset(now);
         }
         let Some(lease) = self.next_terms(now).map(|terms| terms.lease) else {
             // Nobody waits any more.
@@ -304,7 +304,7 @@ impl Machine {
         let Some(mut hold) = hold.filter(|hold| hold.is_valid(now)) else {
             // It is asked for again, under the same owner: the hold may still be there.
             self.queued = Some(Queued { unanswered, ..Queued::new(&request) });
-            return self.pace.now(now);
+            return self.retry.reset(now);
         };
         hold.unanswered = Some(request).filter(|_| unanswered);
         self.on_granted(hold, tokens, server_time, seen, now);
@@ -318,13 +318,13 @@ impl Machine {
     /// The driver heard something about the key, or that it does not hear anything.
     pub(super) fn heard_of(&mut self, heard: &Heard, seen: Seen, now: Tick) {
         match heard {
-            Heard::Confirmed => self.pace.listening(now),
-            Heard::Unconfirmed => self.pace.deaf(now),
+            Heard::Confirmed => self.retry.listening(now),
+            Heard::Unconfirmed => self.retry.deaf(now),
             Heard::Notice(Notice::Granted { token, server_time }) => {
                 self.granted_directly(*token, *server_time, seen, now);
             }
             Heard::Notice(_) => {
-                if matches!(self.phase, Phase::Free) && self.pace.message(now) {
+                if matches!(self.phase, Phase::Free) && self.retry.on_notification(now) {
                     // What the store said of the holder is no longer so.
                     self.busy_until = None;
                 }
@@ -344,11 +344,11 @@ impl Machine {
         let waits = self.first_active().is_some_and(|(_, waiter)| !waiter.ask.terms.is_try());
         match answer {
             Some((_, released))
-                if waits && released.other_listeners > 0 && !self.pace.listeners_are_phantoms(now) =>
+                if waits && released.other_listeners > 0 && !self.retry.listeners_are_phantoms(now) =>
             {
-                self.pace.step_back(now, seen.round_trip, released.echo);
+                self.retry.step_back(now, seen.round_trip, released.echo);
             }
-            _ => self.pace.now(now),
+            _ => self.retry.reset(now),
         }
     }
 

@@ -6,8 +6,8 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::Kind;
 
 use super::{
-    Action, Ask, Cap, Driver, Ended, Enqueued, Held, LiveEntry, Machine, Pass, Phase, Polled, Waiter,
-    WaiterState,
+    Action, Ask, Cap, Driver, Enqueued, Held, LiveEntry, Machine, Pass, Phase, Polled, ReleaseOutcome,
+    Waiter, WaiterState,
 };
 use crate::failure::{Failure, Loss};
 use crate::spec::LaneKind;
@@ -24,7 +24,7 @@ impl Machine {
         if let Some(pass) = self.join(&ask, now) {
             return Ok(Enqueued::Entered(pass));
         }
-        if self.is_closed_for(&ask, now) {
+        if self.is_sealed_for(&ask, now) {
             return Ok(Enqueued::Elsewhere);
         }
         if ask.terms.is_try() && self.is_busy_for_a_try(now) {
@@ -34,7 +34,7 @@ impl Machine {
             return Err(cap.refuse(self.waiters.len(), self.taken_for(now)));
         }
         let alone = matches!(self.phase, Phase::Free) && !ask.guest && self.first_active().is_none();
-        self.pace.asked(ask.terms.replication, alone, now);
+        self.retry.on_new_waiter(ask.terms.replication, alone, now);
         self.tries += usize::from(ask.terms.is_try());
         self.guests += usize::from(ask.guest);
         let id = self.new_number();
@@ -77,7 +77,7 @@ impl Machine {
                 self.take_waiter(id);
                 return Polled::Granted(pass);
             }
-            if self.is_closed_for(&ask, now) {
+            if self.is_sealed_for(&ask, now) {
                 self.take_waiter(id);
                 return Polled::Elsewhere;
             }
@@ -106,7 +106,7 @@ impl Machine {
         let asks = match self.driver {
             Driver::None => false,
             Driver::Running => true,
-            Driver::Parked => self.pace.not_before_with(waiter.ask.terms.replication) <= now + grace,
+            Driver::Parked => self.retry.not_before_with(waiter.ask.terms.replication) <= now + grace,
         };
         let awaits = asks && id > self.answered && self.taken_for(now).is_none();
         if awaits {
@@ -135,8 +135,8 @@ impl Machine {
     }
 
     /// The grant of a write lock becomes one of a read lock.
-    pub(crate) fn downgrade(&mut self, number: u64) -> Ended {
-        let Some((live, at)) = self.live_of(number) else { return Ended::NotHeld };
+    pub(crate) fn downgrade(&mut self, number: u64) -> ReleaseOutcome {
+        let Some((live, at)) = self.live_of(number) else { return ReleaseOutcome::NotHeld };
         if let Some(entry) = live.entries.get_mut(at) {
             entry.kind = Kind::Read;
         }
@@ -145,13 +145,15 @@ impl Machine {
     }
 
     /// A hold for writing becomes one for reading when no writer is left in it.
-    fn only_readers_left(&self) -> Ended {
-        let Phase::Held(Held { hold, live: Some(live), .. }) = &self.phase else { return Ended::Nested };
+    fn only_readers_left(&self) -> ReleaseOutcome {
+        let Phase::Held(Held { hold, live: Some(live), .. }) = &self.phase else {
+            return ReleaseOutcome::Nested;
+        };
         let only_readers = live.entries.iter().all(|e| e.kind == Kind::Read);
         if only_readers && hold.kind() == Kind::Write && hold.is_single() && hold.mark_downgraded() {
-            return Ended::Downgrading(hold.clone());
+            return ReleaseOutcome::Downgrading(hold.clone());
         }
-        Ended::Nested
+        ReleaseOutcome::Nested
     }
 
     /// A grant ends that `was_lost` or not. When `reserve` has no place for its release, the hold is left to its lease.
@@ -161,8 +163,8 @@ impl Machine {
         was_lost: bool,
         reserve: impl FnOnce() -> bool,
         now: Tick,
-    ) -> Ended {
-        let over = if was_lost { Ended::Lost } else { Ended::NotHeld };
+    ) -> ReleaseOutcome {
+        let over = if was_lost { ReleaseOutcome::Lost } else { ReleaseOutcome::NotHeld };
         let Phase::Held(Held { hold, renewal, live: Some(live), .. }) = &mut self.phase else { return over };
         let Some(at) = live.position(number) else { return over };
         if live.entries.len() > 1 {
@@ -177,13 +179,13 @@ impl Machine {
             }
             self.wake_reentrants();
             // The others are told when the hold is lost: they may have been renewed just now.
-            return if was_lost { Ended::Lost } else { self.only_readers_left() };
+            return if was_lost { ReleaseOutcome::Lost } else { self.only_readers_left() };
         }
         let min_hold_end = live.min_hold_end;
         let hold = hold.clone();
         if !hold.is_valid(now) {
             self.lose(&hold, Loss::LeaseOver, now);
-            return Ended::Lost;
+            return ReleaseOutcome::Lost;
         }
         if was_lost {
             self.actions.push(live.tell_loss());
@@ -191,20 +193,20 @@ impl Machine {
         self.end_live();
         let ended = if self.is_offered() {
             // Other readers are about to enter.
-            Ended::HandedOff
+            ReleaseOutcome::HandedOff
         } else if now >= min_hold_end
             && let Some(next) = self.next_holder(None, now)
         {
             self.offer(next, now);
-            Ended::HandedOff
+            ReleaseOutcome::HandedOff
         } else if reserve() {
             self.begin_release(min_hold_end, now);
-            if now >= min_hold_end { Ended::Releasing } else { Ended::Lingering }
+            if now >= min_hold_end { ReleaseOutcome::Releasing } else { ReleaseOutcome::Lingering }
         } else {
             self.leave_to_lease(now);
-            Ended::LeftToLease
+            ReleaseOutcome::LeftToLease
         };
-        if was_lost { Ended::Lost } else { ended }
+        if was_lost { ReleaseOutcome::Lost } else { ended }
     }
 
     /// Adds an entry to what callers have of the hold.

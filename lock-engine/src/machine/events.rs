@@ -63,7 +63,7 @@ impl Machine {
             self.actions.extend(held.live.map(|mut live| live.tell_loss()));
             self.end_offer(held.offer, &WaiterState::Active);
         }
-        self.pace.now(now);
+        self.retry.reset(now);
         self.kick(now);
     }
 
@@ -116,7 +116,7 @@ impl Machine {
         {
             held.drain_end = Tick::MAX;
             if self.first_active().is_some() {
-                self.close();
+                self.seal();
             }
         }
         self.expire_offer(now);
@@ -184,7 +184,7 @@ impl Machine {
         let hold = Arc::new(hold);
         self.heard();
         self.busy_until = None;
-        self.pace.granted(now);
+        self.retry.on_granted(now);
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
         let window_end = now + self.window(hold.lease, seen.round_trip);
         if std::mem::take(&mut self.freed_by_force) {
@@ -194,7 +194,7 @@ impl Machine {
         let head = if hold.replication.is_none() {
             self.first_without_policy()
         } else {
-            self.pace.confirmed();
+            self.retry.confirmed();
             self.first_active()
         };
         let head = head.filter(|(_, waiter)| waiter.ask.fits(&hold)).map(|(id, _)| id);
@@ -223,8 +223,8 @@ impl Machine {
         self.windows_without_release = 0;
         // A store that does not know says something very long.
         self.busy_until = (remaining <= LONGEST).then(|| now + remaining);
-        self.pace.busy(now, remaining, seen.listening, seen.fallback, seen.random);
-        self.pace.rivals(busy.listeners, seen.random);
+        self.retry.on_busy(now, remaining, seen.listening, seen.fallback, seen.random);
+        self.retry.rivals(busy.listeners, seen.random);
         if self.tries > 0 {
             // A try that came while the call was under way gets an attempt of its own.
             let asked_for = self.asked_for;
@@ -232,7 +232,7 @@ impl Machine {
             self.fail_where(answered, self.busy(now));
         }
         if self.next_up(now).is_some_and(|(_, waiter)| waiter.ask.terms.is_try()) {
-            self.pace.now(now);
+            self.retry.reset(now);
         }
     }
 
@@ -243,7 +243,7 @@ impl Machine {
             self.note_error(error, seen, now);
         } else {
             // It does not concern those without a policy, whatever it is: they find out by themselves.
-            self.pace.set_back(now, error.clone(), seen.random);
+            self.retry.set_back(now, error.clone(), seen.random);
             self.tell(error, |ask| !ask.terms.replication.is_none());
             self.unconfirmed = true;
         }
@@ -251,7 +251,7 @@ impl Machine {
 
     /// A store error that waiters should know about.
     fn note_error(&mut self, error: &StoreError, seen: Seen, now: Tick) {
-        self.pace.failed(now, error.clone(), seen.random);
+        self.retry.on_failure(now, error.clone(), seen.random);
         self.tell(error, |_| true);
     }
 

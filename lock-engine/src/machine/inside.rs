@@ -51,7 +51,7 @@ impl Machine {
 
     /// For whom the key is asked next: the first, or who does not need the replicas that have just not confirmed.
     pub(super) fn next_up(&self, now: Tick) -> Option<(u64, &Waiter)> {
-        let set_back = self.unconfirmed || self.pace.is_set_back(now);
+        let set_back = self.unconfirmed || self.retry.is_set_back(now);
         let passes = if set_back { self.first_without_policy() } else { None };
         passes.or_else(|| self.first_active())
     }
@@ -275,7 +275,7 @@ impl Machine {
             held.hold.stop_renewing();
         }
         self.act(Action::CountLeft);
-        self.pace.now(now);
+        self.retry.reset(now);
         self.kick(now);
     }
 
@@ -303,7 +303,7 @@ impl Machine {
         };
         if needed && self.driver == Driver::None {
             if matches!(self.phase, Phase::Free) {
-                self.pace.now(now);
+                self.retry.reset(now);
             }
             self.driver = Driver::Running;
             self.act(Action::Drive);

@@ -29,7 +29,7 @@ use lock_core::{FencingToken, LockKey};
 
 use super::failure::{Failure, Loss};
 use super::hold::{Hold, Ticks};
-use super::pace::Pace;
+use super::retry::RetrySchedule;
 use super::spec::{LaneKind, Spec};
 use super::terms::{Lease, Terms};
 
@@ -232,7 +232,7 @@ pub(crate) struct Due {
 
 /// What became of a released or downgraded entry.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum ReleaseOutcome {
     /// Other entries of the hold are left.
     Nested,
     /// The next local waiter has it.
@@ -455,7 +455,7 @@ pub(crate) struct Machine {
     pub(crate) spec: Spec,
     rules: Rules,
     /// Takes nobody any more.
-    closed: bool,
+    sealed: bool,
     phase: Phase,
     waiters: Waiters,
     last_number: u64,
@@ -485,7 +485,7 @@ pub(crate) struct Machine {
     late: BTreeSet<u64>,
     /// When the turn of the waiter that was admitted is over.
     turn_end: Tick,
-    pub(crate) pace: Pace,
+    pub(crate) retry: RetrySchedule,
     shut_down: bool,
     actions: Few<Action>,
     /// How many waiters were looked at one after the other.
@@ -500,7 +500,7 @@ impl Machine {
             lane,
             spec,
             rules,
-            closed: false,
+            sealed: false,
             phase: Phase::Free,
             waiters: Waiters::default(),
             last_number: 0,
@@ -519,7 +519,7 @@ impl Machine {
             answered: 0,
             late: BTreeSet::new(),
             turn_end: Tick::MAX,
-            pace: Pace::default(),
+            retry: RetrySchedule::default(),
             shut_down,
             actions: Few::new(),
             #[cfg(test)]
@@ -550,7 +550,7 @@ impl Machine {
     /// Makes the failure of a try behind waiters. If nobody is known to have the key, they wait for
     /// the store.
     fn refuse_a_try(&self, ask: &Ask, now: Tick) -> Failure {
-        let error = self.pace.last_error_for(ask.terms.replication);
+        let error = self.retry.last_error_for(ask.terms.replication);
         error.filter(|_| self.taken_for(now).is_none()).map_or_else(|| self.busy(now), Failure::Store)
     }
 

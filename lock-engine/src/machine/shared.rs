@@ -22,7 +22,7 @@ impl Machine {
         let Phase::Held(held) = &self.phase else { return false };
         self.lane == LaneKind::Read
             && !ask.guest
-            && !self.closed
+            && !self.sealed
             && !self.shut_down
             && (held.live.is_some() || held.offer.is_some())
             && held.is_good_for(ask, now)
@@ -63,14 +63,14 @@ impl Machine {
 
     /// Whether the caller has to ask in another lane: it is a guest and its host has gone, or it would have to wait for
     /// readers to leave, who are no obstacle to it.
-    pub(super) fn is_closed_for(&mut self, ask: &Ask, now: Tick) -> bool {
+    pub(super) fn is_sealed_for(&mut self, ask: &Ask, now: Tick) -> bool {
         if ask.guest {
             return !matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }));
         }
         if self.lane != LaneKind::Read {
             return false;
         }
-        if self.closed {
+        if self.sealed {
             return true;
         }
         let Phase::Held(held) = &mut self.phase else { return false };
@@ -79,7 +79,7 @@ impl Machine {
         }
         let until = held.window_end + DRAIN_TIME;
         if now >= until || !held.hold.is_valid(now) || held.hold.is_doubtful() {
-            self.close();
+            self.seal();
             return true;
         }
         held.drain_end = until;
@@ -87,8 +87,8 @@ impl Machine {
     }
 
     /// Takes nobody any more: callers find a fresh lane, and so do those who wait.
-    pub(super) fn close(&mut self) {
-        self.closed = true;
+    pub(super) fn seal(&mut self) {
+        self.sealed = true;
         self.act(Action::Detach);
         self.change_where(|_, waiter| waiter.is_active(), &WaiterState::Moved);
     }

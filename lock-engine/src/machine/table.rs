@@ -99,7 +99,7 @@ fn asking_an_error_that_is_certain() {
     let mut world = asking(Sort::Mutex, USUAL);
     fail(&mut world, StoreErrorKind::Unreachable);
     assert!(is_free(&world) && world.store.gone.is_empty());
-    assert!(world.machine.pace.not_before() > world.now);
+    assert!(world.machine.retry.not_before() > world.now);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn asking_not_replicated() {
     world.apply(Op::Drive);
     world.apply(Op::Drive);
     assert!(is_free(&world) && world.store.ours.is_empty());
-    assert!(world.machine.pace.is_set_back(world.now));
+    assert!(world.machine.retry.is_set_back(world.now));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn held_by_readers_for_too_long() {
     world.apply(Op::Enqueue(USUAL));
     assert_eq!(world.waiting.len(), 1, "others have their turn");
     after(&mut world, 20);
-    assert!(world.machine.closed && world.waiting.values().all(|waiting| waiting.woken));
+    assert!(world.machine.sealed && world.waiting.values().all(|waiting| waiting.woken));
     world.apply(Op::Poll(0));
     assert!(world.waiting.is_empty() && world.guards.len() == 1, "it asks in another lane");
 }

@@ -473,11 +473,13 @@ impl World {
                     let was_lost = !self.is_live(&guard);
                     let ended = self.machine.release(guard.pass.number, was_lost, || !full, self.now);
                     match &ended {
-                        Ended::Downgrading(hold) => assert_eq!(hold.kind(), Kind::Read),
-                        Ended::LeftToLease => assert!(full),
-                        ended => assert!(!matches!(ended, Ended::NotHeld), "a guard is released once"),
+                        ReleaseOutcome::Downgrading(hold) => assert_eq!(hold.kind(), Kind::Read),
+                        ReleaseOutcome::LeftToLease => assert!(full),
+                        ended => {
+                            assert!(!matches!(ended, ReleaseOutcome::NotHeld), "a guard is released once")
+                        }
                     }
-                    assert_eq!(was_lost, matches!(ended, Ended::Lost), "{ended:?}");
+                    assert_eq!(was_lost, matches!(ended, ReleaseOutcome::Lost), "{ended:?}");
                     self.carry_out();
                 }
             }
@@ -494,7 +496,10 @@ impl World {
                     && self.sort == Sort::Write
                 {
                     let ended = self.machine.downgrade(number);
-                    assert!(matches!(ended, Ended::Nested | Ended::Downgrading(_)), "{ended:?}");
+                    assert!(
+                        matches!(ended, ReleaseOutcome::Nested | ReleaseOutcome::Downgrading(_)),
+                        "{ended:?}"
+                    );
                     self.carry_out();
                 }
             }
@@ -829,7 +834,7 @@ fn run(sort: Sort, ops: Vec<Op>) -> World {
     for op in ops {
         world.apply(op);
         world.check();
-        if world.machine.closed && world.machine.is_idle() {
+        if world.machine.sealed && world.machine.is_idle() {
             // Whoever comes finds a fresh lane.
             world.machine = Machine { last_number: world.machine.last_number, ..sort.machine() };
         }

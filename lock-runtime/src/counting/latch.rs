@@ -13,8 +13,8 @@ use lock_core::store::{CountDownRequest, LatchStore, StoreError};
 use lock_core::{InvalidKey, LockKey, Replication};
 use lock_engine::LONGEST_SLEEP;
 use lock_engine::failure::Failure;
-use lock_engine::pace::Pace;
 use lock_engine::places::{Counted, OwnPlace};
+use lock_engine::retry::RetrySchedule;
 use lock_engine::subscription::{Heard, Subscription};
 use lock_engine::terms::Wait;
 
@@ -236,7 +236,7 @@ impl Waiter<'_> {
             Wait::For(limit) => started + limit,
             Wait::No | Wait::Forever => Tick::MAX,
         };
-        let (mut pace, mut subscription) = (Pace::default(), Subscription::new(None));
+        let (mut retry, mut subscription) = (RetrySchedule::default(), Subscription::new(None));
         let mut grace = engine.grace();
         loop {
             if engine.shut_down.load(Ordering::Acquire) {
@@ -264,46 +264,51 @@ impl Waiter<'_> {
                         })
                     });
                     let longest = subscription.longest(engine.settings.fallback_poll);
-                    pace.busy(now, UNKNOWN, subscription.listens(), longest, jitter());
+                    retry.on_busy(now, UNKNOWN, subscription.listens(), longest, jitter());
                 }
                 Some(Err(error)) => {
                     let (fatal, error) = (!error.is_transient(), error);
                     if fatal || wait == Wait::No {
                         return Err(LockError::from_store(self.name, error));
                     }
-                    pace.failed(engine.clock.now(), error, jitter());
+                    retry.on_failure(engine.clock.now(), error, jitter());
                 }
                 // The time is over, as is seen below.
                 None => {}
             }
-            if let Some(over) = self.pause(end, &mut pace, &mut subscription).await {
-                let (cause, waited) = (pace.last_error_for(Replication::NONE), over.since(started));
+            if let Some(over) = self.pause(end, &mut retry, &mut subscription).await {
+                let (cause, waited) = (retry.last_error_for(Replication::NONE), over.since(started));
                 return Err(LockError::of(self.name, Failure::wait_over(cause, waited, None)));
             }
         }
     }
 
     /// Until it is time to look again, or the wait is over: since when.
-    async fn pause(&self, end: Tick, pace: &mut Pace, subscription: &mut Subscription) -> Option<Tick> {
+    async fn pause(
+        &self,
+        end: Tick,
+        retry: &mut RetrySchedule,
+        subscription: &mut Subscription,
+    ) -> Option<Tick> {
         let engine = &self.counting.engine;
         loop {
             let now = engine.clock.now();
             if now >= end {
                 return Some(now);
             }
-            if now >= pace.not_before() || engine.runtime_is_gone() {
+            if now >= retry.not_before() || engine.runtime_is_gone() {
                 return None;
             }
-            let left = pace.not_before().min(end).since(now).min(LONGEST_SLEEP);
+            let left = retry.not_before().min(end).since(now).min(LONGEST_SLEEP);
             tokio::select! {
                 biased; // so that a run can be made again
                 () = self.counting.shut_down.cancelled() => return None,
                 heard = subscription.hear() => {
                     let now = engine.clock.now();
                     match heard {
-                        Heard::Confirmed => pace.listening(now),
-                        Heard::Unconfirmed => pace.deaf(now),
-                        Heard::Notice(_) => _ = pace.message(now),
+                        Heard::Confirmed => retry.listening(now),
+                        Heard::Unconfirmed => retry.deaf(now),
+                        Heard::Notice(_) => _ = retry.on_notification(now),
                     }
                 }
                 () = time::sleep(&engine.runtime, left) => {}

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lock_core::internal::sync::shielded;
+use lock_core::internal::sync::catch_panics;
 use lock_core::{IntoLockKey, InvalidKey, LockKey};
 
 const CONSTANT: &str = "it has a placeholder, but comes from a constant, and only a text in quotes is a template; \
@@ -28,7 +28,7 @@ impl Origin {
             Self::Computed(function, told) => {
                 if !told.swap(true, Ordering::Relaxed) {
                     // The key is good whatever becomes of the log.
-                    shielded(|| {
+                    catch_panics(|| {
                         tracing::warn!(
                             function,
                             "a key has the text `<{placeholder}>`, which is not replaced by a value: only a text in \

@@ -16,7 +16,7 @@ use lock_core::internal::ServerClock;
 use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::clock::rounded;
-use lock_core::internal::sync::{Apart, lock};
+use lock_core::internal::sync::{CachePadded, lock};
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{Cmd, PushInfo, PushKind, ServerError, Value};
@@ -105,7 +105,7 @@ pub(super) struct Connector {
     dialer: Dialer,
     runtime: Handle,
     server_clock: Arc<ServerClock>,
-    state: Apart<Mutex<State>>,
+    state: CachePadded<Mutex<State>>,
     weak: Weak<Self>,
 }
 
@@ -131,7 +131,7 @@ impl Connector {
             dialer,
             runtime,
             server_clock,
-            state: Apart(Mutex::new(state)),
+            state: CachePadded(Mutex::new(state)),
             weak: weak.clone(),
         })
     }

@@ -8,9 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lock_core::internal::begun;
 use lock_core::internal::clock::Tick;
-use lock_core::internal::sync::{Apart, lock};
+use lock_core::internal::eager;
+use lock_core::internal::sync::{CachePadded, lock};
 use lock_core::store::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
@@ -47,7 +47,7 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
 /// Where requests of one kind for one server meet.
 pub(super) struct Group<S: Step> {
     pub(super) node: Arc<Node>,
-    state: Apart<Mutex<State<S>>>,
+    state: CachePadded<Mutex<State<S>>>,
 }
 
 struct State<S: Step> {
@@ -98,7 +98,7 @@ impl<S: Step> Drop for UnderWay<S> {
 impl<S: Step> Group<S> {
     pub(super) fn new(node: &Arc<Node>) -> Arc<Self> {
         let state = State { under_way: 0, members: Vec::new() };
-        Arc::new(Self { node: Arc::clone(node), state: Apart(Mutex::new(state)) })
+        Arc::new(Self { node: Arc::clone(node), state: CachePadded(Mutex::new(state)) })
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
@@ -211,8 +211,8 @@ async fn send_members<S: Step>(mut promise: Promise<S>) {
 fn begin<S: Step>(group: &Arc<Group<S>>, members: Vec<Member<S>>) {
     let sending = send_group(group, members);
     let runtime = &group.node.options.runtime;
-    if begun::is_inside(runtime) {
-        begun::begin(runtime, sending);
+    if eager::is_inside(runtime) {
+        eager::spawn(runtime, sending);
     } else {
         drop(runtime.spawn(sending));
     }

@@ -259,7 +259,7 @@ fn a_runtime_may_end_while_messages_come() {
             }
             for request in &requests {
                 let watch = store.watch(Arc::clone(request));
-                lock_core::internal::begun::begin(&Handle::current(), async move {
+                lock_core::internal::eager::spawn(&Handle::current(), async move {
                     let mut watch = watch.await.unwrap();
                     watch.notice().await;
                     std::future::pending::<()>().await;

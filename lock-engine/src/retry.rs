@@ -1,4 +1,4 @@
-//! [`Pace`]: when a contender tries again. No I/O and no clock of its own.
+//! [`RetrySchedule`]: when a contender tries again. No I/O and no clock of its own.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const RACES: u32 = 8;
 
 /// What a contender knows about its rivals, and the earliest time of its next attempt.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct RetrySchedule {
     not_before: Tick,
     interval: Duration,
     errors: u32,
@@ -66,7 +66,7 @@ struct StepBack {
     answered: bool,
 }
 
-impl Pace {
+impl RetrySchedule {
     /// The earliest time of the next attempt.
     pub fn not_before(&self) -> Tick {
         self.not_before
@@ -97,7 +97,7 @@ impl Pace {
             return false;
         }
         if !self.listening && !far {
-            return self.no_later(now + POLL_LONGEST);
+            return self.bring_forward(now + POLL_LONGEST);
         }
         let earlier = until < self.not_before;
         self.not_before = until;
@@ -105,7 +105,7 @@ impl Pace {
     }
 
     /// Try at once.
-    pub(crate) fn now(&mut self, now: Tick) {
+    pub(crate) fn reset(&mut self, now: Tick) {
         self.not_before = now;
         self.step_back = None;
     }
@@ -113,17 +113,17 @@ impl Pace {
     /// Somebody new wants the key. What failed before is not their failure, so the back-off is not theirs either; it goes on
     /// growing if this attempt fails, too. For who is `alone`, every pause is that of others, who have left a driver that has
     /// not noticed yet.
-    pub(crate) fn asked(&mut self, wanted: Replication, alone: bool, now: Tick) {
+    pub(crate) fn on_new_waiter(&mut self, wanted: Replication, alone: bool, now: Tick) {
         if alone && self.not_before_with(wanted) > now + STEP_BACK_LONGEST {
-            self.now(now);
+            self.reset(now);
         }
         if self.errors > 0 && self.step_back.is_none() {
-            self.no_later(now);
+            self.bring_forward(now);
         }
     }
 
     /// Tries at `at`, unless an earlier attempt is due; whether that is a change.
-    pub(crate) fn no_later(&mut self, at: Tick) -> bool {
+    pub(crate) fn bring_forward(&mut self, at: Tick) -> bool {
         let earlier = at < self.not_before;
         if earlier {
             self.not_before = at;
@@ -134,7 +134,14 @@ impl Pace {
     /// Somebody else holds the key for `remaining` more, unless they renew it.
     ///
     /// `random` is uniform in 0..1 and spreads the polls of many processes.
-    pub fn busy(&mut self, now: Tick, remaining: Duration, listening: bool, longest: Duration, random: f64) {
+    pub fn on_busy(
+        &mut self,
+        now: Tick,
+        remaining: Duration,
+        listening: bool,
+        longest: Duration,
+        random: f64,
+    ) {
         self.errors = 0;
         self.last_error = None;
         self.listening = listening;
@@ -168,7 +175,7 @@ impl Pace {
     }
 
     /// A message arrived: the key may be free. `true` when it is worth an attempt.
-    pub fn message(&mut self, now: Tick) -> bool {
+    pub fn on_notification(&mut self, now: Tick) -> bool {
         if let Some(step_back) = &mut self.step_back {
             if step_back.echo {
                 step_back.echo = false;
@@ -179,7 +186,7 @@ impl Pace {
         self.interval = Duration::ZERO;
         self.races = true;
         // A second message does not make it later.
-        self.no_later(now + self.turn);
+        self.bring_forward(now + self.turn);
         true
     }
 
@@ -189,7 +196,7 @@ impl Pace {
         self.listening = true;
         self.interval = Duration::ZERO;
         if self.step_back.is_none() {
-            self.no_later(now + self.turn);
+            self.bring_forward(now + self.turn);
         }
     }
 
@@ -198,12 +205,12 @@ impl Pace {
         self.listening = false;
         if self.errors == 0 && self.step_back.is_none() {
             self.interval = Duration::ZERO;
-            self.no_later(now + POLL_FIRST);
+            self.bring_forward(now + POLL_FIRST);
         }
     }
 
     /// The store failed; returns how long to hold back.
-    pub fn failed(&mut self, now: Tick, error: StoreError, random: f64) {
+    pub fn on_failure(&mut self, now: Tick, error: StoreError, random: f64) {
         self.last_error = Some(error);
         self.step_back = None;
         self.not_before = now + back_off(&mut self.errors, random);
@@ -223,7 +230,7 @@ impl Pace {
     }
 
     /// The key was granted to us.
-    pub(crate) fn granted(&mut self, now: Tick) {
+    pub(crate) fn on_granted(&mut self, now: Tick) {
         (self.races, self.lost_races, self.turn) = (false, 0, Duration::ZERO);
         self.errors = 0;
         self.last_error = None;
@@ -275,34 +282,34 @@ mod tests {
 
     #[test]
     fn a_busy_contender_waits_for_the_hold_to_end_at_most() {
-        let mut pace = Pace::default();
-        pace.busy(at(0), 40 * MS, true, Duration::from_secs(5), 1.0);
-        assert_eq!(pace.not_before(), at(41));
+        let mut retry = RetrySchedule::default();
+        retry.on_busy(at(0), 40 * MS, true, Duration::from_secs(5), 1.0);
+        assert_eq!(retry.not_before(), at(41));
     }
 
     #[test]
     fn the_fallback_grows_to_its_cap_and_starts_again_after_a_message() {
-        let mut pace = Pace::default();
+        let mut retry = RetrySchedule::default();
         let mut last = Duration::ZERO;
         for _ in 0..12 {
-            pace.busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
-            let wait = pace.not_before().since(at(0));
+            retry.on_busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+            let wait = retry.not_before().since(at(0));
             assert!(wait >= last && wait <= Duration::from_secs(5));
             last = wait;
         }
         assert_eq!(last, Duration::from_secs(5));
-        assert!(pace.message(at(7)));
-        assert_eq!(pace.not_before(), at(7));
-        pace.busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
-        assert_eq!(pace.not_before(), Tick::default() + FALLBACK_FIRST);
+        assert!(retry.on_notification(at(7)));
+        assert_eq!(retry.not_before(), at(7));
+        retry.on_busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+        assert_eq!(retry.not_before(), Tick::default() + FALLBACK_FIRST);
     }
 
     #[test]
     fn without_messages_it_polls() {
-        let mut pace = Pace::default();
+        let mut retry = RetrySchedule::default();
         for _ in 0..20 {
-            pace.busy(at(0), LONG, false, Duration::from_secs(5), 1.0);
-            assert!(pace.not_before() <= Tick::default() + POLL_LONGEST);
+            retry.on_busy(at(0), LONG, false, Duration::from_secs(5), 1.0);
+            assert!(retry.not_before() <= Tick::default() + POLL_LONGEST);
         }
     }
 
@@ -310,10 +317,10 @@ mod tests {
     fn every_fallback_that_is_accepted_is_kept_to() {
         for longest in (SHORTEST_POLL.as_millis()..60).map(|ms| MS * u32::try_from(ms).unwrap()) {
             for listening in [true, false] {
-                let mut pace = Pace::default();
+                let mut retry = RetrySchedule::default();
                 for _ in 0..5 {
-                    pace.busy(at(0), LONG, listening, longest, 1.0);
-                    let wait = pace.not_before().since(at(0));
+                    retry.on_busy(at(0), LONG, listening, longest, 1.0);
+                    let wait = retry.not_before().since(at(0));
                     assert!(!wait.is_zero() && wait <= longest, "{wait:?} of {longest:?}, {listening}");
                 }
             }
@@ -322,40 +329,40 @@ mod tests {
 
     #[test]
     fn what_was_seen_in_another_way_takes_the_place_of_an_attempt() {
-        let mut pace = Pace::default();
-        pace.busy(at(0), LONG, true, LONG, 1.0);
-        assert!(!pace.seen(at(1), at(5000), false));
-        assert_eq!(pace.not_before(), at(5000));
-        assert!(pace.seen(at(1000), at(2000), false), "the lease ends sooner");
-        assert_eq!(pace.not_before(), at(2000));
-        assert!(!pace.seen(at(2000), at(9000), false), "it is due");
-        pace.message(at(2001));
-        assert!(!pace.seen(at(2001), at(9000), true));
-        assert_eq!(pace.not_before(), at(2000));
+        let mut retry = RetrySchedule::default();
+        retry.on_busy(at(0), LONG, true, LONG, 1.0);
+        assert!(!retry.seen(at(1), at(5000), false));
+        assert_eq!(retry.not_before(), at(5000));
+        assert!(retry.seen(at(1000), at(2000), false), "the lease ends sooner");
+        assert_eq!(retry.not_before(), at(2000));
+        assert!(!retry.seen(at(2000), at(9000), false), "it is due");
+        retry.on_notification(at(2001));
+        assert!(!retry.seen(at(2001), at(9000), true));
+        assert_eq!(retry.not_before(), at(2000));
     }
 
     #[test]
     fn who_hears_nothing_polls_unless_it_is_far() {
-        let mut pace = Pace::default();
-        pace.busy(at(0), LONG, false, LONG, 1.0);
-        assert!(!pace.seen(at(1), at(5000), false));
-        assert_eq!(pace.not_before(), Tick::default() + POLL_FIRST);
-        pace.seen(at(1), at(5000), true);
-        assert_eq!(pace.not_before(), at(5000));
-        assert!(pace.seen(at(2), at(5000), false), "it has come near");
-        assert_eq!(pace.not_before(), at(2) + POLL_LONGEST);
+        let mut retry = RetrySchedule::default();
+        retry.on_busy(at(0), LONG, false, LONG, 1.0);
+        assert!(!retry.seen(at(1), at(5000), false));
+        assert_eq!(retry.not_before(), Tick::default() + POLL_FIRST);
+        retry.seen(at(1), at(5000), true);
+        assert_eq!(retry.not_before(), at(5000));
+        assert!(retry.seen(at(2), at(5000), false), "it has come near");
+        assert_eq!(retry.not_before(), at(2) + POLL_LONGEST);
     }
 
     #[test]
     fn many_who_listen_take_turns_after_a_message() {
         let after = |races: u64, listeners, random| {
-            let mut pace = Pace::default();
+            let mut retry = RetrySchedule::default();
             for race in 0..=races {
-                pace.busy(at(100 * race), LONG, true, LONG, 1.0);
-                pace.rivals(listeners, random);
-                pace.message(at(100 * race + 50));
+                retry.on_busy(at(100 * race), LONG, true, LONG, 1.0);
+                retry.rivals(listeners, random);
+                retry.on_notification(at(100 * race + 50));
             }
-            pace.not_before().since(at(100 * races + 50)).as_millis()
+            retry.not_before().since(at(100 * races + 50)).as_millis()
         };
         assert_eq!(after(0, 1000, 0.999), 0, "others listened, and need not want it");
         assert_eq!([1, 2, 3, 4, 7].map(|races| after(races, 150, 0.999)), [1, 3, 7, 14, 14]);
@@ -364,88 +371,88 @@ mod tests {
         assert_eq!([0.0, 0.5, 0.999].map(|random| after(7, 100_000, random)), [0, 25, 49]);
         assert_eq!(after(7, 9, 0.999), 0, "few ask at once");
 
-        let mut pace = Pace { lost_races: 7, ..Pace::default() };
-        pace.busy(at(0), LONG, true, LONG, 1.0);
-        pace.rivals(150, 0.5);
-        pace.message(at(7));
-        pace.message(at(10));
-        assert_eq!(pace.not_before(), at(14), "no message makes it later");
-        pace.busy(at(14), LONG, true, LONG, 1.0);
-        pace.listening(at(20));
-        assert_eq!(pace.not_before(), at(27), "as after a connection that broke for all");
-        pace.granted(at(27));
-        pace.message(at(30));
-        assert_eq!(pace.not_before(), at(27), "who wins begins again");
+        let mut retry = RetrySchedule { lost_races: 7, ..RetrySchedule::default() };
+        retry.on_busy(at(0), LONG, true, LONG, 1.0);
+        retry.rivals(150, 0.5);
+        retry.on_notification(at(7));
+        retry.on_notification(at(10));
+        assert_eq!(retry.not_before(), at(14), "no message makes it later");
+        retry.on_busy(at(14), LONG, true, LONG, 1.0);
+        retry.listening(at(20));
+        assert_eq!(retry.not_before(), at(27), "as after a connection that broke for all");
+        retry.on_granted(at(27));
+        retry.on_notification(at(30));
+        assert_eq!(retry.not_before(), at(27), "who wins begins again");
     }
 
     #[test]
     fn our_own_release_does_not_end_a_step_back() {
-        let mut pace = Pace::default();
-        pace.step_back(at(0), MS, true);
-        assert!(!pace.message(at(1)), "the echo");
-        assert_eq!(pace.not_before(), at(2));
-        assert!(pace.message(at(1)), "somebody else's release");
-        assert_eq!(pace.not_before(), at(1));
+        let mut retry = RetrySchedule::default();
+        retry.step_back(at(0), MS, true);
+        assert!(!retry.on_notification(at(1)), "the echo");
+        assert_eq!(retry.not_before(), at(2));
+        assert!(retry.on_notification(at(1)), "somebody else's release");
+        assert_eq!(retry.not_before(), at(1));
     }
 
     #[test]
     fn a_step_back_is_short_whatever_the_round_trip() {
-        let mut pace = Pace::default();
-        pace.step_back(at(0), Duration::from_micros(50), false);
-        assert_eq!(pace.not_before(), at(2));
-        pace.step_back(at(0), Duration::from_secs(1), false);
-        assert_eq!(pace.not_before(), at(10));
+        let mut retry = RetrySchedule::default();
+        retry.step_back(at(0), Duration::from_micros(50), false);
+        assert_eq!(retry.not_before(), at(2));
+        retry.step_back(at(0), Duration::from_secs(1), false);
+        assert_eq!(retry.not_before(), at(10));
     }
 
     #[test]
     fn three_unanswered_step_backs_make_phantoms_for_a_second() {
-        let mut pace = Pace::default();
+        let mut retry = RetrySchedule::default();
         for _ in 0..3 {
-            assert!(!pace.listeners_are_phantoms(at(10)));
-            pace.step_back(at(0), MS, false);
-            pace.granted(at(10));
+            assert!(!retry.listeners_are_phantoms(at(10)));
+            retry.step_back(at(0), MS, false);
+            retry.on_granted(at(10));
         }
-        assert!(pace.listeners_are_phantoms(at(11)));
-        assert!(!pace.listeners_are_phantoms(at(1011)));
+        assert!(retry.listeners_are_phantoms(at(11)));
+        assert!(!retry.listeners_are_phantoms(at(1011)));
     }
 
     #[test]
     fn a_rival_that_takes_the_key_is_no_phantom() {
-        let mut pace = Pace::default();
+        let mut retry = RetrySchedule::default();
         for _ in 0..6 {
-            pace.step_back(at(0), MS, false);
-            pace.busy(at(5), LONG, true, LONG, 0.0);
-            pace.message(at(6));
-            pace.granted(at(7));
+            retry.step_back(at(0), MS, false);
+            retry.on_busy(at(5), LONG, true, LONG, 0.0);
+            retry.on_notification(at(6));
+            retry.on_granted(at(7));
         }
-        assert!(!pace.listeners_are_phantoms(at(8)));
+        assert!(!retry.listeners_are_phantoms(at(8)));
     }
 
     #[test]
     fn who_is_new_does_not_wait_for_the_end_of_a_back_off() {
-        let mut pace = Pace::default();
+        let mut retry = RetrySchedule::default();
         let error = StoreError::new(StoreErrorKind::Unreachable, "down");
         for _ in 0..20 {
-            pace.failed(at(0), error.clone(), 1.0);
+            retry.on_failure(at(0), error.clone(), 1.0);
         }
-        pace.asked(Replication::NONE, false, at(7));
-        assert_eq!(pace.not_before(), at(7));
-        pace.failed(at(8), error, 1.0);
-        assert_eq!(pace.not_before(), at(1008), "it did not begin again");
-        pace.busy(at(9), LONG, true, LONG, 1.0);
-        pace.asked(Replication::NONE, false, at(10));
-        assert_eq!(pace.not_before(), at(9) + FALLBACK_FIRST, "who has the key still has it");
+        retry.on_new_waiter(Replication::NONE, false, at(7));
+        assert_eq!(retry.not_before(), at(7));
+        retry.on_failure(at(8), error, 1.0);
+        assert_eq!(retry.not_before(), at(1008), "it did not begin again");
+        retry.on_busy(at(9), LONG, true, LONG, 1.0);
+        retry.on_new_waiter(Replication::NONE, false, at(10));
+        assert_eq!(retry.not_before(), at(9) + FALLBACK_FIRST, "who has the key still has it");
     }
 
     #[test]
     fn errors_back_off_to_a_second() {
-        let mut pace = Pace::default();
+        let mut retry = RetrySchedule::default();
         let error = StoreError::new(StoreErrorKind::Unreachable, "down");
         for _ in 0..20 {
-            pace.failed(at(0), error.clone(), 1.0);
-            assert!(pace.not_before() <= at(1000));
+            retry.on_failure(at(0), error.clone(), 1.0);
+            assert!(retry.not_before() <= at(1000));
         }
-        assert_eq!(pace.not_before(), at(1000));
-        assert_eq!(pace.last_error, Some(error));
+        assert_eq!(retry.not_before(), at(1000));
+        assert_eq!(retry.last_error, Some(error));
     }
 }

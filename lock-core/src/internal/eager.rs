@@ -1,6 +1,6 @@
 //! Background tasks whose first poll is where they are, and not the scheduler's.
 //!
-//! [`begin`]: the first poll is here and now. A request leaves at once, and not when the scheduler comes to the task that
+//! [`spawn`]: the first poll is here and now. A request leaves at once, and not when the scheduler comes to the task that
 //! sends it; what is left of the task is spawned when something wakes it. Whoever begins it need not be polled again: it
 //! does not belong to the caller.
 
@@ -16,7 +16,7 @@ use crate::internal::sync::{Mutex, lock};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-struct Begun {
+struct Eager {
     runtime: Handle,
     slot: Slot<Task>,
 }
@@ -78,7 +78,7 @@ impl<T> Slot<T> {
     }
 }
 
-impl Begun {
+impl Eager {
     /// Polls the task; what is left of it waits to be woken.
     fn poll(self: &Arc<Self>, mut task: Task) {
         let waker = Waker::from(Arc::clone(self));
@@ -92,7 +92,7 @@ impl Begun {
     }
 }
 
-impl Wake for Begun {
+impl Wake for Eager {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -110,8 +110,8 @@ pub fn is_inside(runtime: &Handle) -> bool {
 }
 
 /// Polls `task` once, and leaves the rest to `runtime`, in which the caller is.
-pub fn begin(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
-    Arc::new(Begun { runtime: runtime.clone(), slot: Slot::default() }).poll(Box::pin(task));
+pub fn spawn(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+    Arc::new(Eager { runtime: runtime.clone(), slot: Slot::default() }).poll(Box::pin(task));
 }
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
         let (go, gone) = oneshot::channel::<()>();
         let (begun, mut has_begun) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        begin(&Handle::current(), async move {
+        spawn(&Handle::current(), async move {
             begun.send(tokio::task::try_id()).unwrap();
             gone.await.unwrap();
             end.send(tokio::task::try_id()).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_is_woken_in_its_first_poll_goes_on() {
         let (end, ended) = oneshot::channel();
-        begin(&Handle::current(), async move {
+        spawn(&Handle::current(), async move {
             let mut first = true;
             std::future::poll_fn(|cx| {
                 if !std::mem::take(&mut first) {
@@ -157,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_stays_in_the_task_and_drops_it() {
         let (held, dropped) = oneshot::channel::<()>();
-        begin(&Handle::current(), async move {
+        spawn(&Handle::current(), async move {
             let _held = held;
             panic!("expected: in the first poll");
         });
@@ -170,7 +170,7 @@ mod tests {
         let (held, mut dropped) = oneshot::channel::<()>();
         let (_never, gone) = oneshot::channel::<()>();
         runtime.block_on(async {
-            begin(runtime.handle(), async move {
+            spawn(runtime.handle(), async move {
                 let _held = held;
                 tokio::select! {
                     _ = gone => {}
