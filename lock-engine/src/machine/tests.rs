@@ -476,7 +476,7 @@ impl World {
                         ReleaseOutcome::Downgrading(hold) => assert_eq!(hold.kind(), Kind::Read),
                         ReleaseOutcome::LeftToLease => assert!(full),
                         ended => {
-                            assert!(!matches!(ended, ReleaseOutcome::NotHeld), "a guard is released once")
+                            assert!(!matches!(ended, ReleaseOutcome::NotHeld), "a guard is released once");
                         }
                     }
                     assert_eq!(was_lost, matches!(ended, ReleaseOutcome::Lost), "{ended:?}");
