@@ -342,6 +342,9 @@ impl World {
                 Action::CountLeft => {
                     // A driver that is gone has left its hold, too.
                     self.left.extend(self.store.ours.keys().cloned());
+                    // Nor is a late copy of its request withdrawn: the releases that may be sent are too many.
+                    let left = &self.left;
+                    self.store.late.retain(|request| !left.contains(&owner_of(&request.items)));
                 }
                 Action::Detach => {}
             }
@@ -543,6 +546,7 @@ impl World {
                 if std::mem::take(&mut self.driver) {
                     // What it was doing is left to the leases, or was not sent.
                     self.call = None;
+                    self.store.late.clear();
                     self.left.extend(self.store.ours.keys().cloned());
                     self.handle(Input::DriverGone);
                     // As the engine does, or those who wait would have nobody.
