@@ -36,7 +36,12 @@ impl Drop for OnTaskGone {
         // By a task: a runtime that is going drops the next driver here, and all in line one inside the other.
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
         self.engine.spawn(async move { engine.leave_line(&lane) });
-        self.engine.tell(&self.lane, Input::DriverGone);
+        // Its caller is told by the drop of the order.
+        let order = self.engine.with(&self.lane, |state, now| {
+            state.machine.handle(Input::DriverGone, now);
+            std::mem::take(&mut state.order)
+        });
+        catch_panics(|| drop(order));
         self.engine.tell(
             &self.lane,
             if std::thread::panicking() && !self.engine.runtime_is_gone() {
@@ -46,9 +51,6 @@ impl Drop for OnTaskGone {
                 Input::ShutDown
             },
         );
-        // Its caller is told by that.
-        let order = std::mem::take(&mut lock(&self.lane.state).order);
-        catch_panics(|| drop(order));
     }
 }
 
