@@ -36,21 +36,19 @@ impl Drop for OnTaskGone {
         // By a task: a runtime that is going drops the next driver here, and all in line one inside the other.
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
         self.engine.spawn(async move { engine.leave_line(&lane) });
-        // Its caller is told by the drop of the order.
+        let input = if std::thread::panicking() && !self.engine.runtime_is_gone() {
+            let said = "the task that asks for this key panicked";
+            Input::Fail(Failure::Store(StoreError::new(StoreErrorKind::Unanswered, said)))
+        } else {
+            Input::ShutDown
+        };
         let order = self.engine.with(&self.lane, |state, now| {
             state.machine.handle(Input::DriverGone, now);
+            state.machine.handle(input, now);
             std::mem::take(&mut state.order)
         });
+        // Its caller is told by that.
         catch_panics(|| drop(order));
-        self.engine.tell(
-            &self.lane,
-            if std::thread::panicking() && !self.engine.runtime_is_gone() {
-                let said = "the task that asks for this key panicked";
-                Input::Fail(Failure::Store(StoreError::new(StoreErrorKind::Unanswered, said)))
-            } else {
-                Input::ShutDown
-            },
-        );
     }
 }
 
