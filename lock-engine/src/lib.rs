@@ -3,8 +3,9 @@
 //!
 //! Programs use `lock-runtime`. Everything in here may change with any version.
 //!
-//! - `machine`: what is known about one key, a state machine without I/O; `retry`: when its contender tries again.
-//! - `driver`: the task that carries out a machine's steps; at most one per key.
+//! - `machine`: what is known about one lane, a state machine without I/O; `retry`: when its contender tries again.
+//! - `lane`, `grant`: what stands beside a machine: wakers, grants and their lost signals.
+//! - `driver`: the task that carries out a machine's steps; at most one per lane.
 //! - `keeper`: the timekeeper, which renews holds and finds those that are lost.
 //! - `calls`: store calls, bounded in time.
 //! - `release`, `reaper`: the two kinds of calls that go on when their caller is gone; `pending` counts the first.
@@ -430,8 +431,7 @@ impl Engine {
     // ---- grants ------------------------------------------------------------------------------------------------
 
     /// A guard is released or dropped: decides at once, under the lane's mutex, what becomes of its hold. Only an
-    /// awaited release may exceed the cap of pending ones.
-    /// Returns who will hear of the outcome, if the store is told of it now.
+    /// awaited release may exceed the cap of pending ones. Returns by what the store's answer is heard, if it is told now.
     pub(crate) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
