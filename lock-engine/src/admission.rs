@@ -81,10 +81,11 @@ impl Admission {
     /// Turns a hold for writing into one for reading, and awaits the store's answer.
     pub async fn downgrade(&self) -> Result<(), Failure> {
         let grant = self.grant();
-        if grant.is_lost() {
-            return Err(self.lost());
-        }
-        match self.engine.with(&grant.lane, |state, _| state.machine.downgrade(grant.number)) {
+        let ended = self.engine.with(&grant.lane, |state, now| match grant.is_lost_at(now) {
+            true => ReleaseOutcome::Lost,
+            false => state.machine.downgrade(grant.number),
+        });
+        match ended {
             ReleaseOutcome::Downgrading(hold) => {
                 let told = self.engine.start_downgrade(&grant.lane, hold);
                 self.outcome(ReleaseOutcome::Releasing, Some(told)).await

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
-use lock_core::internal::sync::{catch_panics, lock};
-use lock_core::store::{AcquireRequest, Acquired, StoreError, StoreErrorKind, Takeover};
+use lock_core::internal::sync::catch_panics;
+use lock_core::store::{AcquireRequest, Acquired, Notice, StoreError, StoreErrorKind, Takeover};
 
 use super::hold::Hold;
 use super::lane::{Lane, Order};
@@ -16,7 +16,7 @@ use super::machine::{Input, Seen, Step};
 use super::release;
 use super::settings::LONGEST;
 use super::spec::LaneKind;
-use super::subscription::Subscription;
+use super::subscription::{Heard, Subscription};
 use super::{Engine, LONGEST_SLEEP};
 use crate::failure::Failure;
 use crate::trace::TARGET;
@@ -63,11 +63,9 @@ pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = 
             Driver { engine: Arc::clone(&engine), lane: Arc::clone(&lane), subscription, request };
         loop {
             let owner = || engine.settings.owners.next();
+            // At another step than those that end a hold, an order is one of a hold that was lost.
             let (step, order) = engine.with(&lane, |state, now| {
-                let step = state.machine.next_step(now, owner);
-                let ends = matches!(step, Step::Release { .. } | Step::Linger { .. });
-                let order = if ends { std::mem::take(&mut state.order) } else { Order::default() };
-                (step, order)
+                (state.machine.next_step(now, owner), std::mem::take(&mut state.order))
             });
             match step {
                 Step::Exit => break,
@@ -126,9 +124,12 @@ impl Driver {
             Ok(acquired) => {
                 let now = engine.clock.now();
                 engine.rtt.record(sent, now);
-                if let Acquired::Busy(busy) = acquired {
-                    let known = busy.remaining <= LONGEST;
-                    self.told_in_own(Ok(if known { now + busy.remaining } else { Tick::default() }));
+                let until = match acquired {
+                    Acquired::Busy(busy) if busy.remaining <= LONGEST => now + busy.remaining,
+                    _ => Tick::default(),
+                };
+                self.told_in_own(Ok(until));
+                if let Acquired::Busy(_) = acquired {
                     self.listen(request, now);
                 }
             }
@@ -140,7 +141,6 @@ impl Driver {
             }
         }
         engine.tell(&self.lane, Input::Acquired { answer, sent, seen: self.seen() });
-        self.granted_in_own();
     }
 
     /// Asks for messages.
@@ -160,12 +160,6 @@ impl Driver {
     fn told_in_own(&self, told: Result<Tick, StoreError>) {
         if self.lane.kind == LaneKind::Own {
             self.engine.registry.told_in_own(&self.lane.own_key(), told);
-        }
-    }
-
-    fn granted_in_own(&self) {
-        if self.lane.kind == LaneKind::Own && lock(&self.lane.state).machine.held().is_some() {
-            self.told_in_own(Ok(Tick::default()));
         }
     }
 
@@ -194,7 +188,9 @@ impl Driver {
         };
         tracing::trace!(target: TARGET, key = %self.lane.key, ?heard, "heard");
         let seen = self.seen();
+        if let Heard::Notice(Notice::Granted { .. }) = heard {
+            self.told_in_own(Ok(Tick::default()));
+        }
         self.engine.tell(&self.lane, Input::Heard { heard, seen });
-        self.granted_in_own();
     }
 }

@@ -59,11 +59,12 @@ impl Engine {
         }
         let mut cut = 0;
         for lane in self.registry.all() {
-            let held = lock(&lane.state).machine.held().cloned();
-            if let Some(hold) = held {
-                cut += 1;
-                self.lose(&lane, &hold, Loss::ShutDown);
-            }
+            self.with(&lane, |State { machine, .. }, now| {
+                if let Some(hold) = &machine.held().cloned() {
+                    cut += 1;
+                    machine.handle(Input::Lost { hold, why: Loss::ShutDown }, now);
+                }
+            });
         }
         self.tasks.close();
         let limit = self.settings.call_timeout * 2;

@@ -371,7 +371,7 @@ impl Engine {
             state.timer = due;
         }
         drop(state);
-        actions.into_iter().for_each(|action| self.execute(lane, action));
+        actions.into_iter().for_each(|action| catch_panics(|| self.execute(lane, action)));
         if idle {
             self.registry.remove_idle(lane);
         }

@@ -190,12 +190,14 @@ impl Machine {
     /// The store was asked to keep the place of the lane's request. Returns whether it said anything about the present.
     pub(crate) fn place_kept(&mut self, about: &PlaceKept<'_>, random: f64, now: Tick) -> bool {
         let &PlaceKept { each, standing, fallback, .. } = about;
-        let next = self.place_due(about.next, random, now);
+        let [next, first] =
+            [about.next, Standing::Waiter].map(|standing| self.place_due(standing, random, now));
         let Some(queued) = self.queued.as_mut().filter(|queued| queued.is_noted) else { return false };
-        queued.keep_at = next;
         if !Arc::ptr_eq(&queued.request, about.request) || queued.asking {
+            queued.keep_at = first;
             return false;
         }
+        queued.keep_at = next;
         if each.is_empty() || each.contains(&Kept::Unknown) {
             queued.keep_at = now + if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
             return false;
