@@ -134,7 +134,7 @@ impl Driver {
                 }
             }
             Err(error) => {
-                // Shielded: the waiters still have to be told.
+                // A panic is caught: the waiters still have to be told.
                 let key = &self.lane.key;
                 catch_panics(|| tracing::debug!(target: TARGET, %key, %error, "acquire attempt failed"));
                 self.told_in_own(Err(error.clone()));

@@ -129,7 +129,7 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<InLane>) {
 fn renewal_failed(engine: &Arc<Engine>, lane: &Arc<Lane>, hold: &Arc<Hold>, error: &StoreError) {
     let again = next_retry(hold, engine.clock.now(), hold.renewal_failed());
     engine.tell(lane, Input::NotKept { hold, again });
-    // Last, and catch_panics: the other holds of the call have to be tried again, too.
+    // Last, and with its panics caught: the other holds of the call have to be tried again, too.
     catch_panics(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
 

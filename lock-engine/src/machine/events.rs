@@ -1,4 +1,4 @@
-//! What time and the store do: steps of the driver and their outcomes, loss, unclaimed offers, the end.
+//! What happens to a machine: inputs, time, grants, refusals, errors, loss, unclaimed offers, the end.
 
 use std::sync::Arc;
 use std::time::Duration;
