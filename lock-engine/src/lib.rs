@@ -410,7 +410,8 @@ impl Engine {
         for grant in lost {
             catch_panics(|| grant.signal_lost());
         }
-        if let Some(grant) = lost.first().filter(|_| is_news) {
+        // The outermost.
+        if let Some(grant) = lost.last().filter(|_| is_news) {
             catch_panics(|| {
                 metrics::lost();
                 tracing::warn!(target: TARGET, key = %lane.key, token = %grant.token, why = %grant.loss(), "lock lost");

@@ -276,7 +276,10 @@ impl Machine {
         }
         if !matches!(self.phase, Phase::Held(_)) {
             let gone = std::mem::replace(&mut self.phase, Phase::Free);
-            if let Phase::Asking(Asked { request, .. }) | Phase::Undoing(request, _) = gone {
+            if let Phase::Asking(Asked { request, .. })
+            | Phase::Releasing(Some(Asked { request, .. }))
+            | Phase::Undoing(request, _) = gone
+            {
                 self.stop_queueing();
                 self.act(Action::Withdraw(request));
             }

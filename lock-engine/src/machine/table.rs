@@ -374,9 +374,15 @@ fn any_the_driver_is_gone() {
     let mut world = asking(Sort::Mutex, USUAL);
     world.apply(Op::DriverGone);
     assert!(is_free(&world) && world.store.gone.len() == 1, "withdrawn");
-    let mut held = held(Sort::Mutex, USUAL);
-    held.apply(Op::DriverGone);
-    assert!(held.machine.is_claimed());
+    let mut world = held(Sort::Mutex, USUAL);
+    world.apply(Op::DriverGone);
+    assert!(world.machine.is_claimed());
+    world.apply(Op::Enqueue(USUAL));
+    release(&mut world);
+    world.apply(Op::Drive);
+    assert!(matches!(world.machine.phase, Phase::Releasing(Some(_))));
+    world.apply(Op::DriverGone);
+    assert!(is_free(&world) && world.store.gone.len() == 1, "what it would have taken is withdrawn");
 }
 
 #[test]
