@@ -32,7 +32,8 @@ pub type Refused = (LockKey, Failure);
 
 /// Waits for the keys of one request; those that an enclosing call holds are entered again.
 ///
-/// Dropped, it leaves the queue, and what has just been granted goes to the next waiter or is released.
+/// Dropped, it leaves the queue, and what has just been granted goes to the next waiter or is
+/// released.
 pub async fn acquire(mut request: Request) -> Result<Admission, Refused> {
     let call_timeout = request.engine.settings.call_timeout;
     let Terms { wait, lease, replication, .. } = request.terms;
@@ -219,8 +220,8 @@ impl Finding<'_> {
         Ok((enqueued, now))
     }
 
-    /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the lane that it shares with
-    /// others, or in one of its own.
+    /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the
+    /// lane that it shares with others, or in one of its own.
     fn find(&self) -> Result<Place, Failure> {
         let Request { engine, key, spec, terms, .. } = self.request;
         let kind = spec.kind;
@@ -287,7 +288,8 @@ impl Finding<'_> {
             self.cap.refuse(waiting, taken.ok().flatten())
         };
         let mut own = OwnPlace::new(engine, own_key.clone(), self.cap.most).map_err(full)?;
-        // One who wants permits waits in line for its turn, which ends with its wait, polled or not.
+        // One who wants permits waits in line for its turn, which ends with its wait, polled or
+        // not.
         let gated = match terms.wait {
             _ if spec.permits == 0 => None,
             Wait::No => None,
@@ -346,8 +348,8 @@ impl Waiting<'_> {
             }
         }
         ready!(self.poll_timer(cx, end.since(now)));
-        // The timer is through. It may have been early: by the clock, which counts differently, or because the
-        // manager's runtime is gone, which the machine knows by the next poll.
+        // The timer is through. It may have been early: by the clock, which counts differently, or
+        // because the manager's runtime is gone, which the machine knows by the next poll.
         self.timer = None;
         cx.waker().wake_by_ref();
         Poll::Pending

@@ -117,8 +117,8 @@ impl Admission {
     }
 
     /// Gives the grant back, and awaits the store's answer for at most two call time-outs. The
-    /// release is dispatched by the first poll, or by the drop before it; where others of this process wait, by the
-    /// lane's driver, one turn of the runtime later.
+    /// release is dispatched by the first poll, or by the drop before it; where others of this
+    /// process wait, by the lane's driver, one turn of the runtime later.
     pub async fn release(mut self) -> Result<(), Failure> {
         self.released = true;
         let (ended, told) = self.end(ReleaseMode::Awaited);

@@ -1,5 +1,5 @@
-//! Store calls: each has a time-out, and may panic without harm to anybody else. One that changes something is never
-//! dropped half-way.
+//! Store calls: each has a time-out, and may panic without harm to anybody else. One that changes
+//! something is never dropped half-way.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,8 @@ use crate::trace::TARGET;
 type Call<T> = BoxFuture<Result<T, StoreError>>;
 
 impl Engine {
-    /// Makes a call, and takes note of how the store does. An overdue one is an error with an unknown outcome.
+    /// Makes a call, and takes note of how the store does. An overdue one is an error with an
+    /// unknown outcome.
     pub async fn bounded<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
@@ -51,8 +52,8 @@ impl Engine {
         result
     }
 
-    /// Makes a call and awaits it for a little longer than the store's own time-out. `None` when it is overdue; it is
-    /// driven to its reply then, which nobody awaits.
+    /// Makes a call and awaits it for a little longer than the store's own time-out. `None` when it
+    /// is overdue; it is driven to its reply then, which nobody awaits.
     async fn limited<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -122,7 +123,8 @@ impl Engine {
         self.bounded_by(timeout, |_| self.store_of(first.as_slice()).keep(request)).await
     }
 
-    /// The same for waiters, whose places are kept by signs of life: there is time for another call when one is lost.
+    /// The same for waiters, whose places are kept by signs of life: there is time for another call
+    /// when one is lost.
     pub(super) async fn keep_waiting(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
         let timeout = self.settings.call_timeout.min(WAITER_LIFE / 5);
@@ -219,7 +221,8 @@ impl Engine {
         told
     }
 
-    /// Goes on until the store has answered or the lease is over. The hold is the stronger one meanwhile.
+    /// Goes on until the store has answered or the lease is over. The hold is the stronger one
+    /// meanwhile.
     async fn downgrade(self: Arc<Self>, lane: Arc<Lane>, hold: Arc<Hold>, report: Report) {
         let mut backoff = Backoff::default();
         let mut report = Some(report);

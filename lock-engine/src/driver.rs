@@ -1,7 +1,8 @@
 //! The driver of a key: the one task that carries out its machine's steps.
 //!
-//! It is the contender for the remote lock and the releaser of the remote hold, one call at a time, so the next
-//! local asker queues behind a release. It is never part of a waiter's future: waiters come and go, its calls end.
+//! It is the contender for the remote lock and the releaser of the remote hold, one call at a time,
+//! so the next local asker queues behind a release. It is never part of a waiter's future: waiters
+//! come and go, its calls end.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ use super::{Engine, LONGEST_SLEEP};
 use crate::failure::Failure;
 use crate::trace::TARGET;
 
-/// Tells the machine when the driver ends without having been told to: with its runtime, or by a panic.
+/// Tells the machine when the driver ends without having been told to: with its runtime, or by a
+/// panic.
 struct OnTaskGone {
     engine: Arc<Engine>,
     lane: Arc<Lane>,
@@ -33,7 +35,8 @@ impl Drop for OnTaskGone {
         if self.done {
             return;
         }
-        // By a task: a runtime that is going drops the next driver here, and all in line one inside the other.
+        // By a task: a runtime that is going drops the next driver here, and all in line one inside
+        // the other.
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
         self.engine.spawn(async move { engine.leave_line(&lane) });
         let input = if std::thread::panicking() && !self.engine.runtime_is_gone() {
@@ -112,8 +115,8 @@ impl Driver {
             self.subscription = Subscription::new(None);
         }
         self.request = Some(Arc::clone(&request));
-        // Whatever was published before the request is sent says nothing about what it will find, and a grant is found
-        // by the request itself.
+        // Whatever was published before the request is sent says nothing about what it will find,
+        // and a grant is found by the request itself.
         self.subscription.skip();
         let (engine, call) = (Arc::clone(&self.engine), Arc::clone(&request));
         let sent = engine.clock.now();

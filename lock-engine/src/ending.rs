@@ -26,7 +26,8 @@ impl Engine {
         self.ended.is_cancelled()
     }
 
-    /// The runtime is gone: nothing is renewed any more, so every hold is lost and every waiter is told.
+    /// The runtime is gone: nothing is renewed any more, so every hold is lost and every waiter is
+    /// told.
     pub(super) fn on_runtime_gone(self: &Arc<Self>) {
         self.shut_down.store(true, Ordering::Release);
         self.ended.cancel();
@@ -41,8 +42,8 @@ impl Engine {
         }
     }
 
-    /// Ends the engine; see [`LockManager::shutdown`](crate::LockManager::shutdown). Returns how many holds were cut
-    /// off, and whether all background work was done in time.
+    /// Ends the engine; see [`LockManager::shutdown`](crate::LockManager::shutdown). Returns how
+    /// many holds were cut off, and whether all background work was done in time.
     pub async fn shutdown(self: &Arc<Self>, grace: Duration) -> (usize, bool) {
         self.shut_down.store(true, Ordering::Release);
         let end = self.clock.now() + grace;
@@ -87,7 +88,8 @@ impl Engine {
         if freed.is_ok() {
             before.iter().for_each(|(lane, hold)| self.lose(lane, hold, Loss::TakenAway));
         }
-        // What was granted meanwhile was freed, or came after it; after an error nothing is known. The store is asked.
+        // What was granted meanwhile was freed, or came after it; after an error nothing is known.
+        // The store is asked.
         for lane in self.registry.find_all(key) {
             self.tell(&lane, Input::Freed);
         }

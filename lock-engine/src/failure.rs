@@ -11,10 +11,11 @@ use lock_core::store::{Kind, StoreError, StoreErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease is over by the local clock: a fixed lease ended, or no renewal succeeded in time because the store
-    /// could not be reached or this process was paused.
+    /// The lease is over by the local clock: a fixed lease ended, or no renewal succeeded in time
+    /// because the store could not be reached or this process was paused.
     LeaseOver,
-    /// The store says that the hold is gone: freed by force, deleted, or lost with the store's data.
+    /// The store says that the hold is gone: freed by force, deleted, or lost with the store's
+    /// data.
     TakenAway,
     /// `max_hold` is over.
     MaxHold,

@@ -25,7 +25,8 @@ pub struct Entry {
     pub(crate) reentrant: bool,
     /// The grant came from a local hand-off.
     pub(crate) handed_off: bool,
-    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and so in every locked body.
+    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and
+    /// so in every locked body.
     pub(crate) part: Option<u16>,
 }
 
@@ -108,8 +109,9 @@ impl Grant {
         self.hold.deadline().min(self.max_hold_end)
     }
 
-    /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task and no store. Whoever
-    /// finds it lost writes that down: a renewal that was under way, or the end of the grant, would hide it.
+    /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task
+    /// and no store. Whoever finds it lost writes that down: a renewal that was under way, or the
+    /// end of the grant, would hide it.
     pub fn is_lost(&self) -> bool {
         self.is_lost_by(|| self.now())
     }
@@ -179,8 +181,8 @@ impl Grant {
         lost.iter().chain(&followers).for_each(CancellationToken::cancel);
     }
 
-    /// The lost signal. Whoever gets it looks afterwards whether the grant is lost, and fires it then: who fires it first
-    /// writes down that it is lost, so that one of the two sees the other.
+    /// The lost signal. Whoever gets it looks afterwards whether the grant is lost, and fires it
+    /// then: who fires it first writes down that it is lost, so that one of the two sees the other.
     fn signal(&self) -> CancellationToken {
         lock(&self.signals).lost.get_or_insert_default().clone()
     }
@@ -214,7 +216,8 @@ impl Grant {
         self.deadline().since(self.now())
     }
 
-    /// Resolves when the lock is lost, at the local deadline at the latest, without help from the store.
+    /// Resolves when the lock is lost, at the local deadline at the latest, without help from the
+    /// store.
     ///
     /// Pending for ever after the grant ended in good order. Cancel safe.
     pub async fn lost(&self) {

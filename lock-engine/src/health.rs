@@ -28,7 +28,8 @@ impl Health {
         lock(&self.last_error).clone()
     }
 
-    /// Takes note of an error. A transient one is a failure; with any other, the store has answered.
+    /// Takes note of an error. A transient one is a failure; with any other, the store has
+    /// answered.
     pub(super) fn note(&self, now: Tick, error: &StoreError) {
         *lock(&self.last_error) = Some((now, error.clone()));
         if !error.is_transient() {

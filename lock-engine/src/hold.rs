@@ -35,18 +35,21 @@ impl Ticks {
     }
 }
 
-/// One remote hold: (key, owner) at the store, with the time until which it is certain. It may be of several keys, which
-/// are taken, renewed, lost and released together.
+/// One remote hold: (key, owner) at the store, with the time until which it is certain. It may be
+/// of several keys, which are taken, renewed, lost and released together.
 ///
-/// The deadline only grows, and once the hold is lost it stays lost: a late renewal does not revive it.
+/// The deadline only grows, and once the hold is lost it stays lost: a late renewal does not revive
+/// it.
 pub(crate) struct Hold {
-    /// The key, or the first of several. Its kind is the one that was asked for, see [`Hold::kind`].
+    /// The key, or the first of several. Its kind is the one that was asked for, see
+    /// [`Hold::kind`].
     pub item: Item,
     /// The other keys, with their tokens.
     more: Box<[(Item, FencingToken)]>,
     /// A hold for writing that has become one for reading, or is about to.
     reads: AtomicBool,
-    /// An earlier copy of its request was not answered; it is withdrawn when the hold has been released.
+    /// An earlier copy of its request was not answered; it is withdrawn when the hold has been
+    /// released.
     pub(crate) unanswered: Option<Arc<AcquireRequest>>,
     /// As it was asked for.
     pub(crate) lease: Lease,
@@ -81,7 +84,8 @@ impl Hold {
         }
     }
 
-    /// The hold that the store has granted to `request`, which was sent at `sent`; `None` without tokens.
+    /// The hold that the store has granted to `request`, which was sent at `sent`; `None` without
+    /// tokens.
     pub(crate) fn granted(
         request: &AcquireRequest,
         tokens: &[TokenRange],
@@ -176,8 +180,9 @@ impl Hold {
         self.lost.set(why).is_ok()
     }
 
-    /// A renewal to `lease` that was sent at `sent` succeeded. `false` when the hold was over already, by the clock or
-    /// by declaration: who has seen it lost never sees it held again, and the caller declares it lost.
+    /// A renewal to `lease` that was sent at `sent` succeeded. `false` when the hold was over
+    /// already, by the clock or by declaration: who has seen it lost never sees it held again, and
+    /// the caller declares it lost.
     pub(crate) fn renewed(&self, sent: Tick, now: Tick, lease: Duration) -> bool {
         let deadline = (sent + lease).saturating_sub(drift_margin(lease));
         let longer = |old: u64| (now.as_nanos() < old).then(|| old.max(deadline.as_nanos()));
@@ -218,8 +223,9 @@ impl Hold {
         self.renewing.load(Ordering::Acquire)
     }
 
-    /// When it is to be renewed, a third of the lease from now, or else its deadline. A hold with less than half of what
-    /// renewals ask for is renewed at once: it had a shorter fixed lease before.
+    /// When it is to be renewed, a third of the lease from now, or else its deadline. A hold with
+    /// less than half of what renewals ask for is renewed at once: it had a shorter fixed lease
+    /// before.
     pub(crate) fn next_renewal(&self, ticks: Ticks, now: Tick) -> Tick {
         if !self.is_renewing() {
             return self.deadline();
@@ -249,7 +255,8 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// What became of a hold of several keys: it is lost when one of them is. An error when that can't be told.
+/// What became of a hold of several keys: it is lost when one of them is. An error when that can't
+/// be told.
 pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, StoreError> {
     let each = each.into_iter().map(|kept| match kept {
         Kept::Renewed => Ok(Kept::Renewed),

@@ -64,8 +64,8 @@ pub(crate) async fn run(alive: OnTaskGone, timers: Arc<Timers>, clock: Clock, en
     }
 }
 
-/// When to try again after `failures` renewals in a row have failed: quickly, then slower, always before the
-/// deadline.
+/// When to try again after `failures` renewals in a row have failed: quickly, then slower, always
+/// before the deadline.
 fn next_retry(hold: &Hold, now: Tick, failures: u64) -> Tick {
     let longest = (hold.renewal_lease() / 15).min(Duration::from_secs(1));
     let pause =
@@ -116,7 +116,8 @@ async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<InLane>) {
             let mut kept = kept.into_iter();
             for ((lane, hold), lease) in holds.iter().zip(leases) {
                 match all_kept(kept.by_ref().take(hold.width())) {
-                    // Nothing happens to a hold that is being released meanwhile: it is gone in good order.
+                    // Nothing happens to a hold that is being released meanwhile: it is gone in
+                    // good order.
                     Ok(kept) => drop(engine.kept(lane, hold, kept, sent, lease)),
                     Err(error) => renewal_failed(&engine, lane, hold, &error),
                 }
@@ -163,7 +164,8 @@ fn standing(engine: &Engine, lane: &Lane) -> Standing {
     }
 }
 
-/// One call that keeps the places of waiters, and tells those that have lost theirs, or were granted what they wait for.
+/// One call that keeps the places of waiters, and tells those that have lost theirs, or were
+/// granted what they wait for.
 async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let mut queued = Vec::with_capacity(lanes.len());
     lanes.retain(|lane| {
@@ -199,7 +201,8 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
             is_seen: engine.store.keeps_far_waiters(),
             fallback: engine.settings.fallback_poll,
         };
-        // What is said of a request that has gone meanwhile, or is being sent again, is about the past.
+        // What is said of a request that has gone meanwhile, or is being sent again, is about the
+        // past.
         if !engine.with(lane, |state, now| state.machine.place_kept(&about, jitter(), now)) {
             continue;
         }

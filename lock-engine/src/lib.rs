@@ -3,12 +3,14 @@
 //!
 //! Programs use `lock-runtime`. Everything in here may change with any version.
 //!
-//! - `machine`: what is known about one lane, a state machine without I/O; `retry`: when its contender tries again.
+//! - `machine`: what is known about one lane, a state machine without I/O; `retry`: when its
+//!   contender tries again.
 //! - `lane`, `grant`: what stands beside a machine: wakers, grants and their lost signals.
 //! - `driver`: the task that carries out a machine's steps; at most one per lane.
 //! - `keeper`: the timekeeper, which renews holds and finds those that are lost.
 //! - `calls`: store calls, bounded in time.
-//! - `release`, `reaper`: the two kinds of calls that go on when their caller is gone; `pending` counts the first.
+//! - `release`, `reaper`: the two kinds of calls that go on when their caller is gone; `pending`
+//!   counts the first.
 //! - `acquire`: what a caller awaits.
 //! - `ending`: how a manager ends.
 #![doc(hidden)]
@@ -94,8 +96,8 @@ const GRACE: Duration = Duration::from_millis(100);
 /// Engines made so far.
 static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Everything that belongs to one manager. Guards keep it alive. Aligned, so that their count is not beside what all
-/// threads read.
+/// Everything that belongs to one manager. Guards keep it alive. Aligned, so that their count is
+/// not beside what all threads read.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Engine {
@@ -211,7 +213,7 @@ impl Engine {
         outcome
     }
 
-    // ---- keys --------------------------------------------------------------------------------------------------
+    // ---- keys -----------------------------------------------------------------------------------
 
     /// Runs `f` on a lane, made if need be, and carries out what follows.
     pub(crate) fn with_lane<R>(
@@ -271,12 +273,14 @@ impl Engine {
         machine.waiting() + usize::from(machine.hold().is_some())
     }
 
-    /// Whether a caller of this manager has the mutex of `key`: whoever tries it, and is not inside of that call, is refused.
+    /// Whether a caller of this manager has the mutex of `key`: whoever tries it, and is not inside
+    /// of that call, is refused.
     pub fn is_claimed(&self, key: &LockKey) -> bool {
         self.registry.find(key, LaneKind::Mutex).is_some_and(|lane| lock(&lane.state).machine.is_claimed())
     }
 
-    /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this lane.
+    /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this
+    /// lane.
     fn make_lane(&self, key: &LockKey, kind: LaneKind, spec: &Spec) -> Arc<Lane> {
         let shut_down = self.shut_down.load(Ordering::Acquire);
         let rules = Rules {
@@ -365,7 +369,8 @@ impl Engine {
         }
         let idle = state.machine.is_idle();
         let due = state.machine.poll_timeout();
-        // It may come too early for what is due later by now. Under the mutex, so that none is left when nothing is due.
+        // It may come too early for what is due later by now. Under the mutex, so that none is left
+        // when nothing is due.
         if due < state.timer || due == Tick::MAX && state.timer < due {
             self.timers.change(lane.id, state.timer, due, || Arc::downgrade(lane));
             state.timer = due;
@@ -429,16 +434,18 @@ impl Engine {
         }
     }
 
-    // ---- grants ------------------------------------------------------------------------------------------------
+    // ---- grants ---------------------------------------------------------------------------------
 
-    /// A guard is released or dropped: decides at once, under the lane's mutex, what becomes of its hold. Only an
-    /// awaited release may exceed the cap of pending ones. Returns by what the store's answer is heard, if it is told now.
+    /// A guard is released or dropped: decides at once, under the lane's mutex, what becomes of its
+    /// hold. Only an awaited release may exceed the cap of pending ones. Returns by what the
+    /// store's answer is heard, if it is told now.
     pub(crate) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
         mode: ReleaseMode,
     ) -> (ReleaseOutcome, Option<Told>) {
-        // A drop may be anywhere, in a panic for example: a task that it starts is not polled there.
+        // A drop may be anywhere, in a panic for example: a task that it starts is not polled
+        // there.
         let start = match mode {
             ReleaseMode::Awaited => Start::Here,
             ReleaseMode::Dropped => Start::InATask,
@@ -505,13 +512,14 @@ impl Engine {
         self.tell(lane, Input::Lost { hold, why });
     }
 
-    /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or longer than the
-    /// store allows.
+    /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or
+    /// longer than the store allows.
     pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
         if let Some(reason) = out_of_range(lease) {
             return Some(format!("lock {key}: {reason}"));
         }
-        // Before anything is taken: a hold may be renewed to a longer lease later, in one call with others.
+        // Before anything is taken: a hold may be renewed to a longer lease later, in one call with
+        // others.
         if let Some(longest) = self.store.longest_lease().filter(|&longest| lease > longest) {
             return Some(format!(
                 "lock {key}: a lease of {lease:?} is longer than the longest of this store, {longest:?}. Use a shorter lease \
@@ -530,13 +538,14 @@ impl Engine {
         })
     }
 
-    /// By how much a wait that is shorter than a round trip is stretched, so that its one attempt can be answered.
+    /// By how much a wait that is shorter than a round trip is stretched, so that its one attempt
+    /// can be answered.
     pub fn grace(&self) -> Duration {
         GRACE.max(self.rtt.lowest() * 4).min(self.settings.call_timeout)
     }
 
-    /// Makes the engine believe that its holds of `key` are lost, as if the store had said so. Returns
-    /// whether it had any.
+    /// Makes the engine believe that its holds of `key` are lost, as if the store had said so.
+    /// Returns whether it had any.
     #[cfg(feature = "testing")]
     pub fn lose_all(self: &Arc<Self>, key: &LockKey) -> bool {
         let mut lost = false;

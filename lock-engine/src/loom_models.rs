@@ -1,5 +1,5 @@
-//! What threads share without a mutex, or across two, in every interleaving and with every value that the memory
-//! orderings allow. Run by `cargo xtask test --only loom`.
+//! What threads share without a mutex, or across two, in every interleaving and with every value
+//! that the memory orderings allow. Run by `cargo xtask test --only loom`.
 
 use std::task::{Context, Poll, Waker};
 
@@ -228,7 +228,8 @@ fn poll(acquire: &mut Acquire) -> Poll<Result<Admission, Refused>> {
 #[test]
 fn the_waiters_of_all_keys_stay_below_their_cap() {
     model(|callers| {
-        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        // Another one than the manager's, or callers would carry out the store's part in their
+        // first poll.
         let _entered = callers.enter();
         let runtime = runtime();
         let engine = engine(EngineSettings { max_waiters: 1, ..EngineSettings::default() }, runtime.handle());
@@ -247,7 +248,8 @@ fn the_waiters_of_all_keys_stay_below_their_cap() {
 #[test]
 fn a_key_that_is_wanted_is_in_the_registry() {
     model(|callers| {
-        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        // Another one than the manager's, or callers would carry out the store's part in their
+        // first poll.
         let _entered = callers.enter();
         let runtime = runtime();
         let engine = engine(EngineSettings::default(), runtime.handle());
@@ -271,7 +273,8 @@ fn a_key_that_is_wanted_is_in_the_registry() {
 #[test]
 fn a_shutdown_reaches_everybody_who_waits() {
     model(|callers| {
-        // Another one than the manager's, or callers would carry out the store's part in their first poll.
+        // Another one than the manager's, or callers would carry out the store's part in their
+        // first poll.
         let _entered = callers.enter();
         let runtime = runtime();
         let engine = engine(EngineSettings::default(), runtime.handle());

@@ -1,7 +1,8 @@
 //! [`PermitsAsLocks`]: permits as the engine holds them.
 //!
-//! A hold of the engine has one owner; its permits' ids follow from the owner's text, which also says how many they are.
-//! So whatever the engine sends again, renews, releases or withdraws is about the same permits.
+//! A hold of the engine has one owner; its permits' ids follow from the owner's text, which also
+//! says how many they are. So whatever the engine sends again, renews, releases or withdraws is
+//! about the same permits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use lock_core::store::{
 
 use crate::LONGEST;
 
-/// When no held permit ends by itself: longer than any lease, so that nobody takes it for one. If they have heard nothing, the
-/// fallback lets waiters look again long before.
+/// When no held permit ends by itself: longer than any lease, so that nobody takes it for one. If
+/// they have heard nothing, the fallback lets waiters look again long before.
 const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
 
 /// The permits of a store, as locks.

@@ -14,8 +14,9 @@ use super::{Engine, LONGEST_SLEEP};
 const REPEATS: usize = 1000;
 
 impl Engine {
-    /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the store answers that no
-    /// copy of it can be executed any more. As many as releases may be under way.
+    /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the
+    /// store answers that no copy of it can be executed any more. As many as releases may be under
+    /// way.
     pub(crate) fn reap(self: &Arc<Self>, request: Arc<AcquireRequest>) {
         match self.pending_withdrawals.reserve() {
             Some(pending) => self.spawn(withdraw(Arc::clone(self), request, pending)),

@@ -14,8 +14,8 @@ use super::lane::Lane;
 use super::machine::Machine;
 use super::spec::LaneKind;
 
-/// By what a lane is found: one that callers share by its key, one of one caller, or that takes nobody any more, by its
-/// number.
+/// By what a lane is found: one that callers share by its key, one of one caller, or that takes
+/// nobody any more, by its number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LaneId {
     Shared(LaneKind, LockKey),
@@ -36,7 +36,8 @@ struct InOwn {
     callers: usize,
     /// Until when the key is taken, as the store last told one of them; its error if it has failed.
     told: Result<Tick, StoreError>,
-    /// Those who want permits, in the order in which they came, with their waiters. The first asks the store.
+    /// Those who want permits, in the order in which they came, with their waiters. The first asks
+    /// the store.
     line: BTreeMap<u64, (Arc<Lane>, u64)>,
 }
 
@@ -111,12 +112,14 @@ impl Registry {
         lock(&self.lanes).values().cloned().collect()
     }
 
-    /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many lanes.
+    /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many
+    /// lanes.
     pub(crate) fn any(&self, test: impl Fn(&Machine) -> bool) -> bool {
         lock(&self.lanes).values().any(|lane| test(&lock(&lane.state).machine))
     }
 
-    /// One more caller waits for `key` in a lane of its own, unless `cap` do so already: how many then.
+    /// One more caller waits for `key` in a lane of its own, unless `cap` do so already: how many
+    /// then.
     pub(crate) fn wait_in_own(&self, key: &(LockKey, bool), cap: usize) -> Result<(), usize> {
         let mut waiting = lock(&self.waiting);
         let callers = waiting.by_key.get(key).map_or(0, |in_own| in_own.callers);
@@ -156,7 +159,8 @@ impl Registry {
         }
     }
 
-    /// The lane's waiter wants permits, and asks when all before it have asked; whether it is the first.
+    /// The lane's waiter wants permits, and asks when all before it have asked; whether it is the
+    /// first.
     pub(crate) fn stand_in_line(&self, lane: &Arc<Lane>, waiter: u64) -> bool {
         let mut waiting = lock(&self.waiting);
         let AllInOwn { by_key, last_place } = &mut *waiting;
@@ -167,7 +171,8 @@ impl Registry {
         in_own.line.len() == 1
     }
 
-    /// The lane's waiter has permits, or has gone. Returns whose turn it is now, if it was the first.
+    /// The lane's waiter has permits, or has gone. Returns whose turn it is now, if it was the
+    /// first.
     pub(crate) fn leave_line(&self, lane: &Lane) -> Option<(Arc<Lane>, u64)> {
         let mut waiting = lock(&self.waiting);
         let place = lane.place.load(Ordering::Relaxed);

@@ -15,7 +15,8 @@ use super::pending::Pending;
 use crate::failure::{Failure, Loss};
 use crate::trace::TARGET;
 
-/// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in time.
+/// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in
+/// time.
 const LINGER_SLACK: Duration = Duration::from_millis(500);
 
 pub(super) fn request(
@@ -35,8 +36,8 @@ async fn call(engine: &Engine, request: ReleaseRequest) -> Result<Released, Stor
     engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await
 }
 
-/// The store has answered. `certain`: an earlier copy whose answer never came may have released the hold, while it was
-/// certainly ours.
+/// The store has answered. `certain`: an earlier copy whose answer never came may have released the
+/// hold, while it was certainly ours.
 pub(super) fn answered(
     engine: &Arc<Engine>,
     hold: &Hold,
@@ -59,8 +60,8 @@ pub(super) fn answered(
 ///
 /// Returns when the call was sent that the store answered, and the answer; `None` when it gave up.
 ///
-/// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure is told at once, although
-/// the release goes on being re-sent.
+/// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure
+/// is told at once, although the release goes on being re-sent.
 pub(crate) async fn send(
     engine: &Arc<Engine>,
     hold: &Arc<Hold>,
@@ -98,7 +99,8 @@ pub(crate) async fn send(
             let cause = error.clone();
             let _ = report.send(Err(Failure::Unconfirmed(cause)));
         }
-        // The margin was taken off the lease for us; the store's own clock ends the hold that much later.
+        // The margin was taken off the lease for us; the store's own clock ends the hold that much
+        // later.
         let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;
         let now = engine.clock.now();
         if now >= over || is_final(&error) || engine.runtime_is_gone() {
@@ -113,7 +115,8 @@ pub(crate) async fn send(
     }
 }
 
-/// Says so when the task of a release goes before the store has answered: with its runtime, or by a panic.
+/// Says so when the task of a release goes before the store has answered: with its runtime, or by a
+/// panic.
 struct Unconfirmed {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
@@ -139,8 +142,8 @@ fn is_final(error: &StoreError) -> bool {
     matches!(error.kind(), StoreErrorKind::ForeignData | StoreErrorKind::Unsupported)
 }
 
-/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the others, at the end of
-/// its `min_hold`.
+/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the
+/// others, at the end of its `min_hold`.
 pub(crate) fn abandon(
     engine: Arc<Engine>,
     hold: Arc<Hold>,
@@ -160,7 +163,8 @@ pub(crate) fn abandon(
     }
 }
 
-/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the hold by itself.
+/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the
+/// hold by itself.
 pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) {
     let end = engine.clock.now() + rest;
     // An inner call may have asked for a longer `min_hold` than the hold's lease.

@@ -89,8 +89,8 @@ impl RetrySchedule {
     }
 
     /// What an attempt would find was just seen in another way, so the next one is due at `until`.
-    /// Who can't hear of a change tries nevertheless, unless it is `far` from its turn. Whether it is
-    /// due earlier than before.
+    /// Who can't hear of a change tries nevertheless, unless it is `far` from its turn. Whether it
+    /// is due earlier than before.
     pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) -> bool {
         let waits = self.errors == 0 && self.step_back.is_none() && now < self.not_before;
         if !waits {
@@ -110,9 +110,9 @@ impl RetrySchedule {
         self.step_back = None;
     }
 
-    /// Somebody new wants the key. What failed before is not their failure, so the back-off is not theirs either; it goes on
-    /// growing if this attempt fails, too. For who is `alone`, every pause is that of others, who have left a driver that has
-    /// not noticed yet.
+    /// Somebody new wants the key. What failed before is not their failure, so the back-off is not
+    /// theirs either; it goes on growing if this attempt fails, too. For who is `alone`, every
+    /// pause is that of others, who have left a driver that has not noticed yet.
     pub(crate) fn on_new_waiter(&mut self, wanted: Replication, alone: bool, now: Tick) {
         if alone && self.not_before_with(wanted) > now + STEP_BACK_LONGEST {
             self.reset(now);
@@ -200,7 +200,8 @@ impl RetrySchedule {
         }
     }
 
-    /// Messages can't be counted on: polls, beginning with the shortest pause. A back-off or a step back stands.
+    /// Messages can't be counted on: polls, beginning with the shortest pause. A back-off or a step
+    /// back stands.
     pub fn deaf(&mut self, now: Tick) {
         self.listening = false;
         if self.errors == 0 && self.step_back.is_none() {
@@ -216,8 +217,8 @@ impl RetrySchedule {
         self.not_before = now + back_off(&mut self.errors, random);
     }
 
-    /// An attempt failed that replicas had to confirm. Whoever asks without them may try at once, and no message makes
-    /// the others try earlier: the undo of their own attempt is one.
+    /// An attempt failed that replicas had to confirm. Whoever asks without them may try at once,
+    /// and no message makes the others try earlier: the undo of their own attempt is one.
     pub(crate) fn set_back(&mut self, now: Tick, error: StoreError, random: f64) {
         self.step_back = None;
         self.setback.error = Some(error);

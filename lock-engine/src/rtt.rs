@@ -7,8 +7,8 @@ use lock_core::internal::sync::{Mutex, lock};
 
 /// How long a measurement counts, at most twice this.
 const PERIOD: Duration = Duration::from_secs(10);
-/// So many measurements, one after the other, make the lowest one a round trip: single ones have connecting or loading a
-/// script in them, and those that overlap the same pause.
+/// So many measurements, one after the other, make the lowest one a round trip: single ones have
+/// connecting or loading a script in them, and those that overlap the same pause.
 const ENOUGH: u32 = 8;
 /// What is assumed before the first call.
 const ASSUMED: Duration = Duration::from_millis(1);

@@ -48,7 +48,8 @@ struct Outer {
 }
 
 impl Drop for Outer {
-    /// One by one, not each inside the drop of the next: a chain may be longer than the stack is deep.
+    /// One by one, not each inside the drop of the next: a chain may be longer than the stack is
+    /// deep.
     fn drop(&mut self) {
         let mut outer = self.scope.outer.take();
         while let Some(mut next) = outer.and_then(Arc::into_inner) {
@@ -75,7 +76,8 @@ impl Scope {
     /// This scope with one more grant inside. Leaves out those that have ended: nobody enters them
     /// again, and a task that hands its scope on to its successor would collect them without end.
     pub fn with(self, grant: Arc<Grant>) -> Self {
-        // Looked for whenever the chain has doubled, so that a long one costs no more than a short one.
+        // Looked for whenever the chain has doubled, so that a long one costs no more than a short
+        // one.
         let look = self.depth().is_power_of_two();
         let ended = look && self.grants().any(|grant| grant.has_ended());
         let outer = if ended { self.without_ended() } else { self };
@@ -115,7 +117,8 @@ impl Scope {
 
     /// Runs `f` in this scope.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
-        // While a thread ends its thread-locals are gone: what is dropped then is dropped without a scope.
+        // While a thread ends its thread-locals are gone: what is dropped then is dropped without a
+        // scope.
         let entered = Entered { scope: self.clone(), task: task::try_id() };
         let _reset = CURRENT.try_with(|current| Reset(current.replace(entered)));
         f()
@@ -169,7 +172,8 @@ impl<F: Future> Future for Scoped<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.as_mut().with(|future| future.poll(cx)) {
             Some(Poll::Ready(output)) => {
-                // The body's locals are gone already; what is left of the future is dropped in the scope too.
+                // The body's locals are gone already; what is left of the future is dropped in the
+                // scope too.
                 self.cancel();
                 Poll::Ready(output)
             }

@@ -9,13 +9,14 @@ use lock_core::internal::sync::CachePadded;
 use lock_core::internal::tasks::Process;
 use lock_core::{Replication, TokenRetention};
 
-/// Minimum of [`fallback_poll`](EngineSettings::fallback_poll): a shorter one would ask without pause.
+/// Minimum of [`fallback_poll`](EngineSettings::fallback_poll): a shorter one would ask without
+/// pause.
 pub const SHORTEST_POLL: Duration = Duration::from_millis(10);
 /// Leases shorter than this are refused.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
-/// Longer leases are refused, longer settings are cut to this: a year is as good as for ever, and can be added to a
-/// point in time.
+/// Longer leases are refused, longer settings are cut to this: a year is as good as for ever, and
+/// can be added to a point in time.
 pub const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Settings of an engine; the defaults are the documented ones.

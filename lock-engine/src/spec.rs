@@ -59,7 +59,8 @@ impl Spec {
         self.keys(first).map(item).collect()
     }
 
-    /// Whether the store has a queue in which somebody who waits for it has a place, and grants it the key by a notice.
+    /// Whether the store has a queue in which somebody who waits for it has a place, and grants it
+    /// the key by a notice.
     pub(crate) fn is_fair(&self) -> bool {
         self.any(|kind| kind == Kind::Fair)
     }

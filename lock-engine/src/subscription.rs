@@ -11,8 +11,9 @@ use super::retry::POLL_LONGEST;
 /// A subscription that was not confirmed is asked for again after this.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A watch, or a pending call for one. A server may take a subscription and never confirm it, so nobody waits for the
-/// answer: the call is polled only while its contender waits for something to happen. Dropping it gives it up.
+/// A watch, or a pending call for one. A server may take a subscription and never confirm it, so
+/// nobody waits for the answer: the call is polled only while its contender waits for something to
+/// happen. Dropping it gives it up.
 pub struct Subscription {
     watch: Option<Watch>,
     call: Option<BoxFuture<Result<Watch, StoreError>>>,

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 
 use super::lane::Lane;
 
-/// The next time of each lane at which its machine has something to do. A lane's time is moved under its machine's
-/// mutex.
+/// The next time of each lane at which its machine has something to do. A lane's time is moved
+/// under its machine's mutex.
 #[derive(Debug, Default)]
 // Its mutex is not beside what all threads read.
 #[repr(align(128))]
@@ -60,7 +60,8 @@ impl Timers {
         lanes
     }
 
-    /// When the next lane is due; the timekeeper sleeps until then, or until [`earlier`](Self::earlier).
+    /// When the next lane is due; the timekeeper sleeps until then, or until
+    /// [`earlier`](Self::earlier).
     pub(crate) fn sleep_until(&self) -> Tick {
         let mut inner = lock(&self.inner);
         let next = inner.queue.first_key_value().map_or(Tick::MAX, |((due, _), _)| *due);

@@ -115,9 +115,9 @@ impl Machine {
         let Some(wait) = wait else { return Arc::new(request) };
         request = request.queued(wait);
         if min_hold > DIRECT_LEASE || !replication.is_none() {
-            // A request with a floor is not granted directly, for a few seconds and with nobody to wait for replicas: the
-            // key has to stay taken for longer than that, even if this process is gone by then. Every token is above
-            // this floor.
+            // A request with a floor is not granted directly, for a few seconds and with nobody to
+            // wait for replicas: the key has to stay taken for longer than that, even if this
+            // process is gone by then. Every token is above this floor.
             request = request.token_floor(1);
         }
         let request = Arc::new(request);
@@ -146,7 +146,7 @@ impl Machine {
         }
     }
 
-    // ---- places at the store -----------------------------------------------------------------------------------
+    // ---- places at the store --------------------------------------------------------------------
 
     /// The request does not wait at the store any more.
     pub(super) fn stop_queueing(&mut self) -> Option<Queued> {
@@ -187,7 +187,8 @@ impl Machine {
         self.rules.ticks.before(now + pause, often / 4)
     }
 
-    /// The store was asked to keep the place of the lane's request. Returns whether it said anything about the present.
+    /// The store was asked to keep the place of the lane's request. Returns whether it said
+    /// anything about the present.
     pub(crate) fn place_kept(&mut self, about: &PlaceKept<'_>, random: f64, now: Tick) -> bool {
         let &PlaceKept { each, standing, fallback, .. } = about;
         let [next, first] =
@@ -226,7 +227,7 @@ impl Machine {
         true
     }
 
-    // ---- answers -----------------------------------------------------------------------------------------------
+    // ---- answers --------------------------------------------------------------------------------
 
     /// The request that was sent at `sent` was answered.
     pub(super) fn acquired(
@@ -245,7 +246,8 @@ impl Machine {
                 self.note_place(sent, busy.server_time, seen.random, now);
             }
             Err(error) if error.kind() == StoreErrorKind::NotReplicated => {
-                // Others may have it, and so may this process under another owner: before that is tried, it is undone.
+                // Others may have it, and so may this process under another owner: before that is
+                // tried, it is undone.
                 self.stop_queueing();
                 self.phase = Phase::Undoing(asked.request, error);
             }
@@ -253,8 +255,9 @@ impl Machine {
                 if error.outcome_unknown() {
                     let keeps = request.items.len() == 1 && error.kind() != StoreErrorKind::Unsettled;
                     match self.queued.as_mut().filter(|_| keeps) {
-                        // It is sent again under the same owner, so as not to lose its place. Not if what the store gives
-                        // back by itself may arrive later: of several keys, and of several stores.
+                        // It is sent again under the same owner, so as not to lose its place. Not
+                        // if what the store gives back by itself may arrive later: of several keys,
+                        // and of several stores.
                         Some(queued) => queued.unanswered = true,
                         None => {
                             self.stop_queueing();
@@ -273,7 +276,8 @@ impl Machine {
         }
     }
 
-    /// The request was granted: its hold counts from before it was sent. A reply that leaves nothing is undone.
+    /// The request was granted: its hold counts from before it was sent. A reply that leaves
+    /// nothing is undone.
     fn granted(&mut self, asked: Asked, granted: &Granted, sent: Tick, seen: Seen, now: Tick) {
         let Asked { request, lease } = asked;
         let queued = self.stop_queueing();
@@ -287,8 +291,8 @@ impl Machine {
         self.on_granted(hold, tokens, granted.server_time, seen, now);
     }
 
-    /// The store granted the request that waits there, and said so by a notice: at some time after it was last known to
-    /// wait.
+    /// The store granted the request that waits there, and said so by a notice: at some time after
+    /// it was last known to wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime, seen: Seen, now: Tick) {
         let (phase, known) = (&self.phase, |queued: &&Queued| queued.is_noted && queued.found < server_time);
         if !matches!(phase, Phase::Free) || self.queued.as_ref().filter(known).is_none() {
@@ -311,8 +315,8 @@ impl Machine {
         hold.unanswered = Some(request).filter(|_| unanswered);
         self.on_granted(hold, tokens, server_time, seen, now);
         if let Some(hold) = self.held().filter(|_| !lease.is_renewed).cloned() {
-            // Counted from when it was last known to wait, and of a direct grant's length: it is less than what was asked
-            // for.
+            // Counted from when it was last known to wait, and of a direct grant's length: it is
+            // less than what was asked for.
             self.act(Action::Extend(hold, lease.duration));
         }
     }
@@ -334,7 +338,8 @@ impl Machine {
         }
     }
 
-    /// The release was answered, or given up: the key is not ours any more, unless it was taken again in the same step.
+    /// The release was answered, or given up: the key is not ours any more, unless it was taken
+    /// again in the same step.
     pub(super) fn released(&mut self, answer: Option<(Tick, Released)>, seen: Seen, now: Tick) {
         let Phase::Releasing(then) = std::mem::replace(&mut self.phase, Phase::Free) else { return };
         if let (Some(asked), Some((sent, Released { then: Some(granted), .. }))) = (then, &answer) {

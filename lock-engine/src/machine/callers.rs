@@ -99,8 +99,9 @@ impl Machine {
         self.waiters.get(&id).is_some_and(|waiter| waiter.gated)
     }
 
-    /// Whether the store is being asked, or will be within `grace`, has not answered since the waiter came, and nobody
-    /// is known to have the key: a wait shorter than a round trip is not over then. An answer wakes the waiter.
+    /// Whether the store is being asked, or will be within `grace`, has not answered since the
+    /// waiter came, and nobody is known to have the key: a wait shorter than a round trip is not
+    /// over then. An answer wakes the waiter.
     pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick, grace: Duration) -> bool {
         let Some(waiter) = self.waiters.get(&id) else { return false };
         let asks = match self.driver {
@@ -156,7 +157,8 @@ impl Machine {
         ReleaseOutcome::Nested
     }
 
-    /// A grant ends that `was_lost` or not. When `reserve` has no place for its release, the hold is left to its lease.
+    /// A grant ends that `was_lost` or not. When `reserve` has no place for its release, the hold
+    /// is left to its lease.
     pub(crate) fn release(
         &mut self,
         number: u64,

@@ -1,4 +1,5 @@
-//! What happens to a machine: inputs, time, grants, refusals, errors, loss, unclaimed offers, the end.
+//! What happens to a machine: inputs, time, grants, refusals, errors, loss, unclaimed offers, the
+//! end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -242,7 +243,8 @@ impl Machine {
         if asked.is_none() {
             self.note_error(error, seen, now);
         } else {
-            // It does not concern those without a policy, whatever it is: they find out by themselves.
+            // It does not concern those without a policy, whatever it is: they find out by
+            // themselves.
             self.retry.set_back(now, error.clone(), seen.random);
             self.tell(error, |ask| !ask.terms.replication.is_none());
             self.unconfirmed = true;
@@ -266,8 +268,8 @@ impl Machine {
         self.fail_where(ends, told);
     }
 
-    /// The driver is gone without having said so: its runtime ended, or it panicked. What it was doing is left to the
-    /// lease.
+    /// The driver is gone without having said so: its runtime ended, or it panicked. What it was
+    /// doing is left to the lease.
     fn on_driver_gone(&mut self) {
         self.driver = Driver::None;
         // A release that had been begun tells of its end itself.

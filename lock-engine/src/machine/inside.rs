@@ -1,4 +1,5 @@
-//! Decisions that both sides share: whose turn it is, whether a hold is handed on, whether the driver is needed.
+//! Decisions that both sides share: whose turn it is, whether a hold is handed on, whether the
+//! driver is needed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +50,8 @@ impl Machine {
         self.waiters_from(0).find(|(_, waiter)| waiter.is_active() && which(waiter))
     }
 
-    /// For whom the key is asked next: the first, or who does not need the replicas that have just not confirmed.
+    /// For whom the key is asked next: the first, or who does not need the replicas that have just
+    /// not confirmed.
     pub(super) fn next_up(&self, now: Tick) -> Option<(u64, &Waiter)> {
         let set_back = self.unconfirmed || self.retry.is_set_back(now);
         let passes = if set_back { self.first_without_policy() } else { None };
@@ -109,7 +111,8 @@ impl Machine {
         }
         let ticks = self.rules.ticks;
         let Phase::Held(Held { hold, live: Some(live), renewal, .. }) = &mut self.phase else { return None };
-        // The innermost call has to be an enclosing one. Readers do not exclude each other, so a reader looks past them.
+        // The innermost call has to be an enclosing one. Readers do not exclude each other, so a
+        // reader looks past them.
         let in_the_way = live.entries.iter().rev().find(|entry| {
             ask.kind != Kind::Read || entry.kind != Kind::Read || ask.inside.contains(&entry.number)
         });
@@ -176,8 +179,8 @@ impl Machine {
         Some(Pass { handed_off, ..pass })
     }
 
-    /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one behind `after`, if
-    /// the hold is still good for what it asked for.
+    /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one
+    /// behind `after`, if the hold is still good for what it asked for.
     pub(super) fn next_holder(&self, after: Option<u64>, now: Tick) -> Option<u64> {
         let Phase::Held(held) = &self.phase else { return None };
         let active = Waiter::is_active;
@@ -238,7 +241,8 @@ impl Machine {
         }
     }
 
-    /// Offers the hold to a waiter, and to others behind it that want the same when offers have not been claimed.
+    /// Offers the hold to a waiter, and to others behind it that want the same when offers have not
+    /// been claimed.
     pub(super) fn offer(&mut self, first: u64, now: Tick) {
         let Phase::Held(held) = &mut self.phase else { return };
         let most =

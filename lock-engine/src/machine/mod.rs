@@ -1,10 +1,11 @@
 //! [`Machine`]: everything this process knows about one lane, a state machine without I/O, clock, waker, channel, task
 //! and runtime.
 //!
-//! It is a queue of waiters and at most one hold. Callers ask it by methods, what else happens is an [`Input`] to
-//! [`handle`](Machine::handle), and both bring the time. It answers with [`Action`]s, which are carried out after
-//! unlocking, with the [`Step`]s of the lane's driver, and with the time at which it has something to do. Waiters and
-//! entries are known by numbers; a lane keeps their wakers and grants. docs/architecture.md has the table of its states.
+//! It is a queue of waiters and at most one hold. Callers ask it by methods, what else happens is
+//! an [`Input`] to [`handle`](Machine::handle), and both bring the time. It answers with
+//! [`Action`]s, which are carried out after unlocking, with the [`Step`]s of the lane's driver, and
+//! with the time at which it has something to do. Waiters and entries are known by numbers; a lane
+//! keeps their wakers and grants. docs/architecture.md has the table of its states.
 
 mod asking;
 mod callers;
@@ -35,10 +36,11 @@ use super::terms::{Lease, Terms};
 
 /// An offer that is not claimed for so long goes to the next waiter.
 pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
-/// The same where nobody else waits, and the place in the store's queue is gone: a second, or a quarter of the lease.
+/// The same where nobody else waits, and the place in the store's queue is gone: a second, or a
+/// quarter of the lease.
 const OWN_OFFER_TIME: Duration = Duration::from_secs(1);
-/// Each offer that nobody claims doubles the number of waiters who get the next one, up to this power of two: so many
-/// waiters that are not polled cannot keep one waiting that is.
+/// Each offer that nobody claims doubles the number of waiters who get the next one, up to this
+/// power of two: so many waiters that are not polled cannot keep one waiting that is.
 const MOST_DOUBLINGS: u32 = 10;
 /// After so many windows without a real release, one is made for pollers whom nobody hears.
 const WINDOWS_WITHOUT_RELEASE: u32 = 16;
@@ -55,7 +57,8 @@ pub(crate) struct Ask {
     pub(crate) inside: Few<u64>,
     /// It may only enter the grant of an enclosing call.
     pub(crate) guest: bool,
-    /// It is granted nothing before it is admitted, and asks for nothing after this time, even if it is not polled.
+    /// It is granted nothing before it is admitted, and asks for nothing after this time, even if
+    /// it is not polled.
     pub(crate) gated: Option<Tick>,
     /// Which of the keys of that grant it wants, if they are several.
     pub(crate) part: Option<u16>,
@@ -275,8 +278,8 @@ struct Asked {
     lease: Lease,
 }
 
-/// A request that may have a place in a queue of the store, or an intent: it is sent again, under the same owner, until
-/// it is granted or withdrawn.
+/// A request that may have a place in a queue of the store, or an intent: it is sent again, under
+/// the same owner, until it is granted or withdrawn.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
     pub(crate) request: Arc<AcquireRequest>,
@@ -284,11 +287,11 @@ pub(crate) struct Queued {
     pub(crate) is_noted: bool,
     /// When the last answered call was sent that found it waiting.
     pub(crate) since: Tick,
-    /// When the store last said so to an acquire. A grant from before that is over: it had no place any more, and joined
-    /// again.
+    /// When the store last said so to an acquire. A grant from before that is over: it had no place
+    /// any more, and joined again.
     found: ServerTime,
-    /// It is being sent again, or that was not answered: it may have a new place by now, so what `keep` says of that must
-    /// not make an older grant look newer.
+    /// It is being sent again, or that was not answered: it may have a new place by now, so what
+    /// `keep` says of that must not make an older grant look newer.
     pub(crate) asking: bool,
     /// A copy of it was not answered.
     unanswered: bool,
@@ -338,8 +341,8 @@ struct Held {
 }
 
 impl Held {
-    /// Whether one more caller may have it without the store: it is what was asked for, renewed and not in doubt, young,
-    /// and at least half of its lease is left.
+    /// Whether one more caller may have it without the store: it is what was asked for, renewed and
+    /// not in doubt, young, and at least half of its lease is left.
     fn is_good_for(&self, ask: &Ask, now: Tick) -> bool {
         ask.terms.lease.is_renewed
             && ask.fits(&self.hold)

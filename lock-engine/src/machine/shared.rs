@@ -8,8 +8,8 @@ use lock_core::internal::clock::Tick;
 use super::{Action, Ask, Held, Live, LiveEntry, Machine, Pass, Phase, WaiterState};
 use crate::spec::LaneKind;
 
-/// A reader that finds the window of a shared hold over waits so long for its readers to leave, so that others have
-/// their turn; then it takes a hold of its own.
+/// A reader that finds the window of a shared hold over waits so long for its readers to leave, so
+/// that others have their turn; then it takes a hold of its own.
 const DRAIN_TIME: Duration = Duration::from_millis(10);
 
 impl Machine {
@@ -61,8 +61,8 @@ impl Machine {
         matches!(&self.phase, Phase::Held(Held { offer: Some(_), .. }))
     }
 
-    /// Whether the caller has to ask in another lane: it is a guest and its host has gone, or it would have to wait for
-    /// readers to leave, who are no obstacle to it.
+    /// Whether the caller has to ask in another lane: it is a guest and its host has gone, or it
+    /// would have to wait for readers to leave, who are no obstacle to it.
     pub(super) fn is_sealed_for(&mut self, ask: &Ask, now: Tick) -> bool {
         if ask.guest {
             return !matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }));

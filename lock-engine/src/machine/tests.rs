@@ -1,4 +1,5 @@
-//! The machine against a model of the store: all kinds of lanes, with random callers, rivals, faults and time.
+//! The machine against a model of the store: all kinds of lanes, with random callers, rivals,
+//! faults and time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -342,7 +343,8 @@ impl World {
                 Action::CountLeft => {
                     // A driver that is gone has left its hold, too.
                     self.left.extend(self.store.ours.keys().cloned());
-                    // Nor is a late copy of its request withdrawn: the releases that may be sent are too many.
+                    // Nor is a late copy of its request withdrawn: the releases that may be sent
+                    // are too many.
                     let left = &self.left;
                     self.store.late.retain(|request| !left.contains(&owner_of(&request.items)));
                 }
