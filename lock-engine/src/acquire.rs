@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
@@ -11,13 +10,12 @@ use lock_core::internal::sync::{catch_panics, lock};
 use lock_core::internal::time::{self, Timer};
 use lock_core::store::{Kind, StoreErrorKind};
 
-use super::Host;
 use super::admission::Admission;
 use super::caller::Caller;
-use super::grant::Entry;
+use super::grant::Grant;
 use super::hold::drift_margin;
 use super::lane::{Lane, State};
-use super::machine::{Ask, Cap, Enqueued, Input, Polled};
+use super::machine::{Ask, Cap, Enqueued, Input};
 use super::places::{Counted, OwnPlace};
 use super::request::Request;
 use super::scope::Scope;
@@ -37,12 +35,8 @@ pub type Refused = (LockKey, Failure);
 pub async fn acquire(mut request: Request) -> Result<Admission, Refused> {
     let call_timeout = request.engine.settings.call_timeout;
     let Terms { wait, lease, replication, .. } = request.terms;
-    let longest_call = match wait {
-        Wait::No => call_timeout,
-        Wait::For(wait) => wait.max(call_timeout),
-        Wait::Forever => Duration::MAX,
-    };
-    request.terms.replication = replication.within(longest_call.min(lease.duration / 2));
+    let longest_call = wait.limit().max(call_timeout).min(lease.duration / 2);
+    request.terms.replication = replication.within(longest_call);
     let mut asked = request.asked;
     loop {
         match acquire_once(&request, &mut asked).await {
@@ -67,7 +61,7 @@ async fn acquire_once(request: &Request, asked: &mut Option<Tick>) -> Result<Opt
         token = tracing::field::Empty,
         outcome = tracing::field::Empty,
     );
-    let entry = match enter(request, asked).await {
+    let grant = match enter(request, asked).await {
         Ok(entered) => entered,
         Err(error) => {
             record(request, *asked, &span, Err(&error));
@@ -75,25 +69,21 @@ async fn acquire_once(request: &Request, asked: &mut Option<Tick>) -> Result<Opt
         }
     };
     let Terms { wait, lease, .. } = request.terms;
-    let (Lease { duration, is_renewed, .. }, recorded) = (lease, entry.clone());
-    let admission = Admission::new(Arc::clone(engine), entry, lease, request.label.clone());
+    let Lease { duration, is_renewed, .. } = lease;
+    let admission = Admission::new(Arc::clone(engine), grant, request.label.clone());
     // The admission is there first: a panicking subscriber or recorder must not leak the hold.
-    record(request, *asked, &span, Ok(&recorded));
+    let grant = admission.grant();
+    record(request, *asked, &span, Ok(grant));
     drop(span);
-    let grant = recorded.grant;
-    let hold = &grant.hold;
+    let hold = &grant.pass.hold;
     // A longer fixed lease inside a shorter one takes one store call.
     let ends = || (engine.clock.now() + duration).saturating_sub(drift_margin(duration));
-    if !admission.entry().reentrant || is_renewed || hold.is_renewing() || hold.deadline() >= ends() {
+    if !grant.pass.reentrant || is_renewed || grant.is_renewed() || hold.deadline() >= ends() {
         return Ok(Some(admission));
     }
-    let retry_until = match wait {
-        Wait::No => Tick::default(),
-        Wait::For(wait) => asked.unwrap_or_default() + wait,
-        Wait::Forever => Tick::MAX,
-    };
-    match engine.extend(&grant.lane, hold, duration, retry_until).await {
-        Ok(()) if !admission.grant().is_lost() => Ok(Some(admission)),
+    let retry_until = asked.unwrap_or_default() + wait.limit();
+    match engine.extend(&grant.lane, hold, move |_| duration, retry_until).await {
+        Ok(()) if !grant.is_lost() => Ok(Some(admission)),
         Err(Failure::NotHeld) if engine.runtime_is_gone() => Err(Failure::ShutDown),
         // The outer hold is gone, perhaps after the answer and before this poll.
         Ok(()) | Err(Failure::Lost(_) | Failure::NotHeld) => Ok(None),
@@ -103,50 +93,31 @@ async fn acquire_once(request: &Request, asked: &mut Option<Tick>) -> Result<Opt
 }
 
 /// Waits until the caller is in a lane.
-async fn enter(request: &Request, asked: &mut Option<Tick>) -> Result<Entry, Failure> {
+async fn enter(request: &Request, asked: &mut Option<Tick>) -> Result<Arc<Grant>, Failure> {
     let engine = &request.engine;
     // Before anything is taken: a recorder may panic.
     let (_counted, waiting) = Counted::new(engine);
-    let (scope, task) = (Scope::current(), Caller::current());
+    let task = Caller::current();
     // A call that enters again does not wait, so it may pass a cap.
     let full = waiting >= engine.settings.max_waiters;
-    let mut cap = if full { Cap { most: 0, name: "max_waiters" } } else { cap(request) };
+    let cap = if full { Cap { most: 0, name: "max_waiters", all: Some(waiting) } } else { cap(request) };
+    let mut finding = Finding { request, asked, scope: Scope::current(), task, cap };
     loop {
-        let place =
-            Finding { request, asked: *asked, scope: &scope, task, cap }.find().map_err(
-                |error| match error {
-                    Failure::TooManyWaiters { cap, remaining, .. } if full => {
-                        Failure::TooManyWaiters { waiting, cap, remaining }
-                    }
-                    error => error,
-                },
-            )?;
-        let Place { lane, own: _own, enqueued, now } = place;
-        let started = *asked.get_or_insert(now);
+        let Place { lane, own: _own, enqueued } = finding.find()?;
         match enqueued {
-            Enqueued::Entered(entry) => return Ok(entry),
+            Enqueued::Entered(grant) => return Ok(grant),
             // The lane takes nobody any more.
             Enqueued::Elsewhere => {}
             Enqueued::Waiting(id) => {
+                let started = finding.asked.unwrap_or_default();
                 let lane = &lane;
-                let mut waiting = Waiting {
-                    request,
-                    started,
-                    lane,
-                    id,
-                    task,
-                    timer: None,
-                    grace: None,
-                    queued: true,
-                    warned: false,
-                };
-                let entered = std::future::poll_fn(|cx| waiting.poll(cx)).await?;
-                drop(waiting);
-                if let Some(entry) = entered {
-                    return Ok(entry);
+                let (timer, grace, queued, warned) = (None, None, true, false);
+                let mut waiting = Waiting { request, started, lane, id, task, timer, grace, queued, warned };
+                if let Some(grant) = std::future::poll_fn(|cx| waiting.poll(cx)).await? {
+                    return Ok(grant);
                 }
                 // It has to ask again, in another lane, and has its place among those who wait.
-                cap.most = usize::MAX;
+                finding.cap.most = usize::MAX;
             }
         }
     }
@@ -155,12 +126,12 @@ async fn enter(request: &Request, asked: &mut Option<Tick>) -> Result<Entry, Fai
 /// How many callers may wait for the key.
 fn cap(request: &Request) -> Cap {
     let settings = &request.engine.settings;
-    let mut cap = Cap { most: settings.max_waiters_per_key, name: "max_waiters_per_key" };
+    let mut cap = Cap { most: settings.max_waiters_per_key, name: "max_waiters_per_key", all: None };
     if request.spec.is_fair() && settings.max_fair_waiters_per_key < cap.most {
-        cap = Cap { most: settings.max_fair_waiters_per_key, name: "max_fair_waiters_per_key" };
+        (cap.most, cap.name) = (settings.max_fair_waiters_per_key, "max_fair_waiters_per_key");
     }
     if request.max_waiters < cap.most {
-        cap = Cap { most: request.max_waiters, name: "max_waiters of this lock" };
+        (cap.most, cap.name) = (request.max_waiters, "max_waiters of this lock");
     }
     cap
 }
@@ -181,19 +152,19 @@ struct Waiting<'r> {
     warned: bool,
 }
 
-/// Where a caller was put, and when.
+/// Where a caller was put.
 struct Place {
     lane: Arc<Lane>,
     own: Option<OwnPlace>,
-    enqueued: Enqueued<Entry>,
-    now: Tick,
+    enqueued: Enqueued<Arc<Grant>>,
 }
 
 /// A caller that looks for its lane.
 struct Finding<'r> {
     request: &'r Request,
-    asked: Option<Tick>,
-    scope: &'r Scope,
+    /// Since when it waits.
+    asked: &'r mut Option<Tick>,
+    scope: Scope,
     task: Option<Caller>,
     cap: Cap,
 }
@@ -205,41 +176,40 @@ impl Finding<'_> {
     }
 
     fn enqueue(
-        &self,
+        &mut self,
         lane: &Arc<Lane>,
         state: &mut State,
         ask: Ask,
         cap: Cap,
         now: Tick,
-    ) -> Result<(Enqueued<Entry>, Tick), Failure> {
-        let enqueued = match state.machine.enqueue(ask, cap, now)? {
+    ) -> Result<Enqueued<Arc<Grant>>, Failure> {
+        self.asked.get_or_insert(now);
+        Ok(match state.machine.enqueue(ask, cap, now)? {
             Enqueued::Entered(pass) => Enqueued::Entered(state.admit(lane, pass, self.task, now)),
             Enqueued::Waiting(id) => Enqueued::Waiting(id),
             Enqueued::Elsewhere => Enqueued::Elsewhere,
-        };
-        Ok((enqueued, now))
+        })
     }
 
     /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the
     /// lane that it shares with others, or in one of its own.
-    fn find(&self) -> Result<Place, Failure> {
+    fn find(&mut self) -> Result<Place, Failure> {
         let Request { engine, key, spec, terms, .. } = self.request;
         let kind = spec.kind;
         // Permits are not locks, and are never entered again.
         if spec.permits == 0
             && !self.scope.is_empty()
-            && let Some(Host { lane, guest, part }) = engine.host(key, kind, self.scope)?
+            && let Some((lane, part)) = engine.host(key, kind, &self.scope)?
         {
             let entered = engine.with_host(&lane, |state, now| {
+                // Once the host's grant has ended, a guest has to ask elsewhere.
+                let guest = lane.spec.kind != kind || part.is_some();
                 let ask = Ask { guest, part, ..self.ask(&lane) };
                 self.enqueue(&lane, state, ask, self.cap, now)
             });
             match entered {
-                None | Some(Ok((Enqueued::Elsewhere, _))) => {}
-                Some(entered) => {
-                    let (enqueued, now) = entered?;
-                    return Ok(Place { lane, own: None, enqueued, now });
-                }
+                None | Some(Ok(Enqueued::Elsewhere)) => {}
+                Some(entered) => return Ok(Place { lane, own: None, enqueued: entered? }),
             }
         }
         let usual = terms.lease.is_renewed && terms.lease.retention == engine.settings.token_retention;
@@ -259,28 +229,29 @@ impl Finding<'_> {
                 let (lane, entered) = engine.with_lane(key, lane_kind, spec, |lane, state, now| {
                     self.enqueue(lane, state, self.ask(lane), self.cap, now)
                 });
-                let (enqueued, now) = entered?;
+                let enqueued = entered?;
                 if let Enqueued::Elsewhere = enqueued {
                     // It takes nobody any more, so the next one is another.
                     engine.registry.detach(&lane);
                 }
-                Ok(Place { lane, own: None, enqueued, now })
+                Ok(Place { lane, own: None, enqueued })
             }
         }
     }
 
     /// Joins the readers of a shared hold, if there is one that takes them.
-    fn join(&self) -> Option<Place> {
+    fn join(&mut self) -> Option<Place> {
         let engine = &self.request.engine;
         let lane = engine.registry.find(&self.request.key, LaneKind::Read)?;
-        let (entry, now) = engine.with_host(&lane, |state, now| {
+        let grant = engine.with_host(&lane, |state, now| {
             let pass = state.machine.join(&self.ask(&lane), now)?;
-            Some((state.admit(&lane, pass, self.task, now), now))
+            self.asked.get_or_insert(now);
+            Some(state.admit(&lane, pass, self.task, now))
         })??;
-        Some(Place { lane, own: None, enqueued: Enqueued::Entered(entry), now })
+        Some(Place { lane, own: None, enqueued: Enqueued::Entered(grant) })
     }
 
-    fn enter_own(&self) -> Result<Place, Failure> {
+    fn enter_own(&mut self) -> Result<Place, Failure> {
         let Request { engine, key, spec, terms, .. } = self.request;
         let own_key = (key.clone(), spec.permits > 0);
         let full = |waiting| {
@@ -290,52 +261,58 @@ impl Finding<'_> {
         let mut own = OwnPlace::new(engine, own_key.clone(), self.cap.most).map_err(full)?;
         // One who wants permits waits in line for its turn, which ends with its wait, polled or
         // not.
-        let gated = match terms.wait {
-            _ if spec.permits == 0 => None,
-            Wait::No => None,
-            Wait::For(wait) => Some(self.asked.unwrap_or_else(|| engine.clock.now()) + wait + engine.grace()),
-            Wait::Forever => Some(Tick::MAX),
-        };
+        let asked = || self.asked.unwrap_or_else(|| engine.clock.now());
+        let gated =
+            (spec.permits > 0 && !terms.is_try()).then(|| asked() + terms.wait.limit() + engine.grace());
         let (lane, entered) = engine.with_lane(key, LaneKind::Own, spec, |lane, state, now| {
             self.enqueue(lane, state, Ask { gated, ..self.ask(lane) }, Cap { most: 1, ..self.cap }, now)
         });
-        let (enqueued, now) = entered?;
+        let enqueued = entered?;
         if let (Enqueued::Waiting(id), Some(_)) = (&enqueued, gated) {
             own.stand_in_line(&lane, *id);
         }
-        Ok(Place { lane, own: Some(own), enqueued, now })
+        Ok(Place { lane, own: Some(own), enqueued })
     }
 }
 
 impl Waiting<'_> {
     /// `None`: it has to ask again, in another lane.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Entry>, Failure>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Arc<Grant>>, Failure>> {
         let id = self.id;
         let (polled, waker, now) = self.request.engine.with(self.lane, |state, now| {
-            let polled = match state.machine.poll_waiter(id, now) {
-                Polled::Pending => return (None, state.listen(id, cx.waker()), now),
-                Polled::Granted(pass) => Ok(Some(state.admit(self.lane, pass, self.task, now))),
-                Polled::Failed(failure) => Err(failure),
-                Polled::Elsewhere => Ok(None),
+            let polled = state.machine.poll_waiter(id, now);
+            let waker = match polled {
+                Poll::Pending => state.listen(id, cx.waker()),
+                Poll::Ready(_) => state.wakers.remove(&id),
             };
-            (Some(polled), state.wakers.remove(&id), now)
+            let admit = |pass| state.admit(self.lane, pass, self.task, now);
+            (polled.map_ok(|pass| pass.map(admit)), waker, now)
         });
         // It may own a task, and so a guard of this lane.
         catch_panics(|| drop(waker));
-        if let Some(polled) = polled {
+        if polled.is_ready() {
             self.queued = false;
-            return Poll::Ready(polled);
+            return polled;
         }
         let engine = &self.request.engine;
         let timeout = engine.settings.call_timeout;
         let replicas = self.request.terms.replication.timeout();
         let mut end = match self.request.terms.wait {
-            Wait::Forever => return self.poll_forever(cx, now),
+            // One without an end, which is for a lock of its own task, is told of after a while.
+            Wait::Forever if self.warned || !lock(&self.lane.state).is_held_by(self.task) => {
+                return Poll::Pending;
+            }
+            Wait::Forever => self.started + engine.settings.default_wait,
             Wait::For(wait) => self.started + wait,
             // An answer ends it, at the latest that of the call after the one under way: two call
             // time-outs, and one for what each takes longer.
             Wait::No => self.started + timeout * 3 + replicas * 2,
         };
+        if now >= end && self.request.terms.wait == Wait::Forever {
+            self.warned = true;
+            self.warn_of_itself();
+            return Poll::Pending;
+        }
         if now >= end {
             let grace = engine.grace();
             let unanswered =
@@ -347,36 +324,13 @@ impl Waiting<'_> {
                 return Poll::Ready(Err(self.give_up(now, unanswered)));
             }
         }
-        ready!(self.poll_timer(cx, end.since(now)));
+        let sleep = || Box::pin(time::sleep(&engine.runtime, end.since(now)));
+        ready!(self.timer.get_or_insert_with(sleep).as_mut().poll(cx));
         // The timer is through. It may have been early: by the clock, which counts differently, or
         // because the manager's runtime is gone, which the machine knows by the next poll.
         self.timer = None;
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
-
-    /// A wait without an end that is one for its own task is told of after a while.
-    fn poll_forever<T>(&mut self, cx: &mut Context<'_>, now: Tick) -> Poll<T> {
-        let due = self.started + self.request.engine.settings.default_wait;
-        let watches = !self.warned && lock(&self.lane.state).is_held_by(self.task);
-        if watches && now >= due {
-            self.warned = true;
-            self.warn_of_itself();
-        } else if watches && self.poll_timer(cx, due.since(now)).is_ready() {
-            self.timer = None;
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-
-    fn leave(&mut self) {
-        if std::mem::take(&mut self.queued) {
-            let waker = self.request.engine.with(self.lane, |state, now| {
-                state.machine.handle(Input::Leave(self.id), now);
-                state.wakers.remove(&self.id)
-            });
-            catch_panics(|| drop(waker));
-        }
     }
 
     fn warn_of_itself(&self) {
@@ -388,21 +342,14 @@ impl Waiting<'_> {
         );
     }
 
-    fn poll_timer(&mut self, cx: &mut Context<'_>, left: Duration) -> Poll<()> {
-        let engine = &self.request.engine;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(time::sleep(&engine.runtime, left)));
-        timer.as_mut().poll(cx)
-    }
-
     /// The wait is over. `unanswered`: the store has not answered anything for all of it.
-    fn give_up(&mut self, now: Tick, unanswered: bool) -> Failure {
+    fn give_up(&self, now: Tick, unanswered: bool) -> Failure {
         let engine = &self.request.engine;
         let state = lock(&self.lane.state);
         let (machine, own) = (&state.machine, state.is_held_by(self.task));
         let (remaining, gated) = (machine.taken_for(now), machine.is_gated(self.id));
         let last_error = machine.retry.last_error_for(self.request.terms.replication);
         drop(state);
-        self.leave();
         // One whose turn has not come knows what the first in line was told.
         let told = gated.then(|| engine.registry.taken_in_own(&self.lane.own_key(), now));
         let (last_error, remaining) = match told {
@@ -423,17 +370,23 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.leave();
+        if self.queued {
+            let waker = self.request.engine.with(self.lane, |state, now| {
+                state.machine.handle(Input::Leave(self.id), now);
+                state.wakers.remove(&self.id)
+            });
+            catch_panics(|| drop(waker));
+        }
     }
 }
 
-fn record(request: &Request, asked: Option<Tick>, span: &tracing::Span, outcome: Result<&Entry, &Failure>) {
+fn record(request: &Request, asked: Option<Tick>, span: &tracing::Span, outcome: Result<&Grant, &Failure>) {
     let outcome = match outcome {
-        Ok(entry) => {
-            span.record("token", entry.first().1.get());
-            if entry.handed_off {
+        Ok(grant) => {
+            span.record("token", grant.first().1.get());
+            if grant.pass.handed_off {
                 "handed_off"
-            } else if entry.reentrant {
+            } else if grant.pass.reentrant {
                 "reentered"
             } else {
                 "granted"

@@ -12,11 +12,10 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::caller::Caller;
-use super::grant::{Entry, Grant};
+use super::grant::Grant;
 use super::lane::Told;
 use super::machine::ReleaseOutcome;
-use super::terms::Lease;
-use super::{Engine, ReleaseMode};
+use super::{Engine, Mode};
 use crate::failure::Failure;
 use crate::metrics::{self, Label};
 use crate::trace::TARGET;
@@ -24,33 +23,28 @@ use crate::trace::TARGET;
 /// What a caller has after its turn has come. Dropping it gives the grant back in the background.
 pub struct Admission {
     engine: Arc<Engine>,
-    entry: Entry,
-    lease: Lease,
+    grant: Arc<Grant>,
     label: Label,
     released: bool,
 }
 
 impl Admission {
-    pub(super) fn new(engine: Arc<Engine>, entry: Entry, lease: Lease, label: Label) -> Self {
-        Self { engine, entry, lease, label, released: false }
-    }
-
-    pub fn entry(&self) -> &Entry {
-        &self.entry
+    pub(super) fn new(engine: Arc<Engine>, grant: Arc<Grant>, label: Label) -> Self {
+        Self { engine, grant, label, released: false }
     }
 
     pub fn grant(&self) -> &Arc<Grant> {
-        &self.entry.grant
+        &self.grant
     }
 
     /// Returns who holds it, at the store.
     pub fn owner(&self) -> &OwnerId {
-        &self.grant().hold.item.owner
+        &self.grant.pass.hold.item.owner
     }
 
     /// Whether it is of one key, and for reading or writing.
     pub fn can_be_downgraded(&self) -> bool {
-        let hold = &self.grant().hold;
+        let hold = &self.grant.pass.hold;
         hold.is_single() && matches!(hold.kind(), Kind::Write | Kind::Read)
     }
 
@@ -60,30 +54,31 @@ impl Admission {
     }
 
     fn key(&self) -> LockKey {
-        self.entry.first().0.clone()
+        self.grant.first().0.clone()
     }
 
     fn lost(&self) -> Failure {
-        Failure::Lost(self.grant().loss())
+        Failure::Lost(self.grant.loss())
     }
 
     /// Enters the hold once more; `None` when it is lost.
     pub fn reenter(&self) -> Option<Self> {
-        let grant = self.grant();
-        let entry = self.engine.with(&grant.lane, |state, now| {
-            let is_live = !grant.has_ended() && !grant.is_lost_at(now);
-            let pass = is_live.then(|| state.machine.reenter_guard(grant.number, self.entry.part, now))??;
+        let grant = &self.grant;
+        let entered = self.engine.with(&grant.lane, |state, now| {
+            let is_live = !grant.is_lost_at(now);
+            let pass =
+                is_live.then(|| state.machine.reenter_guard(grant.pass.number, grant.pass.part, now))??;
             Some(state.admit(&grant.lane, pass, Caller::current(), now))
         })?;
-        Some(Self::new(Arc::clone(&self.engine), entry, self.lease, self.label.clone()))
+        Some(Self::new(Arc::clone(&self.engine), entered, self.label.clone()))
     }
 
     /// Turns a hold for writing into one for reading, and awaits the store's answer.
     pub async fn downgrade(&self) -> Result<(), Failure> {
-        let grant = self.grant();
+        let grant = &self.grant;
         let ended = self.engine.with(&grant.lane, |state, now| match grant.is_lost_at(now) {
             true => ReleaseOutcome::Lost,
-            false => state.machine.downgrade(grant.number),
+            false => state.machine.downgrade(grant.pass.number),
         });
         match ended {
             ReleaseOutcome::Downgrading(hold) => {
@@ -96,14 +91,11 @@ impl Admission {
 
     /// Makes the remaining time of a fixed lease at least `lease`.
     pub async fn extend(&self, lease: Duration) -> Result<(), Failure> {
-        let grant = self.grant();
+        let grant = &self.grant;
         if grant.is_lost() {
             return Err(self.lost());
         }
-        if grant.has_ended() {
-            return Err(Failure::NotHeld);
-        }
-        if grant.hold.is_renewing() {
+        if grant.is_renewed() {
             return Err(Failure::misconfigured(format!(
                 "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
                 self.key()
@@ -112,7 +104,8 @@ impl Admission {
         if let Some(reason) = self.engine.refuse_lease(&self.key(), lease) {
             return Err(Failure::misconfigured(reason));
         }
-        let result = self.engine.extend(&grant.lane, &grant.hold, lease, Tick::default()).await;
+        let extended = self.engine.extend(&grant.lane, &grant.pass.hold, move |_| lease, Tick::default());
+        let result = extended.await;
         if result.is_ok() && grant.is_lost() { Err(self.lost()) } else { result }
     }
 
@@ -121,7 +114,7 @@ impl Admission {
     /// process wait, by the lane's driver, one turn of the runtime later.
     pub async fn release(mut self) -> Result<(), Failure> {
         self.released = true;
-        let (ended, told) = self.end(ReleaseMode::Awaited);
+        let (ended, told) = self.end(Mode::Awaited);
         self.outcome(ended, told).await
     }
 
@@ -135,23 +128,25 @@ impl Admission {
             _ => {}
         }
         let Some(mut outcome) = told else { return Ok(()) };
-        match outcome.try_recv() {
-            // The store has answered in place.
-            Ok(result) => return result,
-            Err(TryRecvError::Empty) => {}
-            // Its runtime took no task any more. A channel that said so is not to be polled.
-            Err(TryRecvError::Closed) => return Err(unanswered("the task that sends it is gone")),
-        }
         let limit = self.engine.settings.call_timeout * 2;
-        match time::timeout(&self.engine.runtime, limit, outcome).await {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(unanswered("the task that sends it is gone")),
+        let answer = match outcome.try_recv() {
+            // The store has answered in place, or its runtime took no task any more. A channel that
+            // said so is not to be polled.
+            Ok(result) => Some(Some(result)),
+            Err(TryRecvError::Closed) => Some(None),
+            Err(TryRecvError::Empty) => {
+                time::timeout(&self.engine.runtime, limit, outcome).await.map(Result::ok)
+            }
+        };
+        match answer {
+            Some(Some(result)) => result,
+            Some(None) => Err(unanswered("the task that sends it is gone")),
             None => Err(unanswered("the release was not answered")),
         }
     }
 
-    fn end(&self, mode: ReleaseMode) -> (ReleaseOutcome, Option<Told>) {
-        let grant = self.grant();
+    fn end(&self, mode: Mode) -> (ReleaseOutcome, Option<Told>) {
+        let grant = &self.grant;
         let ended = self.engine.release(grant, mode);
         // It may be in a drop, and that in a panic.
         catch_panics(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
@@ -165,7 +160,7 @@ impl Drop for Admission {
             return;
         }
         self.released = true;
-        if let (ReleaseOutcome::Lost, _) = self.end(ReleaseMode::Dropped) {
+        if let (ReleaseOutcome::Lost, _) = self.end(Mode::Background) {
             catch_panics(
                 || tracing::debug!(target: TARGET, key = %self.key(), "a lost lock's guard was dropped"),
             );

@@ -3,18 +3,15 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
 use lock_core::internal::time;
-use lock_core::store::{
-    BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, WAITER_LIFE,
-};
+use lock_core::store::{BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
 
 use tokio::sync::oneshot;
 
@@ -44,7 +41,8 @@ impl Engine {
         timeout: Duration,
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
     ) -> Result<T, StoreError> {
-        let result = self.limited(timeout, call).await.unwrap_or_else(|| Err(self.overdue()));
+        let result =
+            self.limited(timeout, call).await.unwrap_or_else(|| Err(no_answer(self.settings.call_timeout)));
         match &result {
             Ok(_) => self.health.answered(),
             Err(error) => self.health.note(self.clock.now(), error),
@@ -60,9 +58,14 @@ impl Engine {
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
     ) -> Option<Result<T, StoreError>> {
         let mut call = match catch_unwind(AssertUnwindSafe(|| call(&*self.store))) {
-            Ok(call) => Caught(call),
+            Ok(call) => call,
             Err(panic) => return Some(Err(panicked(&*panic))),
         };
+        // A panic is an error with an unknown outcome.
+        let mut call = std::future::poll_fn(move |cx| {
+            catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx)))
+                .unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))
+        });
         let limit = timeout + timeout / 8;
         let result = time::timeout(&self.runtime, limit, &mut call).await;
         if result.is_none() {
@@ -100,10 +103,6 @@ impl Engine {
         Err(Failure::Store(cause))
     }
 
-    pub(crate) fn overdue(&self) -> StoreError {
-        no_answer(self.settings.call_timeout)
-    }
-
     /// One `keep` call for holds that are at one store; returns when it was sent.
     pub(super) async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
@@ -117,18 +116,14 @@ impl Engine {
         (sent, result)
     }
 
-    async fn kept_within(&self, timeout: Duration, items: Vec<KeepItem>) -> Result<Vec<Kept>, StoreError> {
+    pub(super) async fn kept_within(
+        &self,
+        timeout: Duration,
+        items: Vec<KeepItem>,
+    ) -> Result<Vec<Kept>, StoreError> {
         let first = items.first().map(|keep| keep.item.clone());
         let request = Arc::new(KeepRequest { items, timeout });
         self.bounded_by(timeout, |_| self.store_of(first.as_slice()).keep(request)).await
-    }
-
-    /// The same for waiters, whose places are kept by signs of life: there is time for another call
-    /// when one is lost.
-    pub(super) async fn keep_waiting(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
-        let sent = self.clock.now();
-        let timeout = self.settings.call_timeout.min(WAITER_LIFE / 5);
-        (sent, self.kept_within(timeout, items).await)
     }
 
     /// What the store said of a hold in answer to a `keep` with `lease`, sent at `sent`.
@@ -144,40 +139,21 @@ impl Engine {
         hold.loss().map_or(Ok(()), |why| Err(Failure::Lost(why)))
     }
 
-    /// Asks the store whether the hold is still there, without changing it, until it answers.
-    pub(super) async fn verify(self: Arc<Self>, lane: Arc<Lane>, hold: Arc<Hold>) {
-        let mut backoff = Backoff::default();
-        while hold.is_valid(self.clock.now()) {
-            let lease = hold.deadline().since(self.clock.now()).max(Duration::from_millis(1));
-            let items = hold.keep_items(lease).collect();
-            match self.kept_within(self.settings.call_timeout, items).await {
-                Ok(kept) if kept.contains(&Kept::Gone) => {
-                    return self.lose(&lane, &hold, Loss::TakenAway);
-                }
-                Ok(kept) if !kept.contains(&Kept::Unknown) => return,
-                Ok(_) | Err(_) => tokio::time::sleep(backoff.next_pause()).await,
-            }
-        }
-    }
-
-    /// Makes the hold's remaining time at least `lease`, by one store call. Retries transient
-    /// errors until `retry_until`. The caller waits two call time-outs longer at most; the call
-    /// goes on without it.
-    pub(crate) fn extend(
+    /// Makes the hold's remaining time at least `lease`, of which it is asked before each call.
+    /// Retries transient errors until `retry_until`. The caller waits two call time-outs longer at
+    /// most; the call goes on without it.
+    pub(crate) fn extend<L: Fn(Tick) -> Duration + Send + Sync + 'static>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         hold: &Arc<Hold>,
-        lease: Duration,
+        lease: L,
         retry_until: Tick,
-    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
-        let (engine, lane, hold) = (Arc::clone(self), Arc::clone(lane), Arc::clone(hold));
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<L> {
         let limit = retry_until.since(self.clock.now()).min(LONGEST) + self.settings.call_timeout * 2;
-        let outcome = self.report({
-            let engine = Arc::clone(&engine);
-            async move { engine.extend_until(&lane, &hold, lease, retry_until).await }
-        });
+        let extend = Arc::clone(self).extend_until(Arc::clone(lane), Arc::clone(hold), lease, retry_until);
+        let (runtime, outcome) = (self.runtime.clone(), self.report(extend));
         async move {
-            match time::timeout(&engine.runtime, limit, outcome).await {
+            match time::timeout(&runtime, limit, outcome).await {
                 Some(outcome) => outcome.unwrap_or(Err(Failure::NotHeld)),
                 None => Err(Failure::Unconfirmed(no_answer(limit))),
             }
@@ -185,17 +161,18 @@ impl Engine {
     }
 
     async fn extend_until(
-        self: &Arc<Self>,
-        lane: &Arc<Lane>,
-        hold: &Arc<Hold>,
-        lease: Duration,
+        self: Arc<Self>,
+        lane: Arc<Lane>,
+        hold: Arc<Hold>,
+        lease: impl Fn(Tick) -> Duration,
         retry_until: Tick,
     ) -> Result<(), Failure> {
         let mut backoff = Backoff::default();
         loop {
+            let lease = lease(self.clock.now());
             let error = match self.keep(hold.keep_items(lease).collect()).await {
                 (sent, Ok(kept)) => match all_kept(kept) {
-                    Ok(kept) => return self.kept(lane, hold, kept, sent, lease),
+                    Ok(kept) => return self.kept(&lane, &hold, kept, sent, lease),
                     Err(error) => error,
                 },
                 (_, Err(error)) => error,
@@ -234,15 +211,17 @@ impl Engine {
         loop {
             // It was released meanwhile, or lost.
             let valid = hold.is_valid(self.clock.now());
-            if !valid || !lock(&lane.state).machine.has(&hold) {
+            let (has, renews) = {
+                let machine = &lock(&lane.state).machine;
+                (machine.has(&hold), machine.renews(&hold))
+            };
+            if !valid || !has {
                 let why = Loss::LeaseOver;
                 return tell(if valid { Ok(()) } else { Err(Failure::Lost(why)) });
             }
             let sent = self.clock.now();
-            let lease = match hold.is_renewing() {
-                true => hold.renewal_lease(),
-                false => hold.deadline().since(sent).max(Duration::from_millis(1)),
-            };
+            let left = hold.deadline().since(sent).max(Duration::from_millis(1));
+            let lease = renews.unwrap_or(left);
             let keep = KeepItem::hold(hold.item.clone(), lease).retention(hold.lease.retention);
             let items = vec![keep];
             let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
@@ -255,18 +234,6 @@ impl Engine {
                 }
             }
         }
-    }
-}
-
-/// A call whose panic is an error with an unknown outcome.
-struct Caught<T>(Call<T>);
-
-impl<T> Future for Caught<T> {
-    type Output = Result<T, StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)))
-            .unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
-use lock_core::store::WAITER_LIFE;
+use lock_core::store::{Standing, WAITER_LIFE};
 
 use super::lane::Lane;
 
@@ -54,28 +54,29 @@ impl Crowds {
 
     /// Returns those who have come near because this one has gone.
     pub(crate) fn leave(&self, key: &LockKey, number: u64, now: Tick) -> Vec<Arc<Lane>> {
-        let mut crowds = lock(&self.0);
-        let Some(crowd) = crowds.get_mut(key) else { return Vec::new() };
-        let near = crowd.leave(number, now);
-        if crowd.members.is_empty() {
-            crowds.remove(key);
-        }
-        drop(crowds);
-        near.iter().filter_map(Weak::upgrade).collect()
+        self.change(key, |crowd| crowd.leave(number, now))
     }
 
-    pub(crate) fn is_far(&self, key: &LockKey, number: u64) -> bool {
-        lock(&self.0).get(key).is_some_and(|crowd| crowd.is_far(number))
+    pub(crate) fn standing(&self, lane: &Lane) -> Standing {
+        let is_far = lock(&self.0).get(&lane.key).is_some_and(|crowd| crowd.is_far(lane.id));
+        if is_far { Standing::Far } else { Standing::Waiter }
     }
 
     /// A call that was sent at `sent` has kept near ones, or has found some of them `lost`. Returns
     /// those far ones whose places are in doubt since then.
     pub(crate) fn kept(&self, key: &LockKey, sent: Tick, lost: bool) -> Vec<Arc<Lane>> {
+        self.change(key, |crowd| crowd.kept(sent, lost))
+    }
+
+    fn change(&self, key: &LockKey, f: impl FnOnce(&mut Crowd) -> Vec<Weak<Lane>>) -> Vec<Arc<Lane>> {
         let mut crowds = lock(&self.0);
         let Some(crowd) = crowds.get_mut(key) else { return Vec::new() };
-        let doubtful = crowd.kept(sent, lost);
+        let lanes = f(crowd);
+        if crowd.members.is_empty() {
+            crowds.remove(key);
+        }
         drop(crowds);
-        doubtful.iter().filter_map(Weak::upgrade).collect()
+        lanes.iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -22,15 +22,53 @@ use super::{Engine, LONGEST_SLEEP};
 use crate::failure::Failure;
 use crate::trace::TARGET;
 
-/// Tells the machine when the driver ends without having been told to: with its runtime, or by a
-/// panic.
-struct OnTaskGone {
+/// Drives the lane to the end. A runtime that is going may drop it unpolled: that is an end too.
+pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = ()> + Send {
+    let (subscription, request) = (Subscription::default(), None);
+    let driver = Driver { engine, lane, subscription, request, done: false };
+    async move {
+        // All of it, and not its fields.
+        let mut driver = driver;
+        let (engine, lane) = (Arc::clone(&driver.engine), Arc::clone(&driver.lane));
+        loop {
+            let owner = || engine.settings.owners.next();
+            // At another step than those that end a hold, an order is one of a hold that was lost.
+            let (step, order) = engine.with(&lane, |state, now| {
+                (state.machine.next_step(now, owner), std::mem::take(&mut state.order))
+            });
+            match step {
+                Step::Exit => break,
+                Step::Acquire(request) => driver.acquire(request).await,
+                Step::Undo(request) => {
+                    engine.undo(request).await;
+                    engine.tell(&lane, Input::Undone { seen: driver.seen() });
+                }
+                Step::Release { hold, then } => driver.release(hold, order, then).await,
+                Step::Linger { hold, rest } => {
+                    release::linger(&engine, &hold, rest).await;
+                    drop(order);
+                }
+                Step::Park { until } => driver.park(until).await,
+            }
+        }
+        driver.done = true;
+        engine.leave_line(&lane);
+    }
+}
+
+struct Driver {
     engine: Arc<Engine>,
     lane: Arc<Lane>,
+    subscription: Subscription,
+    /// For whose owner it listens.
+    request: Option<Arc<AcquireRequest>>,
+    /// It was told to end.
     done: bool,
 }
 
-impl Drop for OnTaskGone {
+impl Drop for Driver {
+    /// Tells the machine when the driver ends without having been told to: with its runtime, or by
+    /// a panic.
     fn drop(&mut self) {
         if self.done {
             return;
@@ -55,49 +93,6 @@ impl Drop for OnTaskGone {
     }
 }
 
-/// Drives the lane to the end. A runtime that is going may drop it unpolled: that is an end too.
-pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = ()> + Send {
-    let alive = OnTaskGone { engine: Arc::clone(&engine), lane: Arc::clone(&lane), done: false };
-    async move {
-        // All of it, and not its flag alone.
-        let mut alive = alive;
-        let (subscription, request) = (Subscription::new(None), None);
-        let mut driver =
-            Driver { engine: Arc::clone(&engine), lane: Arc::clone(&lane), subscription, request };
-        loop {
-            let owner = || engine.settings.owners.next();
-            // At another step than those that end a hold, an order is one of a hold that was lost.
-            let (step, order) = engine.with(&lane, |state, now| {
-                (state.machine.next_step(now, owner), std::mem::take(&mut state.order))
-            });
-            match step {
-                Step::Exit => break,
-                Step::Acquire(request) => driver.acquire(request).await,
-                Step::Undo(request) => {
-                    engine.undo(request).await;
-                    engine.tell(&lane, Input::Undone { seen: driver.seen() });
-                }
-                Step::Release { hold, then } => driver.release(hold, order, then).await,
-                Step::Linger { hold, rest } => {
-                    release::linger(&engine, &hold, rest).await;
-                    drop(order);
-                }
-                Step::Park { until } => driver.park(until).await,
-            }
-        }
-        alive.done = true;
-        engine.leave_line(&lane);
-    }
-}
-
-struct Driver {
-    engine: Arc<Engine>,
-    lane: Arc<Lane>,
-    subscription: Subscription,
-    /// For whose owner it listens.
-    request: Option<Arc<AcquireRequest>>,
-}
-
 impl Driver {
     fn seen(&self) -> Seen {
         Seen {
@@ -112,7 +107,7 @@ impl Driver {
         let same = self.request.as_ref().is_some_and(|other| Arc::ptr_eq(other, &request));
         if self.lane.spec.is_fair() && !same {
             // What it hears is for one owner.
-            self.subscription = Subscription::new(None);
+            self.subscription = Subscription::default();
         }
         self.request = Some(Arc::clone(&request));
         // Whatever was published before the request is sent says nothing about what it will find,

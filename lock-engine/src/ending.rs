@@ -54,43 +54,42 @@ impl Engine {
         while busy() && self.clock.now() < end {
             let left = end.since(self.clock.now());
             time::sleep(&self.runtime, left.min(Duration::from_millis(5))).await;
-            if self.runtime_is_gone() {
-                break;
-            }
         }
-        let mut cut = 0;
-        for lane in self.registry.all() {
-            self.with(&lane, |State { machine, .. }, now| {
-                if let Some(hold) = &machine.held().cloned() {
-                    cut += 1;
-                    machine.handle(Input::Lost { hold, why: Loss::ShutDown }, now);
-                }
-            });
-        }
+        let lanes = self.registry.all();
+        let cut = lanes.iter().filter(|lane| self.cut_off(lane, Loss::ShutDown)).count();
         self.tasks.close();
         let limit = self.settings.call_timeout * 2;
         let done = time::timeout(&self.runtime, limit, self.tasks.wait()).await.is_some();
         (cut, done)
     }
 
+    /// The lane's hold counts as lost; `false` if it has none.
+    pub(crate) fn cut_off(self: &Arc<Self>, lane: &Arc<Lane>, why: Loss) -> bool {
+        self.with(lane, |State { machine, .. }, now| {
+            let hold = machine.held().cloned();
+            hold.inspect(|hold| machine.handle(Input::Lost { hold, why }, now)).is_some()
+        })
+    }
+
     /// Frees the key whoever holds it. Goes on when its caller is gone.
     pub async fn force_release(self: &Arc<Self>, key: &LockKey) -> Result<bool, Failure> {
-        let (engine, wanted) = (Arc::clone(self), key.clone());
-        let call = async move { engine.force_release_now(&wanted).await };
+        let call = Arc::clone(self).force_release_now(key.clone());
         self.dispatched(self.settings.call_timeout * 2, call).await
     }
 
-    async fn force_release_now(self: &Arc<Self>, key: &LockKey) -> Result<bool, StoreError> {
-        let lanes = self.registry.find_all(key);
+    async fn force_release_now(self: Arc<Self>, key: LockKey) -> Result<bool, StoreError> {
+        let lanes = self.registry.find_all(&key);
         let hold = |lane: &Arc<Lane>| lock(&lane.state).machine.hold().cloned();
         let before: Vec<_> = lanes.iter().filter_map(|lane| Some((lane, hold(lane)?))).collect();
         let freed = self.bounded(|store| store.force_release(key.clone())).await;
         if freed.is_ok() {
-            before.iter().for_each(|(lane, hold)| self.lose(lane, hold, Loss::TakenAway));
+            before
+                .iter()
+                .for_each(|(lane, hold)| self.tell(lane, Input::Lost { hold, why: Loss::TakenAway }));
         }
         // What was granted meanwhile was freed, or came after it; after an error nothing is known.
         // The store is asked.
-        for lane in self.registry.find_all(key) {
+        for lane in self.registry.find_all(&key) {
             self.tell(&lane, Input::Freed);
         }
         freed

@@ -1,6 +1,5 @@
 //! [`Grant`]: which local generation of a hold may use it, and who is told of its loss.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,38 +11,9 @@ use lock_core::{FencingToken, LockKey};
 use tokio_util::sync::CancellationToken;
 
 use super::caller::Caller;
-use super::hold::Hold;
 use super::lane::Lane;
 use super::machine::Pass;
 use crate::failure::Loss;
-
-/// A guard's part in a hold.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    pub grant: Arc<Grant>,
-    /// It was made inside another one: no store call was needed.
-    pub(crate) reentrant: bool,
-    /// The grant came from a local hand-off.
-    pub(crate) handed_off: bool,
-    /// It is only of this one of the grant's several keys. Small: an entry is in every guard, and
-    /// so in every locked body.
-    pub(crate) part: Option<u16>,
-}
-
-impl Entry {
-    /// Its (first) key and token.
-    pub fn first(&self) -> (&LockKey, FencingToken) {
-        let hold = &self.grant.hold;
-        let part = self.part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
-        part.unwrap_or((&hold.item.key, self.grant.token))
-    }
-
-    /// All its keys and tokens.
-    pub fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
-        let more = self.part.is_none().then(|| self.grant.hold.more());
-        std::iter::once(self.first()).chain(more.into_iter().flatten())
-    }
-}
 
 /// [`Grant::state`]: somebody has seen that it is lost.
 const LOST: u8 = 1;
@@ -55,14 +25,11 @@ const ENDED: u8 = 2;
 /// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal,
 /// on the same hold. Calls that enter again, and readers that share the hold, have a grant each,
 /// with one token.
+#[derive(Debug)]
 pub struct Grant {
-    pub(crate) hold: Arc<Hold>,
-    /// Where its entry is, and the entry's number there.
+    pub(crate) pass: Pass,
+    /// Where its entry is.
     pub(crate) lane: Arc<Lane>,
-    pub(crate) number: u64,
-    pub(crate) token: FencingToken,
-    /// End of `max_hold`, [`Tick::MAX`] without one.
-    pub(crate) max_hold_end: Tick,
     /// When its guard was made.
     pub(crate) granted_at: Tick,
     /// The task that acquired it.
@@ -75,7 +42,7 @@ pub struct Grant {
 }
 
 /// Who is told that a grant is lost.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Signals {
     /// Made for the first who wants to hear of it: mostly nobody does.
     lost: Option<CancellationToken>,
@@ -85,13 +52,9 @@ struct Signals {
 
 impl Grant {
     pub(crate) fn new(pass: Pass, lane: Arc<Lane>, task: Option<Caller>, now: Tick) -> Self {
-        let Pass { number, hold, token, max_hold_end, .. } = pass;
         Self {
-            hold,
+            pass,
             lane,
-            number,
-            token,
-            max_hold_end,
             granted_at: now,
             task,
             signals: Mutex::default(),
@@ -100,33 +63,44 @@ impl Grant {
         }
     }
 
+    /// Its (first) key and token.
+    pub fn first(&self) -> (&LockKey, FencingToken) {
+        let Pass { hold, token, part, .. } = &self.pass;
+        let part = part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
+        part.unwrap_or((&hold.item.key, *token))
+    }
+
+    /// All its keys and tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
+        let more = self.pass.part.is_none().then(|| self.pass.hold.more());
+        std::iter::once(self.first()).chain(more.into_iter().flatten())
+    }
+
+    /// Whether its hold is renewed at present.
+    pub(crate) fn is_renewed(&self) -> bool {
+        lock(&self.lane.state).machine.renews(&self.pass.hold).is_some()
+    }
+
     pub(crate) fn now(&self) -> Tick {
         self.lane.clock.now()
     }
 
     /// Until when this grant may be used, if nothing is renewed.
     pub(crate) fn deadline(&self) -> Tick {
-        self.hold.deadline().min(self.max_hold_end)
+        self.pass.hold.deadline().min(self.pass.max_hold_end)
     }
 
     /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task
     /// and no store. Whoever finds it lost writes that down: a renewal that was under way, or the
     /// end of the grant, would hide it.
     pub fn is_lost(&self) -> bool {
-        self.is_lost_by(|| self.now())
+        self.is_lost_at(self.now())
     }
 
     /// The same for who has just looked at the clock.
     pub(crate) fn is_lost_at(&self, now: Tick) -> bool {
-        self.is_lost_by(|| now)
-    }
-
-    fn is_lost_by(&self, now: impl FnOnce() -> Tick) -> bool {
         match self.state.load(Ordering::Acquire) {
-            0 => {
-                let now = now();
-                (!self.hold.is_valid(now) || now >= self.max_hold_end) && self.note_lost()
-            }
+            0 => (!self.pass.hold.is_valid(now) || now >= self.pass.max_hold_end) && self.note_lost(),
             state => state & LOST != 0,
         }
     }
@@ -144,9 +118,9 @@ impl Grant {
         if let Some(&why) = self.told.get() {
             return why;
         }
-        match self.hold.loss() {
+        match self.pass.hold.loss() {
             Some(why) if why != Loss::LeaseOver => why,
-            _ if self.max_hold_end <= self.hold.deadline() => Loss::MaxHold,
+            _ if self.pass.max_hold_end <= self.pass.hold.deadline() => Loss::MaxHold,
             _ => Loss::LeaseOver,
         }
     }
@@ -243,25 +217,14 @@ impl Grant {
     }
 }
 
-impl fmt::Debug for Grant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grant")
-            .field("hold", &self.hold)
-            .field("token", &self.token)
-            .field("lost", &self.is_lost())
-            .field("ended", &self.has_ended())
-            .finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use lock_core::internal::clock::Clock;
     use tokio::runtime::Handle;
 
-    use crate::hold::Ticks;
     use crate::hold::tests::{LEASE, hold};
+    use crate::hold::{Hold, Ticks};
     use crate::machine::{Machine, Rules};
     use crate::spec::{LaneKind, Spec};
     use crate::terms::Lease;

@@ -1,6 +1,5 @@
 //! [`Hold`]: what this process has at the store, and until when that is certain.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -40,6 +39,7 @@ impl Ticks {
 ///
 /// The deadline only grows, and once the hold is lost it stays lost: a late renewal does not revive
 /// it.
+#[derive(Debug)]
 pub(crate) struct Hold {
     /// The key, or the first of several. Its kind is the one that was asked for, see
     /// [`Hold::kind`].
@@ -57,11 +57,6 @@ pub(crate) struct Hold {
     pub(crate) replication: Replication,
     deadline: AtomicU64,
     lost: OnceLock<Loss>,
-    renewing: AtomicBool,
-    /// What renewals ask for, in nanoseconds.
-    renewal_lease: AtomicU64,
-    /// Failed renewals since the last success.
-    failures: AtomicU64,
 }
 
 impl Hold {
@@ -78,9 +73,6 @@ impl Hold {
             replication: Replication::NONE,
             deadline: AtomicU64::new(deadline.as_nanos()),
             lost: OnceLock::new(),
-            renewing: AtomicBool::new(lease.is_renewed),
-            renewal_lease: AtomicU64::new(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-            failures: AtomicU64::new(0),
         }
     }
 
@@ -139,7 +131,7 @@ impl Hold {
     }
 
     pub(crate) fn is_single(&self) -> bool {
-        self.more.is_empty()
+        self.width() == 1
     }
 
     /// The other keys and their tokens.
@@ -167,7 +159,7 @@ impl Hold {
 
     /// Whether it was declared lost (its deadline may be over without anybody having noticed yet).
     pub(crate) fn is_marked_lost(&self) -> bool {
-        self.lost.get().is_some()
+        self.loss().is_some()
     }
 
     /// Why it was declared lost.
@@ -186,93 +178,27 @@ impl Hold {
     pub(crate) fn renewed(&self, sent: Tick, now: Tick, lease: Duration) -> bool {
         let deadline = (sent + lease).saturating_sub(drift_margin(lease));
         let longer = |old: u64| (now.as_nanos() < old).then(|| old.max(deadline.as_nanos()));
-        if self.is_marked_lost()
-            || self.deadline.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).is_err()
-        {
-            return false;
-        }
-        self.failures.store(0, Ordering::Release);
-        true
-    }
-
-    /// A renewal failed; returns how many have in a row.
-    pub(crate) fn renewal_failed(&self) -> u64 {
-        self.failures.fetch_add(1, Ordering::AcqRel) + 1
-    }
-
-    /// Whether the last renewal failed; such a hold is not handed on.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.failures.load(Ordering::Acquire) > 0
-    }
-
-    /// What a renewal asks for.
-    pub(crate) fn renewal_lease(&self) -> Duration {
-        Duration::from_nanos(self.renewal_lease.load(Ordering::Acquire))
-    }
-
-    /// The watchdog renews it to this from now on: a renewed call was made inside it.
-    pub(crate) fn renew_to(&self, lease: Duration) {
-        let nanos = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        // First: the timekeeper looks whether it is renewed, then to what.
-        self.renewal_lease.store(nanos, Ordering::Release);
-        self.renewing.store(true, Ordering::Release);
-    }
-
-    /// Whether the watchdog renews it at present.
-    pub(crate) fn is_renewing(&self) -> bool {
-        self.renewing.load(Ordering::Acquire)
-    }
-
-    /// When it is to be renewed, a third of the lease from now, or else its deadline. A hold with
-    /// less than half of what renewals ask for is renewed at once: it had a shorter fixed lease
-    /// before.
-    pub(crate) fn next_renewal(&self, ticks: Ticks, now: Tick) -> Tick {
-        if !self.is_renewing() {
-            return self.deadline();
-        }
-        let lease = self.renewal_lease();
-        if self.deadline() < now + lease / 2 {
-            return now;
-        }
-        // Holds of about the same age share a call.
-        ticks.before(now + lease / 3, lease / 60).min(self.deadline())
-    }
-
-    pub(crate) fn stop_renewing(&self) {
-        self.renewing.store(false, Ordering::Release);
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
-            .field("key", &self.item.key)
-            .field("owner", &self.item.owner)
-            .field("lease", &self.lease)
-            .field("deadline", &self.deadline())
-            .field("lost", &self.is_marked_lost())
-            .finish_non_exhaustive()
+        !self.is_marked_lost()
+            && self.deadline.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer).is_ok()
     }
 }
 
 /// What became of a hold of several keys: it is lost when one of them is. An error when that can't
 /// be told.
 pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, StoreError> {
-    let each = each.into_iter().map(|kept| match kept {
-        Kept::Renewed => Ok(Kept::Renewed),
-        Kept::Unknown => {
-            let message = "no answer for one of its keys";
-            Err(StoreError::new(StoreErrorKind::Unreachable, message))
-        }
-        Kept::Gone | Kept::Waiting(_) => Ok(Kept::Gone),
-    });
-    let worse = |all, one| match (all, one) {
-        (Ok(Kept::Gone), _) | (_, Ok(Kept::Gone)) => Ok(Kept::Gone),
-        (Err(error), _) | (_, Err(error)) => Err(error),
-        (Ok(kept), Ok(_)) => Ok(kept),
+    let severity = |kept: &Kept| match kept {
+        Kept::Renewed => 0,
+        Kept::Unknown => 1,
+        Kept::Gone | Kept::Waiting(_) => 2,
     };
-    // None at all is no answer.
-    each.reduce(worse).unwrap_or(Ok(Kept::Gone))
+    match each.into_iter().max_by_key(severity) {
+        Some(Kept::Renewed) => Ok(Kept::Renewed),
+        Some(Kept::Unknown) => {
+            Err(StoreError::new(StoreErrorKind::Unreachable, "no answer for one of its keys"))
+        }
+        // None at all counts as gone.
+        Some(Kept::Gone | Kept::Waiting(_)) | None => Ok(Kept::Gone),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The timekeeper: renews holds in batches, and notices what is over.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
@@ -13,7 +12,7 @@ use super::hold::{Hold, all_kept};
 use super::lane::Lane;
 use super::machine::{Input, PlaceKept};
 use super::timers::Timers;
-use super::{Engine, LONGEST_SLEEP, WeakEngine};
+use super::{Engine, LONGEST_SLEEP};
 use crate::metrics;
 use crate::trace::TARGET;
 
@@ -24,13 +23,7 @@ const TURN: usize = 10 * BATCH;
 
 /// Tells the engine when the timekeeper is dropped with its runtime.
 #[derive(Debug)]
-pub(crate) struct OnTaskGone(WeakEngine);
-
-impl OnTaskGone {
-    pub(crate) fn new(engine: WeakEngine) -> Self {
-        Self(engine)
-    }
-}
+pub(crate) struct OnTaskGone(pub(crate) Weak<Engine>);
 
 impl Drop for OnTaskGone {
     fn drop(&mut self) {
@@ -64,15 +57,6 @@ pub(crate) async fn run(alive: OnTaskGone, timers: Arc<Timers>, clock: Clock, en
     }
 }
 
-/// When to try again after `failures` renewals in a row have failed: quickly, then slower, always
-/// before the deadline.
-fn next_retry(hold: &Hold, now: Tick, failures: u64) -> Tick {
-    let longest = (hold.renewal_lease() / 15).min(Duration::from_secs(1));
-    let pause =
-        Duration::from_millis(20) * 2u32.saturating_pow(u32::try_from(failures.min(10)).unwrap_or(10));
-    (now + pause.min(longest)).min(hold.deadline())
-}
-
 impl Engine {
     fn carry_out(self: &Arc<Self>, lanes: Vec<(Tick, Weak<Lane>)>) {
         let (mut renew, mut waiting) = (Vec::new(), Vec::new());
@@ -102,34 +86,36 @@ impl Engine {
 }
 
 /// One renewal call; what it says about one hold does not touch the others.
-async fn renew_batch(engine: Arc<Engine>, mut holds: Vec<InLane>) {
-    // Released meanwhile: nothing to renew.
-    holds.retain(|(_, hold)| hold.is_renewing() && !hold.is_marked_lost());
+async fn renew_batch(engine: Arc<Engine>, holds: Vec<InLane>) {
+    // If it was released meanwhile, there is nothing to renew.
+    let renewed = |(lane, hold): &InLane| {
+        let lease = lock(&lane.state).machine.renews(hold)?;
+        Some((lease, Arc::clone(lane), Arc::clone(hold)))
+    };
+    let holds: Vec<_> = holds.iter().filter_map(renewed).collect();
     if holds.is_empty() {
         return;
     }
-    let leases: Vec<Duration> = holds.iter().map(|(_, hold)| hold.renewal_lease()).collect();
-    let items = holds.iter().zip(&leases).flat_map(|((_, hold), lease)| hold.keep_items(*lease)).collect();
+    let items = holds.iter().flat_map(|(lease, _, hold)| hold.keep_items(*lease)).collect();
     let (sent, result) = engine.keep(items).await;
     match result {
         Ok(kept) => {
             let mut kept = kept.into_iter();
-            for ((lane, hold), lease) in holds.iter().zip(leases) {
+            for (lease, lane, hold) in &holds {
                 match all_kept(kept.by_ref().take(hold.width())) {
                     // Nothing happens to a hold that is being released meanwhile: it is gone in
                     // good order.
-                    Ok(kept) => drop(engine.kept(lane, hold, kept, sent, lease)),
+                    Ok(kept) => drop(engine.kept(lane, hold, kept, sent, *lease)),
                     Err(error) => renewal_failed(&engine, lane, hold, &error),
                 }
             }
         }
-        Err(error) => holds.iter().for_each(|(lane, hold)| renewal_failed(&engine, lane, hold, &error)),
+        Err(error) => holds.iter().for_each(|(_, lane, hold)| renewal_failed(&engine, lane, hold, &error)),
     }
 }
 
 fn renewal_failed(engine: &Arc<Engine>, lane: &Arc<Lane>, hold: &Arc<Hold>, error: &StoreError) {
-    let again = next_retry(hold, engine.clock.now(), hold.renewal_failed());
-    engine.tell(lane, Input::NotKept { hold, again });
+    engine.tell(lane, Input::NotKept { hold });
     // Last, and with its panics caught: the other holds of the call have to be tried again, too.
     catch_panics(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
@@ -157,13 +143,6 @@ pub(super) fn leave_crowd(engine: &Arc<Engine>, lane: &Lane) {
     keep_places_soon(engine, &near);
 }
 
-fn standing(engine: &Engine, lane: &Lane) -> Standing {
-    match engine.crowds.is_far(&lane.key, lane.id) {
-        true => Standing::Far,
-        false => Standing::Waiter,
-    }
-}
-
 /// One call that keeps the places of waiters, and tells those that have lost theirs, or were
 /// granted what they wait for.
 async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
@@ -176,13 +155,16 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     if lanes.is_empty() {
         return;
     }
-    let standings: Vec<_> = lanes.iter().map(|lane| standing(&engine, lane)).collect();
+    let standings: Vec<_> = lanes.iter().map(|lane| engine.crowds.standing(lane)).collect();
     let wait = |request: &AcquireRequest, standing| {
         let (items, lease) = (request.items.clone(), request.lease);
         items.into_iter().map(move |item| KeepItem { standing, ..KeepItem::hold(item, lease) })
     };
     let items = queued.iter().zip(&standings).flat_map(|(queued, at)| wait(&queued.request, *at)).collect();
-    let (sent, result) = engine.keep_waiting(items).await;
+    let sent = engine.clock.now();
+    // There is time for another call when one is lost.
+    let timeout = engine.settings.call_timeout.min(WAITER_LIFE / 5);
+    let result = engine.kept_within(timeout, items).await;
     if let Err(error) = &result {
         catch_panics(
             || tracing::debug!(target: TARGET, %error, waiters = lanes.len(), "places in queues not kept"),
@@ -197,7 +179,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
             sent,
             standing,
             // A far one may have come near meanwhile.
-            next: if standing == Standing::Far { self::standing(&engine, lane) } else { standing },
+            next: if standing == Standing::Far { engine.crowds.standing(lane) } else { standing },
             is_seen: engine.store.keeps_far_waiters(),
             fallback: engine.settings.fallback_poll,
         };

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::caller::Caller;
 use super::failure::Failure;
-use super::grant::{Entry, Grant};
+use super::grant::Grant;
 use super::machine::{Machine, Pass};
 use super::pending::Pending;
 use super::spec::{LaneKind, Spec};
@@ -43,8 +43,8 @@ pub(crate) struct State {
     pub(crate) machine: Machine,
     /// By the waiter's number.
     pub(crate) wakers: BTreeMap<u64, Waker>,
-    /// Those whose loss is to be told, with their numbers, in that order.
-    grants: Few<(u64, Arc<Grant>)>,
+    /// Those whose loss is to be told, in the order of their numbers.
+    grants: Few<Arc<Grant>>,
     /// How the release was asked for that is to be sent.
     pub(crate) order: Order,
     /// For when the engine has set the lane's timer; [`Tick::MAX`] when it has not.
@@ -80,22 +80,27 @@ impl State {
     }
 
     /// Makes the grant of an entry.
-    pub(crate) fn admit(&mut self, lane: &Arc<Lane>, pass: Pass, task: Option<Caller>, now: Tick) -> Entry {
-        let Pass { number, reentrant, handed_off, part, .. } = pass;
+    pub(crate) fn admit(
+        &mut self,
+        lane: &Arc<Lane>,
+        pass: Pass,
+        task: Option<Caller>,
+        now: Tick,
+    ) -> Arc<Grant> {
         let grant = Arc::new(Grant::new(pass, Arc::clone(lane), task, now));
-        self.grants.push((number, Arc::clone(&grant)));
-        Entry { grant, reentrant, handed_off, part }
+        self.grants.push(Arc::clone(&grant));
+        grant
     }
 
     /// Takes out the grant of an entry.
     pub(crate) fn forget(&mut self, number: u64) -> Option<Arc<Grant>> {
-        let at = self.grants.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        self.grants.take(at).map(|(_, grant)| grant)
+        let at = self.grants.binary_search_by_key(&number, |grant| grant.pass.number).ok()?;
+        self.grants.take(at)
     }
 
     /// Whether the task has one of the grants already.
     pub(crate) fn is_held_by(&self, task: Option<Caller>) -> bool {
-        task.is_some() && self.grants.iter().any(|(_, grant)| grant.task == task)
+        task.is_some() && self.grants.iter().any(|grant| grant.task == task)
     }
 }
 

@@ -53,7 +53,7 @@ pub mod subscription;
 pub mod terms;
 mod timers;
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::LockKey;
@@ -72,7 +72,7 @@ use tokio_util::task::TaskTracker;
 use self::crowds::Crowds;
 use self::grant::Grant;
 use self::health::Health;
-use self::hold::{Hold, Ticks};
+use self::hold::Ticks;
 use self::lane::{Lane, Order, State, Told};
 use self::machine::{Action, Input, Machine, ReleaseOutcome, Rules};
 use self::pending::InFlightCount;
@@ -81,7 +81,7 @@ use self::registry::Registry;
 use self::rtt::RoundTrip;
 use self::spec::{LaneKind, Spec};
 use self::timers::Timers;
-use crate::failure::{Failure, Loss};
+use crate::failure::Failure;
 use crate::scope::Scope;
 use crate::trace::TARGET;
 use settings::EngineSettings;
@@ -106,8 +106,8 @@ pub struct Engine {
     pub settings: EngineSettings,
     pub clock: Clock,
     pub store: Arc<dyn LockStore>,
-    /// The store's semaphores, once somebody has asked for them.
-    permits: OnceLock<Option<PermitsAsLocks>>,
+    /// The store's semaphores, if it has some.
+    permits: Option<PermitsAsLocks>,
     pub runtime: Handle,
     pub(crate) registry: CachePadded<Registry>,
     pub(crate) rtt: CachePadded<RoundTrip>,
@@ -143,6 +143,7 @@ impl Engine {
         store: Arc<dyn LockStore>,
         runtime: Handle,
     ) -> Arc<Self> {
+        let permits = store.semaphores().map(PermitsAsLocks);
         let timers = Arc::new(Timers::default());
         let pending = || InFlightCount::new(settings.max_pending_releases);
         let (pending_releases, pending_withdrawals, pending_repeats) = (pending(), pending(), pending());
@@ -152,7 +153,7 @@ impl Engine {
             settings,
             clock,
             store,
-            permits: OnceLock::new(),
+            permits,
             runtime,
             registry: CachePadded::default(),
             rtt: CachePadded::default(),
@@ -170,13 +171,9 @@ impl Engine {
             tasks: TaskTracker::new(),
             ended: ended.clone(),
         });
-        let keeper = keeper::run(keeper::OnTaskGone::new(Arc::downgrade(&engine)), timers, clock, ended);
+        let keeper = keeper::run(keeper::OnTaskGone(Arc::downgrade(&engine)), timers, clock, ended);
         drop(engine.runtime.spawn(engine.part(keeper)));
         engine
-    }
-
-    pub(crate) fn new_id(&self) -> u64 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, task: F) {
@@ -229,32 +226,22 @@ impl Engine {
             if state.removed {
                 continue;
             }
-            let result = self.run(&lane, state, Start::Here, |state, now| f(&lane, state, now));
+            let result = self.run(&lane, state, Mode::Awaited, |state, now| f(&lane, state, now));
             return (lane, result);
         }
     }
 
     /// The store's semaphores, if it has some.
     pub fn semaphores(&self) -> Option<&Arc<dyn SemaphoreStore>> {
-        if self.permits.get().is_none() {
-            // Outside of the cell: a store of the user's own is asked.
-            let permits = self.store.semaphores().map(PermitsAsLocks);
-            self.permits.get_or_init(|| permits);
-        }
-        self.permits.get()?.as_ref().map(|permits| &permits.0)
+        self.permits.as_ref().map(|permits| &permits.0)
     }
 
     /// Where these are held: permits are at the store's semaphores.
     pub(crate) fn store_of(&self, items: &[Item]) -> &dyn LockStore {
-        match self.permits.get() {
-            Some(Some(permits)) if items.first().is_some_and(|item| is_of_permits(&item.owner)) => permits,
+        match &self.permits {
+            Some(permits) if items.first().is_some_and(|item| is_of_permits(&item.owner)) => permits,
             _ => &*self.store,
         }
-    }
-
-    /// It is the waiter's turn, who could not be granted anything before.
-    pub(crate) fn admit(self: &Arc<Self>, lane: &Arc<Lane>, waiter: u64) {
-        self.tell(lane, Input::Admit(waiter));
     }
 
     /// The lane's waiter has permits, or has gone: the next in line asks.
@@ -262,7 +249,7 @@ impl Engine {
         if lane.spec.permits > 0
             && let Some((next, waiter)) = self.registry.leave_line(lane)
         {
-            self.admit(&next, waiter);
+            self.tell(&next, Input::Admit(waiter));
         }
     }
 
@@ -289,7 +276,12 @@ impl Engine {
             ticks: self.ticks,
         };
         let machine = Machine::new(key.clone(), kind, spec.clone(), rules, shut_down);
-        Lane::new(machine, (self.id, self.new_id()), self.clock, self.runtime.clone())
+        Lane::new(
+            machine,
+            (self.id, self.ids.fetch_add(1, Ordering::Relaxed)),
+            self.clock,
+            self.runtime.clone(),
+        )
     }
 
     /// Where a call that wants `key` enters again, if it is inside a hold of it.
@@ -299,17 +291,16 @@ impl Engine {
     /// When the enclosing call has the key in a kind that has no room for the one wanted.
     fn host(&self, key: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
         let find = |grant: &Arc<Grant>| {
-            let (held, at) = grant.hold.find(key)?;
+            let (held, at) = grant.pass.hold.find(key)?;
             let host = &grant.lane;
             let enters = host.engine == self.id && host.spec.permits == 0 && grant.is_live();
-            enters.then(|| (held, (!grant.hold.is_single()).then_some(at), Arc::clone(host)))
+            enters.then(|| (held, (!grant.pass.hold.is_single()).then_some(at), Arc::clone(host)))
         };
-        let Some((held, part, lane)) = scope.innermost(find) else { return Ok(None) };
+        let Some((held, part, lane)) = scope.grants().find_map(find) else { return Ok(None) };
         if held != kind && (held, kind) != (Kind::Write, Kind::Read) {
             return Err(Failure::KindConflict { held, wanted: kind });
         }
-        let guest = lane.spec.kind != kind || part.is_some();
-        Ok(Some(Host { lane, guest, part }))
+        Ok(Some((lane, part)))
     }
 
     /// Whether a call that wants `key` enters again, since it is inside a hold of it.
@@ -333,12 +324,12 @@ impl Engine {
         f: impl FnOnce(&mut State, Tick) -> R,
     ) -> Option<R> {
         let state = lock(&lane.state);
-        (!state.removed).then(|| self.run(lane, state, Start::Here, f))
+        (!state.removed).then(|| self.run(lane, state, Mode::Awaited, f))
     }
 
     /// Runs `f` on a lane that is in use, and carries out what follows.
     pub(crate) fn with<R>(self: &Arc<Self>, lane: &Arc<Lane>, f: impl FnOnce(&mut State, Tick) -> R) -> R {
-        self.run(lane, lock(&lane.state), Start::InATask, f)
+        self.run(lane, lock(&lane.state), Mode::Background, f)
     }
 
     /// Tells the lane's machine what happens.
@@ -350,7 +341,7 @@ impl Engine {
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         mut state: MutexGuard<'_, State>,
-        start: Start,
+        mode: Mode,
         f: impl FnOnce(&mut State, Tick) -> R,
     ) -> R {
         let result = f(&mut state, self.clock.now());
@@ -383,16 +374,18 @@ impl Engine {
         wakers.into_iter().for_each(|waker| catch_panics(|| waker.wake()));
         self.tell_loss(lane, &lost, is_news);
         if drives {
-            self.drive(lane, start);
+            self.drive(lane, mode);
         }
         result
     }
 
     fn execute(self: &Arc<Self>, lane: &Arc<Lane>, action: Action) {
         match action {
-            Action::Verify(hold) => self.spawn(Arc::clone(self).verify(Arc::clone(lane), hold)),
             // Goes on by itself; the hold's deadline tells how it went.
-            Action::Extend(hold, lease) => drop(self.extend(lane, &hold, lease, hold.deadline())),
+            Action::Extend(hold, until) => {
+                let lease = move |now| until.since(now).max(Duration::from_millis(1));
+                drop(self.extend(lane, &hold, lease, hold.deadline()));
+            }
             Action::Withdraw(_) if self.runtime_is_gone() => {}
             Action::Withdraw(request) => self.reap(request),
             Action::JoinQueue(request) => keeper::join_crowd(self, lane, &request),
@@ -404,7 +397,6 @@ impl Engine {
                 }
             }
             Action::CountLeft => self.left_to_lease(&lane.key),
-            Action::Detach => self.registry.detach(lane),
             Action::Notify => lane.changed.notify_one(),
             // Those were taken out before.
             Action::Wake(_) | Action::TellLoss { .. } | Action::Drive => {}
@@ -419,18 +411,18 @@ impl Engine {
         if let Some(grant) = lost.last().filter(|_| is_news) {
             catch_panics(|| {
                 metrics::lost();
-                tracing::warn!(target: TARGET, key = %lane.key, token = %grant.token, why = %grant.loss(), "lock lost");
+                tracing::warn!(target: TARGET, key = %lane.key, token = %grant.pass.token, why = %grant.loss(), "lock lost");
             });
         }
     }
 
-    fn drive(self: &Arc<Self>, lane: &Arc<Lane>, start: Start) {
+    fn drive(self: &Arc<Self>, lane: &Arc<Lane>, mode: Mode) {
         let driver = driver::run(Arc::clone(self), Arc::clone(lane));
-        match start {
-            Start::Here if eager::is_inside(&self.runtime) => {
+        match mode {
+            Mode::Awaited if eager::is_inside(&self.runtime) => {
                 eager::spawn(&self.runtime, self.tasks.track_future(self.part(driver)));
             }
-            Start::Here | Start::InATask => self.spawn(driver),
+            _ => self.spawn(driver),
         }
     }
 
@@ -442,45 +434,34 @@ impl Engine {
     pub(crate) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
-        mode: ReleaseMode,
+        mode: Mode,
     ) -> (ReleaseOutcome, Option<Told>) {
-        // A drop may be anywhere, in a panic for example: a task that it starts is not polled
-        // there.
-        let start = match mode {
-            ReleaseMode::Awaited => Start::Here,
-            ReleaseMode::Dropped => Start::InATask,
-        };
         let lane = &grant.lane;
-        let (ended, told, was_lost) = self.run(lane, lock(&lane.state), start, |state, now| {
+        let (ended, told, was_lost) = self.run(lane, lock(&lane.state), mode, |state, now| {
             let was_lost = grant.end(now);
             let mut pending = None;
             let reserve = || {
                 pending = match mode {
                     _ if self.runtime_is_gone() => None,
-                    ReleaseMode::Awaited => Some(self.pending_releases.count()),
-                    ReleaseMode::Dropped => self.pending_releases.reserve(),
+                    Mode::Awaited => Some(self.pending_releases.count()),
+                    Mode::Background => self.pending_releases.reserve(),
                 };
                 pending.is_some()
             };
-            let ended = state.machine.release(grant.number, was_lost, reserve, now);
-            let mut told = None;
+            let ended = state.machine.release(grant.pass.number, was_lost, reserve, now);
+            let reports = mode == Mode::Awaited && matches!(ended, ReleaseOutcome::Releasing);
+            let (report, told) = reports.then(oneshot::channel).unzip();
             if pending.is_some() {
-                let awaited = mode == ReleaseMode::Awaited && !matches!(ended, ReleaseOutcome::Lingering);
-                let report = awaited.then(|| {
-                    let (report, outcome) = oneshot::channel();
-                    told = Some(outcome);
-                    report
-                });
                 state.order = Order { report, pending };
             }
             if !was_lost {
-                state.forget(grant.number);
+                state.forget(grant.pass.number);
             }
             (ended, told, was_lost)
         });
         if was_lost {
             catch_panics(|| grant.signal_lost());
-            drop(lock(&lane.state).forget(grant.number));
+            drop(lock(&lane.state).forget(grant.pass.number));
         }
         match ended {
             ReleaseOutcome::Downgrading(hold) => {
@@ -506,10 +487,6 @@ impl Engine {
                 tracing::warn!(target: TARGET, %key, %why, "release not confirmed; the lease ends the hold (said once, see the metric)");
             }
         });
-    }
-
-    pub(crate) fn lose(self: &Arc<Self>, lane: &Arc<Lane>, hold: &Arc<Hold>, why: Loss) {
-        self.tell(lane, Input::Lost { hold, why });
     }
 
     /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or
@@ -548,17 +525,8 @@ impl Engine {
     /// Returns whether it had any.
     #[cfg(feature = "testing")]
     pub fn lose_all(self: &Arc<Self>, key: &LockKey) -> bool {
-        let mut lost = false;
-        for lane in self.registry.find_all(key) {
-            lost |= self.with(&lane, |State { machine, .. }, now| {
-                let hold = machine.hold().filter(|_| machine.is_claimed()).cloned();
-                let hold = hold.inspect(|hold| {
-                    machine.handle(Input::Lost { hold, why: Loss::TakenAway }, now);
-                });
-                hold.is_some()
-            });
-        }
-        lost
+        let lanes = self.registry.find_all(key);
+        lanes.iter().filter(|lane| self.cut_off(lane, crate::failure::Loss::TakenAway)).count() > 0
     }
 
     /// For tests that look for leaks.
@@ -591,34 +559,18 @@ pub struct Leftovers {
     pub timekeepers: usize,
 }
 
-/// How a guard gives up its grant.
+/// Where a call enters again, and which of the host's keys it wants if they are several.
+type Host = (Arc<Lane>, Option<u16>);
+
+/// How something is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReleaseMode {
-    /// The outcome is awaited.
+pub(crate) enum Mode {
+    /// Its caller awaits it: a driver that it starts is polled at once, if that is in the manager's
+    /// runtime.
     Awaited,
-    /// Nobody is there any more.
-    Dropped,
+    /// Nobody awaits it. It may be anywhere, as a drop may be in a panic.
+    Background,
 }
-
-/// Where a call enters again.
-pub(crate) struct Host {
-    pub(crate) lane: Arc<Lane>,
-    /// Once the host's grant has ended, it has to ask elsewhere.
-    pub(crate) guest: bool,
-    /// Which of the host's keys it wants, if they are several.
-    pub(crate) part: Option<u16>,
-}
-
-/// Where a driver that has to be started is polled first.
-#[derive(Clone, Copy, Debug)]
-enum Start {
-    /// By whoever starts it, if that is in the manager's runtime: its request leaves at once.
-    Here,
-    InATask,
-}
-
-/// A weak engine, for tasks that must not keep it alive.
-pub(crate) type WeakEngine = Weak<Engine>;
 
 #[cfg(all(test, lock_loom))]
 mod loom_models;

@@ -4,14 +4,13 @@
 //! says how many they are. So whatever the engine sends again, renews, releases or withdraws is
 //! about the same permits.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::internal::ids_of;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, KeepRequest, Kept, LockStatus, LockStore,
+    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, KeepRequest, Kept, LockStatus, LockStore,
     PermitsAcquired, PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, ReleaseRequest, Released,
     ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
@@ -23,13 +22,8 @@ use crate::LONGEST;
 const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
 
 /// The permits of a store, as locks.
+#[derive(Debug)]
 pub(crate) struct PermitsAsLocks(pub(crate) Arc<dyn SemaphoreStore>);
-
-impl fmt::Debug for PermitsAsLocks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 type Answer<T> = BoxFuture<Result<T, StoreError>>;
 
@@ -37,16 +31,8 @@ fn refused<T: Send + 'static>() -> Answer<T> {
     Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, "semaphores can't do this")) })
 }
 
-/// The one item of a request.
-fn only(items: &[Item]) -> Option<&Item> {
-    match items {
-        [item] => Some(item),
-        _ => None,
-    }
-}
-
 fn permits_of(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {
-    let item = only(&request.items)?;
+    let [item] = &*request.items else { return None };
     let ids = ids_of(&item.owner);
     Some(Arc::new(PermitsRequest::of(Arc::clone(request), item.key.clone(), ids)))
 }
@@ -73,7 +59,7 @@ impl LockStore for PermitsAsLocks {
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> Answer<Released> {
-        let Some(item) = only(&request.items) else { return refused() };
+        let [item] = &*request.items else { return refused() };
         let (key, ids) = (item.key.clone(), ids_of(&item.owner));
         let answer = self.0.release(PermitsRelease { key, ids, timeout: request.timeout });
         Box::pin(async move {
@@ -101,17 +87,12 @@ impl LockStore for PermitsAsLocks {
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> Answer<Withdrawn> {
-        match permits_of(&request) {
-            Some(permits) => self.0.withdraw(permits),
-            None => refused(),
-        }
+        permits_of(&request).map_or_else(refused, |permits| self.0.withdraw(permits))
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> Answer<Watch> {
-        match only(&request.items) {
-            Some(item) => self.0.watch(item.key.clone(), request.timeout),
-            None => refused(),
-        }
+        let [item] = &*request.items else { return refused() };
+        self.0.watch(item.key.clone(), request.timeout)
     }
 
     fn downgrade(&self, _: Arc<KeepRequest>) -> Answer<Vec<Kept>> {

@@ -9,6 +9,7 @@ use lock_core::internal::sync::catch_panics;
 
 use super::Engine;
 use super::lane::Lane;
+use super::machine::Input;
 use crate::metrics;
 
 /// A place among the callers that wait, of all keys.
@@ -49,7 +50,7 @@ impl OwnPlace {
     pub(crate) fn stand_in_line(&mut self, lane: &Arc<Lane>, waiter: u64) {
         self.lane = Some(Arc::clone(lane));
         if self.engine.registry.stand_in_line(lane, waiter) {
-            self.engine.admit(lane, waiter);
+            self.engine.tell(lane, Input::Admit(waiter));
         }
     }
 }

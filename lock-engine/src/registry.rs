@@ -31,11 +31,11 @@ pub(crate) struct Registry {
 }
 
 /// The callers that wait for a key in lanes of their own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct InOwn {
     callers: usize,
     /// Until when the key is taken, as the store last told one of them; its error if it has failed.
-    told: Result<Tick, StoreError>,
+    told: Option<Result<Tick, StoreError>>,
     /// Those who want permits, in the order in which they came, with their waiters. The first asks
     /// the store.
     line: BTreeMap<u64, (Arc<Lane>, u64)>,
@@ -47,12 +47,6 @@ struct AllInOwn {
     by_key: HashMap<(LockKey, bool), InOwn>,
     /// The last place in a line. No two lines have the same one.
     last_place: u64,
-}
-
-impl Default for InOwn {
-    fn default() -> Self {
-        Self { callers: 0, told: Ok(Tick::default()), line: BTreeMap::new() }
-    }
 }
 
 impl Registry {
@@ -133,7 +127,7 @@ impl Registry {
     /// One of them was told until when the key is taken, or why that is not known.
     pub(crate) fn told_in_own(&self, key: &(LockKey, bool), told: Result<Tick, StoreError>) {
         if let Some(in_own) = lock(&self.waiting).by_key.get_mut(key) {
-            in_own.told = told;
+            in_own.told = Some(told);
         }
     }
 
@@ -144,8 +138,8 @@ impl Registry {
         now: Tick,
     ) -> Result<Option<Duration>, StoreError> {
         let waiting = lock(&self.waiting);
-        let Some(in_own) = waiting.by_key.get(key) else { return Ok(None) };
-        in_own.told.clone().map(|until| (now < until).then(|| until.since(now)))
+        let told = waiting.by_key.get(key).and_then(|in_own| in_own.told.clone()).transpose()?;
+        Ok(told.filter(|&until| now < until).map(|until| until.since(now)))
     }
 
     /// One caller less waits so.

@@ -19,40 +19,17 @@ use crate::trace::TARGET;
 /// time.
 const LINGER_SLACK: Duration = Duration::from_millis(500);
 
-pub(super) fn request(
+/// Makes the call.
+async fn call(
     engine: &Engine,
     hold: &Hold,
     linger: Duration,
     then: Option<Takeover>,
     own_watches: u32,
-) -> ReleaseRequest {
-    let timeout = engine.settings.call_timeout;
-    ReleaseRequest { items: hold.items(), linger, then, own_watches, timeout }
-}
-
-/// Makes the call.
-async fn call(engine: &Engine, request: ReleaseRequest) -> Result<Released, StoreError> {
-    let request = Arc::new(request);
+) -> Result<Released, StoreError> {
+    let (items, timeout) = (hold.items(), engine.settings.call_timeout);
+    let request = Arc::new(ReleaseRequest { items, linger, then, own_watches, timeout });
     engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await
-}
-
-/// The store has answered. `certain`: an earlier copy whose answer never came may have released the
-/// hold, while it was certainly ours.
-pub(super) fn answered(
-    engine: &Arc<Engine>,
-    hold: &Hold,
-    released: &Released,
-    certain: bool,
-    report: Option<Report>,
-) {
-    if let Some(report) = report {
-        let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
-        let lost = || Failure::Lost(Loss::TakenAway);
-        let _ = report.send(if held || certain { Ok(()) } else { Err(lost()) });
-    }
-    if let Some(request) = &hold.unanswered {
-        engine.reap(Arc::clone(request));
-    }
 }
 
 /// Releases `hold`, re-sending on failure until the store should have dropped it by itself. After
@@ -71,18 +48,28 @@ pub(crate) async fn send(
     on_error: impl Fn(&StoreError),
 ) -> Option<(Tick, Released)> {
     let key = &hold.item.key;
-    let unconfirmed = Unconfirmed { engine: Arc::clone(engine), hold: Arc::clone(hold), over: false };
+    let mut unconfirmed = Unconfirmed { engine: Arc::clone(engine), hold: Arc::clone(hold), over: false };
     let mut backoff = Backoff::default();
+    // It may have been renewed to more than was asked for.
+    let longest = hold.lease.duration.max(hold.deadline().since(engine.clock.now()));
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
-        let answer = call(engine, request(engine, hold, Duration::ZERO, then.clone(), watches)).await;
+        let answer = call(engine, hold, Duration::ZERO, then.clone(), watches).await;
         let error = match answer {
             Ok(released) => {
                 let now = engine.clock.now();
                 engine.rtt.record(sent, now);
-                unconfirmed.disarm();
-                answered(engine, hold, &released, unanswered && now < hold.deadline(), report.take());
+                unconfirmed.over = true;
+                if let Some(report) = report {
+                    let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
+                    // An earlier copy whose answer never came may have released it, while it was
+                    // certainly ours.
+                    let certain = unanswered && now < hold.deadline();
+                    let lost = || Failure::Lost(Loss::TakenAway);
+                    let _ = report.send(if held || certain { Ok(()) } else { Err(lost()) });
+                }
+                engine.withdraw_copies(hold);
                 return Some((sent, released));
             }
             Err(error) => error,
@@ -101,10 +88,12 @@ pub(crate) async fn send(
         }
         // The margin was taken off the lease for us; the store's own clock ends the hold that much
         // later.
-        let over = hold.deadline() + drift_margin(hold.renewal_lease()) * 2;
+        let over = hold.deadline() + drift_margin(longest) * 2;
         let now = engine.clock.now();
-        if now >= over || is_final(&error) || engine.runtime_is_gone() {
-            unconfirmed.disarm();
+        // Then what is there is not our hold.
+        let is_final = matches!(error.kind(), StoreErrorKind::ForeignData | StoreErrorKind::Unsupported);
+        if now >= over || is_final || engine.runtime_is_gone() {
+            unconfirmed.over = true;
             engine.release_failed(key, &error);
             if error.may_pass() && !engine.runtime_is_gone() {
                 engine.release_later(Arc::clone(hold), now + backoff.next_pause());
@@ -123,23 +112,12 @@ struct Unconfirmed {
     over: bool,
 }
 
-impl Unconfirmed {
-    fn disarm(mut self) {
-        self.over = true;
-    }
-}
-
 impl Drop for Unconfirmed {
     fn drop(&mut self) {
         if !self.over {
             self.engine.release_failed(&self.hold.item.key, &"its task is gone");
         }
     }
-}
-
-/// Whether sending it again is pointless: what is there is not our hold.
-fn is_final(error: &StoreError) -> bool {
-    matches!(error.kind(), StoreErrorKind::ForeignData | StoreErrorKind::Unsupported)
 }
 
 /// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the
@@ -153,7 +131,8 @@ pub(crate) fn abandon(
     // From now on, and not only from the first poll.
     let unconfirmed = Unconfirmed { engine: Arc::clone(&engine), hold: Arc::clone(&hold), over: false };
     async move {
-        unconfirmed.disarm();
+        let mut unconfirmed = unconfirmed;
+        unconfirmed.over = true;
         if rest.is_zero() {
             send(&engine, &hold, None, 0, None, |_| ()).await;
         } else {
@@ -172,27 +151,31 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
         let lease = rest + LINGER_SLACK;
         let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
-    if let Err(error) = call(engine, request(engine, hold, rest + LINGER_SLACK, None, 0)).await {
+    if let Err(error) = call(engine, hold, rest + LINGER_SLACK, None, 0).await {
         // The hold ends with its lease at the latest, which is at least `min_hold` long.
         tracing::debug!(target: TARGET, key = %hold.item.key, %error, "min_hold not shortened");
         engine.release_later(Arc::clone(hold), end);
     }
 }
 
-/// One attempt to release `hold`, which nobody awaits.
-pub(super) async fn once(engine: &Arc<Engine>, hold: &Hold) -> Result<(), StoreError> {
-    let released = call(engine, request(engine, hold, Duration::ZERO, None, 0)).await?;
-    answered(engine, hold, &released, false, None);
-    tracing::debug!(target: TARGET, key = %hold.item.key, "release confirmed after the lease");
-    Ok(())
-}
-
 impl Engine {
+    /// Copies of its request that were not answered can't be granted any more.
+    fn withdraw_copies(self: &Arc<Self>, hold: &Hold) {
+        if let Some(request) = &hold.unanswered {
+            self.reap(Arc::clone(request));
+        }
+    }
+
     /// The release of `hold` has failed. It is sent again at `due`, see [`Engine::insist`].
     fn release_later(self: &Arc<Self>, hold: Arc<Hold>, due: Tick) {
         self.insist(due, move |engine| {
             let hold = Arc::clone(&hold);
-            async move { once(&engine, &hold).await }
+            async move {
+                call(&engine, &hold, Duration::ZERO, None, 0).await?;
+                engine.withdraw_copies(&hold);
+                tracing::debug!(target: TARGET, key = %hold.item.key, "release confirmed after the lease");
+                Ok(())
+            }
         });
     }
 }

@@ -36,11 +36,11 @@ const RACES: u32 = 8;
 pub struct RetrySchedule {
     not_before: Tick,
     interval: Duration,
-    errors: u32,
-    step_back: Option<StepBack>,
+    failures: Failures,
+    /// While others go first: whether our own release is still to be heard by our own subscription.
+    step_back: Option<bool>,
     unanswered: u32,
     phantoms_until: Tick,
-    last_error: Option<StoreError>,
     setback: Setback,
     listening: bool,
     /// Whether the next attempt comes after a message.
@@ -55,15 +55,23 @@ pub struct RetrySchedule {
 #[derive(Debug, Default)]
 struct Setback {
     until: Tick,
-    errors: u32,
-    error: Option<StoreError>,
+    failures: Failures,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct StepBack {
-    /// Our own release is still to be heard by our own subscription.
-    echo: bool,
-    answered: bool,
+/// Attempts in a row to which the store has answered with an error.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    last: Option<StoreError>,
+}
+
+impl Failures {
+    /// One more; returns how long to hold back.
+    fn note(&mut self, error: StoreError, random: f64) -> Duration {
+        let longest = (ERROR_FIRST * 2u32.saturating_pow(self.count.min(10))).min(ERROR_LONGEST);
+        *self = Self { count: self.count.saturating_add(1), last: Some(error) };
+        longest.mul_f64(0.5 + random / 2.0)
+    }
 }
 
 impl RetrySchedule {
@@ -84,24 +92,17 @@ impl RetrySchedule {
 
     /// Why there was no grant with this policy, if the store has failed.
     pub fn last_error_for(&self, wanted: Replication) -> Option<StoreError> {
-        let of_policy = self.setback.error.as_ref().filter(|_| !wanted.is_none());
-        of_policy.or(self.last_error.as_ref()).cloned()
+        let of_policy = self.setback.failures.last.as_ref().filter(|_| !wanted.is_none());
+        of_policy.or(self.failures.last.as_ref()).cloned()
     }
 
     /// What an attempt would find was just seen in another way, so the next one is due at `until`.
-    /// Who can't hear of a change tries nevertheless, unless it is `far` from its turn. Whether it
-    /// is due earlier than before.
-    pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) -> bool {
-        let waits = self.errors == 0 && self.step_back.is_none() && now < self.not_before;
-        if !waits {
-            return false;
+    /// A contender that can't hear of a change tries nevertheless, unless it is `far` from its turn.
+    pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) {
+        if self.failures.count == 0 && self.step_back.is_none() && now < self.not_before {
+            let hears = self.listening || far;
+            self.not_before = if hears { until } else { self.not_before.min(now + POLL_LONGEST) };
         }
-        if !self.listening && !far {
-            return self.bring_forward(now + POLL_LONGEST);
-        }
-        let earlier = until < self.not_before;
-        self.not_before = until;
-        earlier
     }
 
     /// Try at once.
@@ -117,18 +118,14 @@ impl RetrySchedule {
         if alone && self.not_before_with(wanted) > now + STEP_BACK_LONGEST {
             self.reset(now);
         }
-        if self.errors > 0 && self.step_back.is_none() {
+        if self.failures.count > 0 && self.step_back.is_none() {
             self.bring_forward(now);
         }
     }
 
-    /// Tries at `at`, unless an earlier attempt is due; whether that is a change.
-    pub(crate) fn bring_forward(&mut self, at: Tick) -> bool {
-        let earlier = at < self.not_before;
-        if earlier {
-            self.not_before = at;
-        }
-        earlier
+    /// Tries at `at`, unless an earlier attempt is due.
+    pub(crate) fn bring_forward(&mut self, at: Tick) {
+        self.not_before = self.not_before.min(at);
     }
 
     /// Somebody else holds the key for `remaining` more, unless they renew it.
@@ -142,8 +139,7 @@ impl RetrySchedule {
         longest: Duration,
         random: f64,
     ) {
-        self.errors = 0;
-        self.last_error = None;
+        self.failures = Failures::default();
         self.listening = listening;
         if self.step_back.take().is_some() {
             self.unanswered = 0;
@@ -176,12 +172,14 @@ impl RetrySchedule {
 
     /// A message arrived: the key may be free. `true` when it is worth an attempt.
     pub fn on_notification(&mut self, now: Tick) -> bool {
-        if let Some(step_back) = &mut self.step_back {
-            if step_back.echo {
-                step_back.echo = false;
+        match self.step_back {
+            Some(true) => {
+                self.step_back = Some(false);
                 return false;
             }
-            step_back.answered = true;
+            // It was answered.
+            Some(false) => (self.step_back, self.unanswered) = (None, 0),
+            None => {}
         }
         self.interval = Duration::ZERO;
         self.races = true;
@@ -204,25 +202,23 @@ impl RetrySchedule {
     /// back stands.
     pub fn deaf(&mut self, now: Tick) {
         self.listening = false;
-        if self.errors == 0 && self.step_back.is_none() {
+        if self.failures.count == 0 && self.step_back.is_none() {
             self.interval = Duration::ZERO;
             self.bring_forward(now + POLL_FIRST);
         }
     }
 
-    /// The store failed; returns how long to hold back.
+    /// The store failed.
     pub fn on_failure(&mut self, now: Tick, error: StoreError, random: f64) {
-        self.last_error = Some(error);
         self.step_back = None;
-        self.not_before = now + back_off(&mut self.errors, random);
+        self.not_before = now + self.failures.note(error, random);
     }
 
     /// An attempt failed that replicas had to confirm. Whoever asks without them may try at once,
     /// and no message makes the others try earlier: the undo of their own attempt is one.
     pub(crate) fn set_back(&mut self, now: Tick, error: StoreError, random: f64) {
         self.step_back = None;
-        self.setback.error = Some(error);
-        self.setback.until = now + back_off(&mut self.setback.errors, random);
+        self.setback.until = now + self.setback.failures.note(error, random);
     }
 
     /// The key was granted to us, and replicas have confirmed it if they had to.
@@ -233,25 +229,20 @@ impl RetrySchedule {
     /// The key was granted to us.
     pub(crate) fn on_granted(&mut self, now: Tick) {
         (self.races, self.lost_races, self.turn) = (false, 0, Duration::ZERO);
-        self.errors = 0;
-        self.last_error = None;
+        self.failures = Failures::default();
         self.interval = Duration::ZERO;
-        if let Some(step_back) = self.step_back.take() {
-            if step_back.answered {
+        if self.step_back.take().is_some() {
+            self.unanswered += 1;
+            if self.unanswered >= UNANSWERED_STEP_BACKS {
                 self.unanswered = 0;
-            } else {
-                self.unanswered += 1;
-                if self.unanswered >= UNANSWERED_STEP_BACKS {
-                    self.unanswered = 0;
-                    self.phantoms_until = now + PHANTOM_TIME;
-                }
+                self.phantoms_until = now + PHANTOM_TIME;
             }
         }
     }
 
     /// The key was released for everybody and others listen: they go first, for a moment.
     pub(crate) fn step_back(&mut self, now: Tick, round_trip: Duration, echo: bool) {
-        self.step_back = Some(StepBack { echo, answered: false });
+        self.step_back = Some(echo);
         self.not_before = now + (round_trip * 2).clamp(STEP_BACK_SHORTEST, STEP_BACK_LONGEST);
     }
 
@@ -259,13 +250,6 @@ impl RetrySchedule {
     pub(crate) fn listeners_are_phantoms(&self, now: Tick) -> bool {
         now < self.phantoms_until
     }
-}
-
-/// How long to hold back after one more error.
-fn back_off(errors: &mut u32, random: f64) -> Duration {
-    let longest = (ERROR_FIRST * 2u32.saturating_pow((*errors).min(10))).min(ERROR_LONGEST);
-    *errors = errors.saturating_add(1);
-    longest.mul_f64(0.5 + random / 2.0)
 }
 
 #[cfg(test)]
@@ -332,13 +316,14 @@ mod tests {
     fn what_was_seen_in_another_way_takes_the_place_of_an_attempt() {
         let mut retry = RetrySchedule::default();
         retry.on_busy(at(0), LONG, true, LONG, 1.0);
-        assert!(!retry.seen(at(1), at(5000), false));
+        retry.seen(at(1), at(5000), false);
         assert_eq!(retry.not_before(), at(5000));
-        assert!(retry.seen(at(1000), at(2000), false), "the lease ends sooner");
-        assert_eq!(retry.not_before(), at(2000));
-        assert!(!retry.seen(at(2000), at(9000), false), "it is due");
+        retry.seen(at(1000), at(2000), false);
+        assert_eq!(retry.not_before(), at(2000), "the lease ends sooner");
+        retry.seen(at(2000), at(9000), false);
+        assert_eq!(retry.not_before(), at(2000), "it is due");
         retry.on_notification(at(2001));
-        assert!(!retry.seen(at(2001), at(9000), true));
+        retry.seen(at(2001), at(9000), true);
         assert_eq!(retry.not_before(), at(2000));
     }
 
@@ -346,12 +331,12 @@ mod tests {
     fn who_hears_nothing_polls_unless_it_is_far() {
         let mut retry = RetrySchedule::default();
         retry.on_busy(at(0), LONG, false, LONG, 1.0);
-        assert!(!retry.seen(at(1), at(5000), false));
+        retry.seen(at(1), at(5000), false);
         assert_eq!(retry.not_before(), Tick::default() + POLL_FIRST);
         retry.seen(at(1), at(5000), true);
         assert_eq!(retry.not_before(), at(5000));
-        assert!(retry.seen(at(2), at(5000), false), "it has come near");
-        assert_eq!(retry.not_before(), at(2) + POLL_LONGEST);
+        retry.seen(at(2), at(5000), false);
+        assert_eq!(retry.not_before(), at(2) + POLL_LONGEST, "it has come near");
     }
 
     #[test]
@@ -454,6 +439,6 @@ mod tests {
             assert!(retry.not_before() <= at(1000));
         }
         assert_eq!(retry.not_before(), at(1000));
-        assert_eq!(retry.last_error, Some(error));
+        assert_eq!(retry.failures.last, Some(error));
     }
 }

@@ -94,7 +94,8 @@ impl Scope {
         usize::from(!self.is_empty()) + self.outer.as_ref().map_or(0, |outer| outer.depth)
     }
 
-    fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
+    /// Innermost first.
+    pub(crate) fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
         let scopes =
             std::iter::successors(Some(self), |scope| scope.outer.as_ref().map(|outer| &outer.scope));
         scopes.filter_map(|scope| scope.innermost.as_ref())
@@ -107,12 +108,7 @@ impl Scope {
 
     /// Numbers of the grants of `lane` that enclosing calls have.
     pub(crate) fn inside(&self, lane: &Arc<Lane>) -> Few<u64> {
-        self.grants().filter(|grant| Arc::ptr_eq(&grant.lane, lane)).map(|grant| grant.number).collect()
-    }
-
-    /// The first result of `find`, which is asked about the grants from the innermost outwards.
-    pub(crate) fn innermost<T>(&self, find: impl Fn(&Arc<Grant>) -> Option<T>) -> Option<T> {
-        self.grants().find_map(find)
+        self.grants().filter(|grant| Arc::ptr_eq(&grant.lane, lane)).map(|grant| grant.pass.number).collect()
     }
 
     /// Runs `f` in this scope.

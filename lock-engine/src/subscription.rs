@@ -14,6 +14,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// A watch, or a pending call for one. A server may take a subscription and never confirm it, so
 /// nobody waits for the answer: the call is polled only while its contender waits for something to
 /// happen. Dropping it gives it up.
+#[derive(Default)]
 pub struct Subscription {
     watch: Option<Watch>,
     call: Option<BoxFuture<Result<Watch, StoreError>>>,
@@ -23,11 +24,6 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    pub fn new(watch: Option<Watch>) -> Self {
-        let deaf = watch.as_ref().is_some_and(|watch| !watch.is_confirmed());
-        Self { watch, call: None, not_before: Tick::default(), deaf }
-    }
-
     /// Whether there is a watch. It may be one that was not confirmed.
     pub(crate) fn is_watched(&self) -> bool {
         self.watch.is_some()

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lock_core::store::LONGEST_WAIT;
 use lock_core::{Replication, TokenRetention};
 
 /// How long a caller is willing to wait.
@@ -18,12 +17,12 @@ impl Wait {
         if limit.is_zero() { Self::No } else { Self::For(limit) }
     }
 
-    /// Returns the wait as a queue at the store has to know it; `None` without one.
-    pub(crate) fn at_the_store(self) -> Option<Duration> {
+    /// Returns the longest time that it lasts.
+    pub(crate) fn limit(self) -> Duration {
         match self {
-            Self::No => None,
-            Self::For(limit) => Some(limit),
-            Self::Forever => Some(LONGEST_WAIT),
+            Self::No => Duration::ZERO,
+            Self::For(limit) => limit,
+            Self::Forever => Duration::MAX,
         }
     }
 }

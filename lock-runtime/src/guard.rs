@@ -9,7 +9,6 @@ use std::time::Duration;
 use lock_core::{FencingToken, LockKey, OwnerId};
 use lock_engine::admission::Admission;
 use lock_engine::failure::{Failure, Loss};
-use lock_engine::grant::Entry;
 use lock_engine::grant::Grant;
 use lock_engine::scope::{Scope, Scoped};
 use tokio::runtime::Handle;
@@ -53,10 +52,6 @@ impl LockGuard {
         self.inside.as_ref().map_or(&[], |inside| &inside.0)
     }
 
-    fn entry(&self) -> &Entry {
-        self.admission.entry()
-    }
-
     pub(crate) fn grant(&self) -> &Arc<Grant> {
         self.admission.grant()
     }
@@ -68,14 +63,14 @@ impl LockGuard {
     /// The key; the first one of a guard of several, see [`tokens`](Self::tokens).
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.entry().first().0
+        self.grant().first().0
     }
 
     /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant guards share it, and so
     /// do readers that share a hold. Of a guard of several keys, that of [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.entry().first().1
+        self.grant().first().1
     }
 
     /// The key and its token, of a guard of several keys each of them, in the order of the keys.
@@ -118,7 +113,7 @@ impl LockGuard {
     pub fn view(&self) -> HeldLock {
         let inside =
             (!self.inside().is_empty()).then(|| Arc::new(self.inside().iter().map(Self::view).collect()));
-        HeldLock { entry: self.entry().clone(), inside }
+        HeldLock { grant: Arc::clone(self.grant()), inside }
     }
 
     /// Runs `future` inside this lock: calls in it that ask for the same key enter again instead of waiting.
@@ -138,8 +133,8 @@ impl LockGuard {
 
     /// The scope of what runs inside this lock, inside `scope`.
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
-        let entries = self.inside().iter().map(Self::entry).chain([self.entry()]);
-        entries.fold(scope, |scope, entry| scope.with(Arc::clone(&entry.grant)))
+        let grants = self.inside().iter().map(Self::grant).chain([self.grant()]);
+        grants.fold(scope, |scope, grant| scope.with(Arc::clone(grant)))
     }
 
     /// Who holds it, at the store.
@@ -261,7 +256,7 @@ impl fmt::Debug for LockGuard {
 /// Cheap to clone. It keeps nothing alive: when the guard goes, the lock is released and the view says so.
 #[derive(Clone)]
 pub struct HeldLock {
-    entry: Entry,
+    grant: Arc<Grant>,
     inside: Option<Arc<Vec<HeldLock>>>,
 }
 
@@ -271,26 +266,25 @@ impl HeldLock {
     }
 
     fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
-        std::iter::once(&self.entry.grant).chain(self.inside().iter().map(|view| &view.entry.grant))
+        std::iter::once(&self.grant).chain(self.inside().iter().map(|view| &view.grant))
     }
 
     /// The key; the first one of a lock of several.
     #[must_use]
     pub fn key(&self) -> &LockKey {
-        self.entry.first().0
+        self.grant.first().0
     }
 
     /// The number of the grant; of a lock of several keys, that of [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.entry.first().1
+        self.grant.first().1
     }
 
     /// The key and its token, of a lock of several keys each of them, in the order of the keys.
     #[must_use]
     pub fn tokens(&self) -> Vec<(LockKey, FencingToken)> {
-        let entries = std::iter::once(&self.entry).chain(self.inside().iter().map(|view| &view.entry));
-        let tokens = entries.flat_map(Entry::tokens).map(|(key, token)| (key.clone(), token));
+        let tokens = self.grants().flat_map(|grant| grant.tokens()).map(|(key, token)| (key.clone(), token));
         let mut tokens: Vec<_> = tokens.collect();
         tokens.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
         tokens
@@ -320,7 +314,7 @@ impl HeldLock {
     /// Cancel safe.
     pub async fn lost(&self) {
         if self.inside.is_none() {
-            return self.entry.grant.lost().await;
+            return self.grant.lost().await;
         }
         let mut signals: Vec<_> = self.grants().map(|grant| Box::pin(grant.lost())).collect();
         std::future::poll_fn(|cx| {
@@ -334,7 +328,7 @@ impl HeldLock {
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         if self.inside.is_none() {
-            return self.entry.grant.cancellation_token();
+            return self.grant.cancellation_token();
         }
         let token = CancellationToken::new();
         self.grants().for_each(|grant| grant.cancel_with_it(&token));

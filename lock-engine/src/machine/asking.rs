@@ -98,13 +98,13 @@ impl Machine {
     /// The request that waits at the store, or a new one.
     fn next_request(&mut self, terms: &Terms, owner: impl FnOnce() -> OwnerId) -> Arc<AcquireRequest> {
         let &Terms { lease, replication, min_hold, .. } = terms;
-        let wait = terms.wait.at_the_store().filter(|_| self.spec.is_fair() || self.spec.has_an_intent());
+        let waits = !terms.is_try() && (self.spec.is_fair() || self.spec.has_an_intent());
         let same = |queued: &&mut Queued| {
             let request = &queued.request;
             (request.lease, request.retention, request.replication)
                 == (lease.duration, lease.retention, replication)
         };
-        if let Some(queued) = self.queued.as_mut().filter(|_| wait.is_some()).filter(same) {
+        if let Some(queued) = self.queued.as_mut().filter(|_| waits).filter(same) {
             queued.asking = true;
             return Arc::clone(&queued.request);
         }
@@ -112,8 +112,10 @@ impl Machine {
         let mut request = self.request(lease, self.wanted_tokens(), owner).replicated(replication);
         // The replicas have their time after the grant.
         request.timeout += replication.timeout();
-        let Some(wait) = wait else { return Arc::new(request) };
-        request = request.queued(wait);
+        if !waits {
+            return Arc::new(request);
+        }
+        request = request.queued(terms.wait.limit());
         if min_hold > DIRECT_LEASE || !replication.is_none() {
             // A request with a floor is not granted directly, for a few seconds and with nobody to
             // wait for replicas: the key has to stay taken for longer than that, even if this
@@ -212,16 +214,17 @@ impl Machine {
             queued.since = queued.since.max(about.sent);
         }
         let far = standing == Standing::Far;
-        let is_earlier = if !matches!(self.phase, Phase::Free) {
-            false
+        let before = self.retry.not_before();
+        if !matches!(self.phase, Phase::Free) {
+            // Nothing is asked now.
         } else if about.is_seen && self.spec.is_fair() && each.len() == 1 && look > MARGIN {
             // Nobody says so when a lease ends.
             let pause = if far { FAR_LIFE } else { fallback.min(look + MARGIN) };
-            self.retry.seen(now, now + pause, far)
+            self.retry.seen(now, now + pause, far);
         } else {
-            self.retry.bring_forward(now + look + MARGIN)
-        };
-        if is_earlier {
+            self.retry.bring_forward(now + look + MARGIN);
+        }
+        if self.retry.not_before() < before {
             self.notify();
         }
         true
@@ -281,8 +284,9 @@ impl Machine {
     fn granted(&mut self, asked: Asked, granted: &Granted, sent: Tick, seen: Seen, now: Tick) {
         let Asked { request, lease } = asked;
         let queued = self.stop_queueing();
+        let first = granted.tokens.first().filter(|tokens| !tokens.is_empty());
         let hold = Hold::granted(&request, &granted.tokens, lease, sent).filter(|hold| hold.is_valid(now));
-        let (Some(mut hold), Some(&tokens)) = (hold, granted.tokens.first()) else {
+        let (Some(mut hold), Some(&tokens)) = (hold, first) else {
             let replication = request.replication;
             self.act(Action::Withdraw(request));
             return self.on_error(&no_answer(self.rules.call_timeout), replication, seen, now);
@@ -317,7 +321,7 @@ impl Machine {
         if let Some(hold) = self.held().filter(|_| !lease.is_renewed).cloned() {
             // Counted from when it was last known to wait, and of a direct grant's length: it is
             // less than what was asked for.
-            self.act(Action::Extend(hold, lease.duration));
+            self.act(Action::Extend(hold, now + lease.duration));
         }
     }
 

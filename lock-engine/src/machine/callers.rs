@@ -1,13 +1,15 @@
 //! What callers do: ask, poll, leave, enter again, release.
 
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::Kind;
 
 use super::{
-    Action, Ask, Cap, Driver, Enqueued, Held, LiveEntry, Machine, Pass, Phase, Polled, ReleaseOutcome,
-    Waiter, WaiterState,
+    Action, Ask, Cap, Driver, Enqueued, Held, LiveEntry, Machine, Pass, Phase, ReleaseOutcome, Waiter,
+    WaiterState,
 };
 use crate::failure::{Failure, Loss};
 use crate::spec::LaneKind;
@@ -15,14 +17,11 @@ use crate::spec::LaneKind;
 impl Machine {
     /// Somebody wants the key.
     pub(crate) fn enqueue(&mut self, ask: Ask, cap: Cap, now: Tick) -> Result<Enqueued, Failure> {
-        if let Some(pass) = self.reenter(&ask, now) {
+        if let Some(pass) = self.reenter(&ask, now).or_else(|| self.join(&ask, now)) {
             return Ok(Enqueued::Entered(pass));
         }
         if self.shut_down {
             return Err(Failure::ShutDown);
-        }
-        if let Some(pass) = self.join(&ask, now) {
-            return Ok(Enqueued::Entered(pass));
         }
         if self.is_sealed_for(&ask, now) {
             return Ok(Enqueued::Elsewhere);
@@ -44,23 +43,19 @@ impl Machine {
         Ok(Enqueued::Waiting(id))
     }
 
-    /// A waiter's future is polled.
-    pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick) -> Polled {
-        let Some(waiter) = self.waiters.get_mut(&id) else { return Polled::Failed(Failure::ShutDown) };
+    /// A waiter's future is polled. `None`: it has to ask again, in another lane.
+    pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick) -> Poll<Result<Option<Pass>, Failure>> {
+        let Some(waiter) = self.waiters.get_mut(&id) else { return Poll::Ready(Err(Failure::ShutDown)) };
         match &waiter.state {
-            WaiterState::Failed(error) => {
-                let error = error.clone();
+            WaiterState::Over(failure) => {
+                let over = failure.clone().map_or(Ok(None), Err);
                 self.take_waiter(id);
-                return Polled::Failed(error);
+                return Poll::Ready(over);
             }
             WaiterState::Offered => {
                 if let Some(pass) = self.claim(id, now) {
-                    return Polled::Granted(pass);
+                    return Poll::Ready(Ok(Some(pass)));
                 }
-            }
-            WaiterState::Moved => {
-                self.take_waiter(id);
-                return Polled::Elsewhere;
             }
             WaiterState::Active => {}
             WaiterState::Unresponsive => {
@@ -73,16 +68,12 @@ impl Machine {
         {
             let ask = waiter.ask.clone();
             let pass = self.reenter(&ask, now).or_else(|| self.join(&ask, now));
-            if let Some(pass) = pass {
+            if pass.is_some() || self.is_sealed_for(&ask, now) {
                 self.take_waiter(id);
-                return Polled::Granted(pass);
-            }
-            if self.is_sealed_for(&ask, now) {
-                self.take_waiter(id);
-                return Polled::Elsewhere;
+                return Poll::Ready(Ok(pass));
             }
         }
-        Polled::Pending
+        Poll::Pending
     }
 
     /// It is the turn of a waiter that could not be granted anything before.
@@ -167,16 +158,18 @@ impl Machine {
         now: Tick,
     ) -> ReleaseOutcome {
         let over = if was_lost { ReleaseOutcome::Lost } else { ReleaseOutcome::NotHeld };
-        let Phase::Held(Held { hold, renewal, live: Some(live), .. }) = &mut self.phase else { return over };
+        let ticks = self.rules.ticks;
+        let Phase::Held(held) = &mut self.phase else { return over };
+        let hold = Arc::clone(&held.hold);
+        let Some(live) = &mut held.live else { return over };
         let Some(at) = live.position(number) else { return over };
         if live.entries.len() > 1 {
             live.entries.take(at);
-            if hold.is_renewing() && !live.entries.iter().any(|e| e.renewed) {
-                hold.stop_renewing();
-                *renewal = hold.deadline();
-                let until = live.entries.iter().map(|e| e.until).max().unwrap_or_default();
+            if held.renews.is_some() && live.entries.iter().all(|entry| entry.until.is_some()) {
+                let until = live.entries.iter().filter_map(|entry| entry.until).max().unwrap_or_default();
+                held.renew_to(None, ticks, now);
                 if hold.deadline() < until {
-                    self.actions.push(Action::Extend(hold.clone(), until.since(now)));
+                    self.actions.push(Action::Extend(hold, until));
                 }
             }
             self.wake_reentrants();
@@ -184,7 +177,6 @@ impl Machine {
             return if was_lost { ReleaseOutcome::Lost } else { self.only_readers_left() };
         }
         let min_hold_end = live.min_hold_end;
-        let hold = hold.clone();
         if !hold.is_valid(now) {
             self.lose(&hold, Loss::LeaseOver, now);
             return ReleaseOutcome::Lost;

@@ -9,7 +9,8 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::{Busy, Kept, ServerTime, StoreError, TokenRange};
 
 use super::{
-    Action, Ask, Asked, COUNTER_AHEAD, Driver, Due, Held, Input, Machine, Phase, Seen, Waiter, WaiterState,
+    Action, Ask, Asked, COUNTER_AHEAD, Driver, Due, Held, Input, Live, Machine, Phase, Seen, Waiter,
+    WaiterState,
 };
 use crate::failure::{Failure, Loss};
 use crate::hold::Hold;
@@ -32,7 +33,11 @@ impl Machine {
                 }
             }
             Input::Kept { hold, kept, sent, lease } => self.kept(hold, kept, sent, lease, now),
-            Input::NotKept { hold, again } => self.renew_at(hold, again),
+            Input::NotKept { hold } => {
+                if let Some(held) = self.held_as(hold) {
+                    held.renewal_failed(now);
+                }
+            }
             Input::Lost { hold, why } => self.lose(hold, why, now),
             Input::Freed => self.verify(),
             Input::DriverGone => self.on_driver_gone(),
@@ -46,7 +51,6 @@ impl Machine {
         if !hold.mark_lost(why) {
             return;
         }
-        hold.stop_renewing();
         let min_hold_end = match &self.phase {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => {
                 held.live.as_ref().map_or(now, |live| live.min_hold_end)
@@ -72,35 +76,46 @@ impl Machine {
     fn kept(&mut self, hold: &Arc<Hold>, kept: Kept, sent: Tick, lease: Duration, now: Tick) {
         match kept {
             Kept::Renewed if hold.renewed(sent, now, lease) => {
-                self.renew_at(hold, hold.next_renewal(self.rules.ticks, now));
+                let ticks = self.rules.ticks;
+                // A shorter one has only found out whether it is there.
+                let is_renewal = |held: &&mut Held| held.renews.is_none_or(|renews| lease >= renews);
+                if let Some(held) = self.held_as(hold).filter(is_renewal) {
+                    held.failures = 0;
+                    held.renew_to(held.renews, ticks, now);
+                }
             }
             Kept::Renewed => self.lose(hold, Loss::LeaseOver, now),
             Kept::Gone | Kept::Waiting(_) | Kept::Unknown => self.lose(hold, Loss::TakenAway, now),
         }
     }
 
-    /// The hold is looked at again then.
-    fn renew_at(&mut self, hold: &Arc<Hold>, due: Tick) {
-        if let Phase::Held(held) = &mut self.phase
-            && Arc::ptr_eq(&held.hold, hold)
-        {
-            held.renewal = due;
+    /// What is held, if it is this hold.
+    fn held_as(&mut self, hold: &Arc<Hold>) -> Option<&mut Held> {
+        match &mut self.phase {
+            Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => Some(held),
+            _ => None,
         }
     }
 
     /// Whether what is held was granted after the key was freed by force has to be found out.
     fn verify(&mut self) {
         match self.held().cloned() {
-            Some(hold) => self.act(Action::Verify(hold)),
+            Some(hold) => self.verify_hold(hold),
             None => self.freed_by_force = matches!(self.phase, Phase::Asking(_) | Phase::Releasing(_)),
         }
+    }
+
+    /// Extends the hold to when it ends anyway: that finds out whether the store has it.
+    fn verify_hold(&mut self, hold: Arc<Hold>) {
+        let deadline = hold.deadline();
+        self.act(Action::Extend(hold, deadline));
     }
 
     /// When something is due, whatever it is; [`Tick::MAX`] when nothing is.
     pub(crate) fn poll_timeout(&self) -> Tick {
         let place = self.queued.as_ref().map_or(Tick::MAX, |queued| queued.keep_at).min(self.turn_end);
         let Phase::Held(held) = &self.phase else { return place };
-        let offer = held.offer.as_ref().map_or(Tick::MAX, |offer| offer.since + self.offer_time());
+        let offer = held.offer.as_ref().map_or(Tick::MAX, |offer| offer.until);
         let live = held.live.as_ref().filter(|live| !live.all_told);
         let max_hold = live.map_or(Tick::MAX, |live| live.max_hold_end);
         place.min(held.renewal).min(offer).min(max_hold).min(held.drain_end)
@@ -138,7 +153,7 @@ impl Machine {
         {
             // Until the answer comes, only the deadline matters.
             held.renewal = held.hold.deadline();
-            due.renew = Some(Arc::clone(&held.hold)).filter(|hold| hold.is_renewing());
+            due.renew = held.renews.map(|_| Arc::clone(&held.hold));
         }
         due
     }
@@ -146,21 +161,19 @@ impl Machine {
     /// The end of a `max_hold`: the signals fire, and the hold is not renewed any more. The key
     /// stays taken until the guards go or the lease is over.
     fn end_max_hold(&mut self, now: Tick) {
-        if let Phase::Held(Held { hold, renewal, live: Some(live), .. }) = &mut self.phase
-            && !live.all_told
-            && now >= live.max_hold_end
-        {
-            hold.stop_renewing();
-            *renewal = hold.deadline();
+        let ticks = self.rules.ticks;
+        let Phase::Held(held) = &mut self.phase else { return };
+        let ends = |live: &&mut Live| !live.all_told && now >= live.max_hold_end;
+        if let Some(live) = held.live.as_mut().filter(ends) {
             self.actions.push(live.tell_loss());
+            held.renew_to(None, ticks, now);
         }
     }
 
     /// Takes back an offer that nobody claimed in time.
     fn expire_offer(&mut self, now: Tick) {
-        let offer_time = self.offer_time();
         let Phase::Held(Held { offer, .. }) = &mut self.phase else { return };
-        let Some(unclaimed) = offer.take_if(|offer| now >= offer.since + offer_time) else { return };
+        let Some(unclaimed) = offer.take_if(|offer| now >= offer.until) else { return };
         let last = unclaimed.last;
         self.end_offer(Some(unclaimed), &WaiterState::Unresponsive);
         self.unclaimed = self.unclaimed.saturating_add(1);
@@ -189,7 +202,7 @@ impl Machine {
         self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
         let window_end = now + self.window(hold.lease, seen.round_trip);
         if std::mem::take(&mut self.freed_by_force) {
-            self.act(Action::Verify(Arc::clone(&hold)));
+            self.verify_hold(Arc::clone(&hold));
         }
         // Fresh from the store, it is good for everything that asks for this lease.
         let head = if hold.replication.is_none() {
@@ -200,17 +213,21 @@ impl Machine {
         };
         let head = head.filter(|(_, waiter)| waiter.ask.fits(&hold)).map(|(id, _)| id);
         self.unconfirmed = false;
-        let renewal = hold.next_renewal(self.rules.ticks, now);
-        self.phase = Phase::Held(Held {
+        let lease = hold.lease;
+        let mut held = Held {
             hold,
-            renewal,
+            renews: None,
+            failures: 0,
+            renewal: Tick::MAX,
             tokens,
             used: 0,
             window_end,
             drain_end: Tick::MAX,
             offer: None,
             live: None,
-        });
+        };
+        held.renew_to(lease.is_renewed.then_some(lease.duration), self.rules.ticks, now);
+        self.phase = Phase::Held(held);
         match head {
             Some(head) if !self.shut_down => self.offer(head, now),
             _ => self.begin_release(now, now),

@@ -2,8 +2,8 @@
 //! driver is needed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use lock_core::FencingToken;
 use lock_core::internal::clock::Tick;
 use lock_core::store::Kind;
 
@@ -100,7 +100,7 @@ impl Machine {
     /// Those who could only enter the grant that has ended ask elsewhere.
     fn send_guests_away(&mut self) {
         if self.guests > 0 {
-            self.change_where(|_, waiter| waiter.ask.guest && waiter.is_waiting(), &WaiterState::Moved);
+            self.change_where(|_, waiter| waiter.ask.guest && waiter.is_waiting(), &WaiterState::Over(None));
         }
     }
 
@@ -110,21 +110,21 @@ impl Machine {
             return None;
         }
         let ticks = self.rules.ticks;
-        let Phase::Held(Held { hold, live: Some(live), renewal, .. }) = &mut self.phase else { return None };
+        let Phase::Held(held) = &mut self.phase else { return None };
+        let live = held.live.as_mut()?;
         // The innermost call has to be an enclosing one. Readers do not exclude each other, so a
         // reader looks past them.
         let in_the_way = live.entries.iter().rev().find(|entry| {
             ask.kind != Kind::Read || entry.kind != Kind::Read || ask.inside.contains(&entry.number)
         });
-        if !ask.inside.contains(&in_the_way?.number) || !hold.is_valid(now) || now >= live.max_hold_end {
+        if !ask.inside.contains(&in_the_way?.number) || !held.hold.is_valid(now) || now >= live.max_hold_end {
             return None;
         }
         let lease = ask.terms.lease;
-        if lease.is_renewed && (!hold.is_renewing() || hold.renewal_lease() < lease.duration) {
-            hold.renew_to(lease.duration);
-            *renewal = hold.next_renewal(ticks, now);
-        }
         live.min_hold_end = live.min_hold_end.max(now + ask.terms.min_hold);
+        if lease.is_renewed && held.renews.is_none_or(|renews| renews < lease.duration) {
+            held.renew_to(Some(lease.duration), ticks, now);
+        }
         let pass = self.enter(LiveEntry::new(ask, now))?;
         Some(Pass { reentrant: true, part: ask.part, ..pass })
     }
@@ -142,40 +142,38 @@ impl Machine {
 
     /// A waiter with an offer takes it.
     pub(super) fn claim(&mut self, id: u64, now: Tick) -> Option<Pass> {
-        match &self.phase {
-            Phase::Held(held) if held.offer.is_some() => {
-                if !self.has_room(held, now) {
-                    let hold = Arc::clone(&held.hold);
-                    self.lose(&hold, Loss::LeaseOver, now);
-                    return None;
-                }
-            }
-            _ => {
-                if let Some(waiter) = self.waiters.get_mut(&id) {
-                    waiter.state = WaiterState::Active;
-                }
-                self.kick(now);
-                return None;
-            }
+        if let Some(hold) = self.held().filter(|hold| !hold.is_valid(now)).cloned() {
+            self.lose(&hold, Loss::LeaseOver, now);
+            return None;
         }
         let ask = self.take_waiter(id)?.ask;
         self.unclaimed = 0;
-        if self.lane == LaneKind::Read {
-            return self.claim_shared(&ask, now);
-        }
+        let shares = self.lane == LaneKind::Read;
         let Phase::Held(held) = &mut self.phase else { return None };
-        let offer = held.offer.take();
-        let token = held.tokens.take()?;
-        let handed_off = held.used > 0;
-        held.used += 1;
-        let max_hold_end = ask.terms.max_hold.map_or(Tick::MAX, |max_hold| now + max_hold);
-        held.live = Some(Live::new(token, max_hold_end, now + ask.terms.min_hold));
-        let pass = self.enter(LiveEntry::new(&ask, now))?;
-        self.end_offer(offer.filter(|offer| offer.open > 1), &WaiterState::Active);
-        if self.tries > 0 {
+        held.offer.as_mut()?.open -= 1;
+        let ended = held.offer.take_if(|offer| !shares || offer.open == 0);
+        self.end_offer(ended.filter(|offer| offer.open > 0), &WaiterState::Active);
+        let pass = self.take(&ask, now)?;
+        if self.tries > 0 && !shares {
             let busy = self.busy(now);
             self.fail_where(|_, waiter| waiter.ask.terms.is_try(), busy);
         }
+        Some(pass)
+    }
+
+    /// One more caller has the hold, beside others if they share it.
+    pub(super) fn take(&mut self, ask: &Ask, now: Tick) -> Option<Pass> {
+        let shares = self.lane == LaneKind::Read;
+        let Phase::Held(held) = &mut self.phase else { return None };
+        // All readers of a shared hold have its one token.
+        let token = if shares { FencingToken::new(held.tokens.last) } else { held.tokens.take()? };
+        let handed_off = held.used > 0;
+        held.used += 1;
+        let max_hold = ask.terms.max_hold.filter(|_| !shares);
+        let max_hold_end = max_hold.map_or(Tick::MAX, |max_hold| now + max_hold);
+        let min_hold_end = now + ask.terms.min_hold;
+        held.live.get_or_insert_with(|| Live::new(token, max_hold_end, min_hold_end));
+        let pass = self.enter(LiveEntry::new(ask, now))?;
         Some(Pass { handed_off, ..pass })
     }
 
@@ -228,19 +226,6 @@ impl Machine {
         }
     }
 
-    /// For how long an offer stands.
-    pub(super) fn offer_time(&self) -> Duration {
-        match &self.phase {
-            Phase::Held(held) if self.lane == LaneKind::Own => {
-                let quarter = held.hold.lease.duration / 4;
-                // Others of this process wait for no permits that are offered.
-                let longest = if held.hold.is_of_permits() { quarter } else { OWN_OFFER_TIME };
-                longest.min(quarter).max(OFFER_TIME)
-            }
-            _ => OFFER_TIME,
-        }
-    }
-
     /// Offers the hold to a waiter, and to others behind it that want the same when offers have not
     /// been claimed.
     pub(super) fn offer(&mut self, first: u64, now: Tick) {
@@ -248,7 +233,14 @@ impl Machine {
         let most =
             if self.lane == LaneKind::Read { usize::MAX } else { 1 << self.unclaimed.min(MOST_DOUBLINGS) };
         let fresh = held.used == 0;
-        let mut offer = Offer { since: now, open: 0, last: first };
+        let quarter = held.hold.lease.duration / 4;
+        let time = match self.lane {
+            // Others of this process wait for no permits that are offered.
+            LaneKind::Own if held.hold.is_of_permits() => quarter,
+            LaneKind::Own => quarter.min(OWN_OFFER_TIME),
+            _ => OFFER_TIME,
+        };
+        let mut offer = Offer { until: now + time.max(OFFER_TIME), open: 0, last: first };
         for (&id, waiter) in self.waiters.range_mut(first..) {
             let fits = waiter.ask.fits(&held.hold) && (fresh || waiter.ask.terms.min_hold.is_zero());
             if !waiter.is_active() || !fits {
@@ -268,16 +260,13 @@ impl Machine {
     pub(super) fn begin_release(&mut self, min_hold_end: Tick, now: Tick) {
         let Phase::Held(held) = &self.phase else { return };
         let hold = Arc::clone(&held.hold);
-        hold.stop_renewing();
         self.end_hold(Phase::Ending { hold, min_hold_end, told: false });
         self.kick(now);
     }
 
     /// Forgets the hold without telling the store, which ends it by itself.
     pub(super) fn leave_to_lease(&mut self, now: Tick) {
-        if let Some(held) = self.end_hold(Phase::Free) {
-            held.hold.stop_renewing();
-        }
+        self.end_hold(Phase::Free);
         self.act(Action::CountLeft);
         self.retry.reset(now);
         self.kick(now);
@@ -285,13 +274,13 @@ impl Machine {
 
     /// Fails those waiters.
     pub(super) fn fail_where(&mut self, which: impl Fn(u64, &Waiter) -> bool, failure: Failure) {
-        self.change_where(which, &WaiterState::Failed(failure));
+        self.change_where(which, &WaiterState::Over(Some(failure)));
     }
 
     /// Changes the state of those who still wait, and wakes them.
     pub(super) fn change_where(&mut self, which: impl Fn(u64, &Waiter) -> bool, state: &WaiterState) {
         for (&id, waiter) in &mut self.waiters {
-            if !matches!(waiter.state, WaiterState::Failed(_) | WaiterState::Moved) && which(id, waiter) {
+            if !matches!(waiter.state, WaiterState::Over(_)) && which(id, waiter) {
                 waiter.state = state.clone();
                 self.actions.push(Action::Wake(id));
             }

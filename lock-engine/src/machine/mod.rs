@@ -92,12 +92,14 @@ pub(crate) struct Pass {
 pub(crate) struct Cap {
     pub(crate) most: usize,
     pub(crate) name: &'static str,
+    /// How many callers wait for any key, if that is what is limited.
+    pub(crate) all: Option<usize>,
 }
 
 impl Cap {
     /// Makes the failure of a caller that exceeds the limit.
     pub(crate) fn refuse(self, waiting: usize, remaining: Option<Duration>) -> Failure {
-        Failure::TooManyWaiters { waiting, cap: self.name, remaining }
+        Failure::TooManyWaiters { waiting: self.all.unwrap_or(waiting), cap: self.name, remaining }
     }
 }
 
@@ -109,16 +111,6 @@ pub(crate) enum Enqueued<T = Pass> {
     /// Waits under this number.
     Waiting(u64),
     /// Not here: the lane takes nobody any more, or was never for this caller.
-    Elsewhere,
-}
-
-/// The answer to a poll of a waiter.
-#[derive(Debug)]
-pub(crate) enum Polled {
-    Pending,
-    Granted(Pass),
-    Failed(Failure),
-    /// It has to ask again, in another lane.
     Elsewhere,
 }
 
@@ -143,8 +135,8 @@ pub(crate) enum Input<'a> {
     KeepPlace(Tick),
     /// A renewal to `lease` that was sent at `sent` was answered.
     Kept { hold: &'a Arc<Hold>, kept: Kept, sent: Tick, lease: Duration },
-    /// A renewal failed; the next one is due at this time.
-    NotKept { hold: &'a Arc<Hold>, again: Tick },
+    /// A renewal failed.
+    NotKept { hold: &'a Arc<Hold> },
     /// The hold is lost.
     Lost { hold: &'a Arc<Hold>, why: Loss },
     /// The key was freed by force. Whether what is held now was granted after that is not known.
@@ -205,10 +197,8 @@ pub(crate) enum Action {
     Drive,
     /// Wake the parked driver.
     Notify,
-    /// Ask the store whether the hold is still there.
-    Verify(Arc<Hold>),
-    /// Extend a hold that is not renewed to this lease.
-    Extend(Arc<Hold>, Duration),
+    /// Extend the hold to this time.
+    Extend(Arc<Hold>, Tick),
     /// Withdraw the request until no copy of it can be granted any more.
     Withdraw(Arc<AcquireRequest>),
     /// The request has a place in a queue of the store from now on,
@@ -221,8 +211,6 @@ pub(crate) enum Action {
     Abandon(Arc<Hold>, Duration),
     /// Count a hold that was left to its lease.
     CountLeft,
-    /// Let callers find a fresh lane.
-    Detach,
 }
 
 /// Work of the timekeeper for a lane.
@@ -329,6 +317,10 @@ enum Driver {
 #[derive(Debug)]
 struct Held {
     hold: Arc<Hold>,
+    /// What renewals ask for, if it is renewed.
+    renews: Option<Duration>,
+    /// Failed renewals since the last success. Such a hold is not handed on.
+    failures: u32,
     /// When it is renewed next, or found to be over.
     renewal: Tick,
     tokens: TokenRange,
@@ -346,17 +338,40 @@ impl Held {
     fn is_good_for(&self, ask: &Ask, now: Tick) -> bool {
         ask.terms.lease.is_renewed
             && ask.fits(&self.hold)
-            && self.hold.is_renewing()
-            && !self.hold.is_doubtful()
+            && self.renews.is_some()
+            && self.failures == 0
             && now < self.window_end
             && self.hold.deadline().since(now) >= ask.terms.lease.duration / 2
+    }
+
+    /// It is renewed to this from now on, or not any more.
+    ///
+    /// The next renewal is a third of the lease from now. A hold with less than half of what
+    /// renewals ask for is renewed at once: it had a shorter fixed lease before.
+    fn renew_to(&mut self, renews: Option<Duration>, ticks: Ticks, now: Tick) {
+        let deadline = self.hold.deadline();
+        self.renews = renews;
+        self.renewal = match renews {
+            Some(lease) if deadline < now + lease / 2 => now,
+            // Holds of about the same age share a call.
+            Some(lease) => ticks.before(now + lease / 3, lease / 60).min(deadline),
+            None => deadline,
+        };
+    }
+
+    /// A renewal failed: it is tried again quickly, then slower, always before the deadline.
+    fn renewal_failed(&mut self, now: Tick) {
+        self.failures = self.failures.saturating_add(1);
+        let longest = (self.renews.unwrap_or_default() / 15).min(Duration::from_secs(1));
+        let pause = Duration::from_millis(20) * 2u32.saturating_pow(self.failures.min(10));
+        self.renewal = (now + pause.min(longest)).min(self.hold.deadline());
     }
 }
 
 /// The next grant is there for whoever of the offered waiters is polled first.
 #[derive(Debug)]
 struct Offer {
-    since: Tick,
+    until: Tick,
     /// How many are offered it.
     open: usize,
     /// The last of them in the queue.
@@ -396,16 +411,14 @@ impl Live {
 struct LiveEntry {
     number: u64,
     kind: Kind,
-    renewed: bool,
-    /// The end of its fixed lease, if it asked for one.
-    until: Tick,
+    /// The end of its fixed lease; `None` if it is renewed.
+    until: Option<Tick>,
 }
 
 impl LiveEntry {
     fn new(ask: &Ask, now: Tick) -> Self {
-        let Lease { is_renewed: renewed, duration, .. } = ask.terms.lease;
-        let until = if renewed { Tick::default() } else { now + duration };
-        Self { number: 0, kind: ask.kind, renewed, until }
+        let Lease { is_renewed, duration, .. } = ask.terms.lease;
+        Self { number: 0, kind: ask.kind, until: (!is_renewed).then(|| now + duration) }
     }
 }
 
@@ -433,9 +446,8 @@ enum WaiterState {
     Offered,
     /// Let an offer pass; keeps its place, is not counted on until it is polled again.
     Unresponsive,
-    Failed(Failure),
-    /// Has to ask again, in another lane.
-    Moved,
+    /// Is told this failure; without one it has to ask again, in another lane.
+    Over(Option<Failure>),
 }
 
 /// Waiters of this process by number, in the order in which they came.
@@ -577,6 +589,14 @@ impl Machine {
     /// The hold of which guards may be in somebody's hands, or an offer out.
     pub(crate) fn held(&self) -> Option<&Arc<Hold>> {
         self.hold().filter(|_| matches!(self.phase, Phase::Held(_)))
+    }
+
+    /// What renewals of the hold ask for, if it is renewed.
+    pub(crate) fn renews(&self, hold: &Arc<Hold>) -> Option<Duration> {
+        match &self.phase {
+            Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => held.renews,
+            _ => None,
+        }
     }
 
     /// Whether a guard of the hold may be in somebody's hands.

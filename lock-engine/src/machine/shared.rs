@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::FencingToken;
 use lock_core::internal::clock::Tick;
 
-use super::{Action, Ask, Held, Live, LiveEntry, Machine, Pass, Phase, WaiterState};
+use super::{Ask, Held, Machine, Pass, Phase, WaiterState};
 use crate::spec::LaneKind;
 
 /// A reader that finds the window of a shared hold over waits so long for its readers to leave, so
@@ -15,7 +14,7 @@ const DRAIN_TIME: Duration = Duration::from_millis(10);
 impl Machine {
     /// Enters a shared hold beside the readers that are in it, if its window is open.
     pub(crate) fn join(&mut self, ask: &Ask, now: Tick) -> Option<Pass> {
-        if self.is_open(ask, now) { self.enter_shared(ask, now) } else { None }
+        if self.is_open(ask, now) { self.take(ask, now) } else { None }
     }
 
     fn is_open(&self, ask: &Ask, now: Tick) -> bool {
@@ -26,34 +25,6 @@ impl Machine {
             && !self.shut_down
             && (held.live.is_some() || held.offer.is_some())
             && held.is_good_for(ask, now)
-            && self.has_room(held, now)
-    }
-
-    /// Whether one more caller may enter the hold, as far as its validity goes.
-    pub(super) fn has_room(&self, held: &Held, now: Tick) -> bool {
-        (self.lane == LaneKind::Read || !held.tokens.is_empty()) && held.hold.is_valid(now)
-    }
-
-    /// A waiter to whom the shared hold was offered enters it.
-    pub(super) fn claim_shared(&mut self, ask: &Ask, now: Tick) -> Option<Pass> {
-        if let Phase::Held(Held { offer, .. }) = &mut self.phase
-            && let Some(open) = offer.as_mut()
-        {
-            open.open = open.open.saturating_sub(1);
-            offer.take_if(|offer| offer.open == 0);
-        }
-        self.enter_shared(ask, now)
-    }
-
-    fn enter_shared(&mut self, ask: &Ask, now: Tick) -> Option<Pass> {
-        let Phase::Held(held) = &mut self.phase else { return None };
-        let handed_off = held.used > 0;
-        held.used += 1;
-        // All readers of the hold have its one token.
-        let token = FencingToken::new(held.tokens.last);
-        held.live.get_or_insert_with(|| Live::new(token, Tick::MAX, now));
-        let pass = self.enter(LiveEntry::new(ask, now))?;
-        Some(Pass { handed_off, ..pass })
     }
 
     /// Whether a hold that was granted here is still offered to somebody.
@@ -78,7 +49,7 @@ impl Machine {
             return false;
         }
         let until = held.window_end + DRAIN_TIME;
-        if now >= until || !held.hold.is_valid(now) || held.hold.is_doubtful() {
+        if now >= until || !held.hold.is_valid(now) || held.failures > 0 {
             self.seal();
             return true;
         }
@@ -89,7 +60,6 @@ impl Machine {
     /// Takes nobody any more: callers find a fresh lane, and so do those who wait.
     pub(super) fn seal(&mut self) {
         self.sealed = true;
-        self.act(Action::Detach);
-        self.change_where(|_, waiter| waiter.is_active(), &WaiterState::Moved);
+        self.change_where(|_, waiter| waiter.is_active(), &WaiterState::Over(None));
     }
 }

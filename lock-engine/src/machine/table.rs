@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::store::StoreErrorKind;
+use lock_core::store::{Granted, StoreErrorKind};
 
-use super::tests::{NewCaller, Op, Sort, USUAL, World};
+use super::tests::{CAP, NewCaller, Op, Sort, USUAL, World};
 use super::*;
 use crate::terms::Wait;
 
@@ -268,7 +268,7 @@ fn held_read_inside_a_write() {
         part: None,
     };
     (0..2).for_each(|_| release(&mut world));
-    let enqueued = world.machine.enqueue(guest, Cap { most: 1, name: "" }, world.now);
+    let enqueued = world.machine.enqueue(guest, Cap { most: 1, ..CAP }, world.now);
     assert!(matches!(enqueued, Ok(Enqueued::Elsewhere)), "its host has gone");
 }
 
@@ -331,7 +331,7 @@ fn held_max_hold_is_over() {
     let mut world = held(Sort::Mutex, NewCaller { limited: true, ..USUAL });
     after(&mut world, 300);
     assert!(world.guards[0].told && world.machine.is_claimed(), "the key stays taken");
-    assert!(!world.guards[0].pass.hold.is_renewing());
+    assert_eq!(world.machine.renews(&world.guards[0].pass.hold), None);
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn gated_admitted() {
     let mut world = World::new(Sort::Permits);
     let gated = Some(world.now + Duration::from_millis(50));
     let ask = Ask { kind: Kind::Mutex, terms: usual(), inside: Few::new(), guest: false, gated, part: None };
-    let enqueued = world.machine.enqueue(ask, Cap { most: 1, name: "" }, world.now).unwrap();
+    let enqueued = world.machine.enqueue(ask, Cap { most: 1, ..CAP }, world.now).unwrap();
     let Enqueued::Waiting(id) = enqueued else { panic!() };
     assert!(world.machine.poll_actions().is_empty(), "it stands in line");
     world.handle(Input::Admit(id));
@@ -404,4 +404,27 @@ fn any_freed_by_force() {
     asking.apply(Op::Drive);
     asking.apply(Op::Poll(0));
     assert!(!asking.guards[0].told, "it came after that");
+}
+
+#[test]
+fn what_is_looked_for_is_not_renewed_later() {
+    let mut world = held(Sort::Mutex, USUAL);
+    world.apply(Op::Advance { ms: 350, keeper: true, works: false });
+    let due = world.machine.poll_timeout();
+    world.handle(Input::Freed);
+    assert_eq!(world.machine.poll_timeout(), due);
+    let Phase::Held(held) = &world.machine.phase else { panic!("held") };
+    assert_eq!(held.failures, 1);
+}
+
+#[test]
+fn a_grant_without_a_token_is_withdrawn() {
+    let mut world = asking(Sort::Mutex, USUAL);
+    let Phase::Asking(Asked { request, .. }) = &world.machine.phase else { panic!("asking") };
+    let tokens = request.items.iter().map(|_| TokenRange { first: 2, last: 1 }).collect();
+    let answer = Ok(Acquired::Granted(Granted { tokens, server_time: world.server_time() }));
+    let (sent, seen) = (world.now, world.seen());
+    world.handle(Input::Acquired { answer, sent, seen });
+    assert!(is_free(&world) && world.store.gone.len() == 1);
+    assert_eq!(world.waiting.len(), 1, "it asks again");
 }

@@ -2,6 +2,7 @@
 //! faults and time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::task::Poll;
 
 use lock_core::store::{
     Busy, DIRECT_LEASE, Granted, Item, ListenerPolicy, Notice, ReleaseRequest, Standing, StoreErrorKind,
@@ -16,7 +17,7 @@ const MS: Duration = Duration::from_millis(1);
 const LEASE: Duration = Duration::from_secs(1);
 const MIN_HOLD: Duration = Duration::from_millis(500);
 const MAX_HOLD: Duration = Duration::from_millis(300);
-const CAP: Cap = Cap { most: 10_000, name: "max_waiters_per_key" };
+pub(super) const CAP: Cap = Cap { most: 10_000, name: "max_waiters_per_key", all: None };
 const RULES: Rules =
     Rules { call_timeout: LEASE, window: Duration::from_millis(50), ticks: Ticks { phase: 0.0 } };
 
@@ -288,7 +289,7 @@ impl World {
         Seen { listening: self.listening, fallback: LEASE, round_trip: MS * 5, random: 0.5 }
     }
 
-    fn server_time(&self) -> ServerTime {
+    pub(super) fn server_time(&self) -> ServerTime {
         ServerTime::from_micros(self.now.as_nanos() / 1000)
     }
 
@@ -314,12 +315,7 @@ impl World {
                     assert!(!std::mem::replace(&mut self.driver, true), "a second driver");
                 }
                 Action::Notify => self.notified = true,
-                Action::Verify(hold) => {
-                    if !self.store.ours.contains_key(&hold.item.owner) {
-                        self.machine.handle(Input::Lost { hold: &hold, why: Loss::TakenAway }, self.now);
-                    }
-                }
-                Action::Extend(hold, lease) => self.keep(&hold, lease),
+                Action::Extend(hold, until) => self.keep(&hold, until.since(self.now)),
                 Action::Withdraw(request) => self.store.withdraw(&owner_of(&request.items)),
                 Action::JoinQueue(request) => {
                     self.in_queue = true;
@@ -348,7 +344,6 @@ impl World {
                     let left = &self.left;
                     self.store.late.retain(|request| !left.contains(&owner_of(&request.items)));
                 }
-                Action::Detach => {}
             }
             actions.extend(self.machine.poll_actions());
         }
@@ -403,10 +398,10 @@ impl World {
         (waiting.woken, waiting.polled) = (false, true);
         let caller = waiting.caller;
         let polled = self.machine.poll_waiter(id, self.now);
-        if !matches!(polled, Polled::Pending) {
+        if polled.is_ready() {
             self.waiting.remove(&id);
         }
-        if let Polled::Granted(pass) = polled {
+        if let Poll::Ready(Ok(Some(pass))) = polled {
             self.granted(pass, caller);
         }
         self.carry_out();
@@ -709,10 +704,10 @@ impl World {
         self.carry_out();
         if let Some(hold) = due.renew {
             if works {
-                self.keep(&hold, hold.renewal_lease());
+                let lease = self.machine.renews(&hold).unwrap();
+                self.keep(&hold, lease);
             } else {
-                hold.renewal_failed();
-                self.machine.handle(Input::NotKept { hold: &hold, again: self.now + MS * 20 }, self.now);
+                self.machine.handle(Input::NotKept { hold: &hold }, self.now);
             }
             self.carry_out();
         }
@@ -780,7 +775,7 @@ impl World {
         let tries = || self.machine.waiters.values().filter(|waiter| waiter.ask.terms.is_try());
         assert_eq!(tries().count(), self.machine.tries);
         if self.machine.is_claimed() && self.sort != Sort::Readers {
-            let told = tries().all(|w| w.ask.guest || matches!(w.state, WaiterState::Failed(_)));
+            let told = tries().all(|w| w.ask.guest || matches!(w.state, WaiterState::Over(Some(_))));
             assert!(told, "a try waits behind a guard");
         }
     }
@@ -819,12 +814,11 @@ impl World {
     }
 }
 
-/// All actions but [`Action::Detach`], which is a matter of readers alone, in order of their names.
-const ACTIONS: [&str; 12] = [
+/// All actions, in order of their names.
+const ACTIONS: [&str; 10] = [
     "Wake",
     "Drive",
     "Notify",
-    "Verify",
     "Extend",
     "Withdraw",
     "JoinQueue",
@@ -832,7 +826,6 @@ const ACTIONS: [&str; 12] = [
     "TellLoss",
     "Abandon",
     "CountLeft",
-    "Detach",
 ];
 
 fn run(sort: Sort, ops: Vec<Op>) -> World {

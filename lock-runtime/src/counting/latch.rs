@@ -236,7 +236,7 @@ impl Waiter<'_> {
             Wait::For(limit) => started + limit,
             Wait::No | Wait::Forever => Tick::MAX,
         };
-        let (mut retry, mut subscription) = (RetrySchedule::default(), Subscription::new(None));
+        let (mut retry, mut subscription) = (RetrySchedule::default(), Subscription::default());
         let mut grace = engine.grace();
         loop {
             if engine.shut_down.load(Ordering::Acquire) {
